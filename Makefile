@@ -1,0 +1,52 @@
+# Two commands: `make book` and `make test`. Both set up .venv from requirements.lock on first use.
+.DEFAULT_GOAL := help
+.PHONY: help book test lint lock clean
+.DELETE_ON_ERROR:
+
+PY := .venv/bin/python
+READY := .venv/.ready
+# The first Python that is new enough and can make an environment. Set PYTHON=... to choose another.
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
+	"$$p" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+help:
+	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
+	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make lock    make requirements.lock anew from pyproject.toml"
+	@echo "make clean   remove .venv, runs/ and caches"
+
+book: $(READY)
+	$(PY) -m medddpm book $(ARGS)
+
+test: lint
+	$(PY) -m pytest $(ARGS)
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Setting up .venv from requirements.lock: some minutes, once."
+	"$(PYTHON)" -m venv .venv
+	$(PY) -m pip install --quiet -r requirements.lock
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# torch's own CUDA libraries and the build's local version (+cpu, +cu130) stay out: they differ from machine to machine.
+# torch stays where it is: what is measured hangs on it, so it is moved by hand, in the lock.
+lock:
+	"$(PYTHON)" -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --editable '.[book,dev]' "$$(grep '^torch==' requirements.lock)"
+	grep '^#' requirements.lock > .venv-lock/lock
+	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
+		| grep -vE '^(nvidia-|cuda-|triton)' | sed -E 's/\+[a-z0-9.]+$$//' >> .venv-lock/lock
+	mv .venv-lock/lock requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv .venv-lock runs build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

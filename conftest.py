@@ -1,0 +1,84 @@
+"""How the notebooks are tested: each cell against its stored output, each file they write against where it may lie."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nbval.plugin import IPyNbCell
+
+ROOT = Path(__file__).parent
+MAY_BE_WRITTEN = {"figures", "runs"}  # at the top of the repository
+NOT_LOOKED_AT = re.compile(r"\.git|\.venv.*|__pycache__|\.\w+_cache|\.ipynb_checkpoints|.*\.egg-info")
+CELLS = pytest.StashKey[dict[str, int]]()
+BEFORE = pytest.StashKey[dict[str, tuple[int, int]]]()
+STRAYS = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the kernels what `medddpm book` gives them, so that a cell prints and draws the same under both."""
+    os.environ.update(SOURCE_DATE_EPOCH="0", PYTHONHASHSEED="0")
+    os.environ.pop("MPLBACKEND", None)
+    config.stash[CELLS] = {"code": 0, "compared": 0, "ignored": 0}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Takes the picture of the tree before the first notebook's first cell."""
+    if isinstance(item, IPyNbCell) and BEFORE not in item.config.stash:
+        item.config.stash[BEFORE] = snapshot(ROOT)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Counts a cell as compared only where nbval has held its output against the stored one."""
+    if isinstance(item, IPyNbCell):
+        cells = item.config.stash[CELLS]
+        cells["code"] += 1
+        cells["compared"] += hasattr(item, "comparison_traceback")  # set by the comparison itself, passed or not
+        cells["ignored"] += not item.options["check"]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run where a notebook wrote outside figures/ and runs/."""
+    stash = session.config.stash
+    if BEFORE in stash:
+        stash[STRAYS] = changes(stash[BEFORE], snapshot(ROOT))
+        if stash[STRAYS] and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints how many notebook cells were compared, and what was written where nothing may be."""
+    for path in config.stash.get(STRAYS, []):
+        terminalreporter.write_line(
+            f"{path}: changed while the notebooks ran; they may write to figures/ and runs/ only"
+        )
+    cells = config.stash[CELLS]
+    if cells["code"]:
+        terminalreporter.write_line(
+            f"notebook cells compared: {cells['compared']} (of {cells['code']} code cells; "
+            f"{cells['ignored']} with output that cannot repeat)"
+        )
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change (ns) of every file under `root`, by its path from there, where none should appear."""
+    return {p.relative_to(root).as_posix(): (s.st_size, s.st_mtime_ns) for p, s in _walk(root, root)}
+
+
+def changes(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+    """The files made, changed or removed between two snapshots."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def _walk(folder: Path, root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for entry in os.scandir(folder):
+        allowed = folder == root and entry.name in MAY_BE_WRITTEN
+        if allowed or NOT_LOOKED_AT.fullmatch(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), root)
+        else:
+            yield Path(entry.path), entry.stat(follow_symlinks=False)

@@ -1,0 +1,378 @@
+"""The command `medddpm`. Exit codes: 0 done, 1 the input is bad, 2 the arguments are wrong, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from medddpm import __version__
+from medddpm.errors import BadInput
+
+SWITCHES = ("base", "opt1", "opt2", "opt12")
+INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Returns:
+        its exit code. What a user can mend is one line on stderr, never a traceback.
+    """
+    arguments = parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except BadInput as error:
+        return complain(str(error))
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # `medddpm check … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        problem = (error.strerror or "it cannot be used").lower()
+        return complain(str(BadInput(error.filename, problem, "see to it and try again")))
+    except RuntimeError as error:
+        if "out of memory" not in str(error).lower():
+            raise
+        return complain("--device: too little memory for this; use a smaller --size or --batch-size, or --device cpu")
+
+
+def complain(line: str) -> int:
+    """Prints `line` on stderr; returns the exit code of bad input."""
+    print(f"medddpm: {line}", file=sys.stderr)
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of every command."""
+    top = argparse.ArgumentParser(
+        prog="medddpm",
+        description="Train and sample the 3-D diffusion model of Med-DDPM, and run the book that measures it.",
+        epilog="`medddpm COMMAND --help` shows a command's options and examples.",
+    )
+    top.add_argument("--version", action="version", version=f"medddpm {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (add_train, add_sample, add_check, add_book):
+        add(commands)
+    return top
+
+
+Commands = argparse._SubParsersAction  # the type that add_subparsers returns has no public name
+
+
+def add_command(
+    commands: Commands[argparse.ArgumentParser], run: Callable[[argparse.Namespace], int], summary: str, examples: str
+) -> argparse.ArgumentParser:
+    """A subcommand named as its function, with examples under its options."""
+    command = commands.add_parser(
+        run.__name__,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(command=run)
+    return command
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """An argument's type: a whole number of at least `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+        return value
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """An argument's type: a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+# train
+
+
+def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm train`."""
+    command = add_command(
+        commands,
+        train,
+        "train a model, or go on with a run that was cut short",
+        """
+        medddpm train --phantom --size 64 --steps 2000 --switches opt1 --out runs/head64
+        medddpm train --data my_data --steps 50000 --switches opt1 --out runs/mine
+        torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
+        tensorboard --logdir runs
+        """,
+    )
+    data = command.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/")
+    data.add_argument(
+        "--phantom",
+        type=whole(1),
+        nargs="?",
+        const=64,
+        metavar="COUNT",
+        help="no data: COUNT (64) synthetic subjects on the MNI152 anatomy",
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
+    )
+    command.add_argument("--steps", type=whole(1), required=True, help="steps in all, those of a resumed run included")
+    add_switches(command)
+    command.add_argument(
+        "--size", type=whole(2), nargs="+", metavar="N", help="H W D of the model, or one side (128; BraTS 192 192 144)"
+    )
+    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="of the phantom (t1)")
+    command.add_argument(
+        "--scaling",
+        choices=["volume", "slice"],
+        default="volume",
+        help="intensities by volume, or by slice as published",
+    )
+    command.add_argument("--channels", type=whole(32), default=64, help="base width, a multiple of 32 (64)")
+    command.add_argument("--blocks", type=whole(1), help="residual blocks a level (1; BraTS 2)")
+    command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
+    command.add_argument("--batch-size", type=whole(1), default=1, help="volumes a micro-step and process (1)")
+    command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps a step (2)")
+    command.add_argument("--seed", type=whole(0), default=0, help="of weights, order, timesteps and noise (0)")
+    command.add_argument(
+        "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for the last only"
+    )
+    command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
+    command.add_argument("--keep", type=whole(1), default=2, help="checkpoints kept (2)")
+    command.add_argument("--workers", type=whole(0), default=0, help="processes that prepare volumes ahead (0)")
+    command.add_argument(
+        "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
+    )
+    command.add_argument("--no-check", action="store_true", help="do not read the whole data folder first")
+    add_device(command)
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Trains; see `medddpm.training.train`."""
+    from medddpm.phantom import Phantom
+    from medddpm.runs import TrainConfig, Volumes
+    from medddpm.training import train as run
+    from medddpm.volumes import BRATS, VolumeFolder, check_folder, find_layout
+
+    brats = False
+    if arguments.data:
+        if not arguments.no_check and os.environ.get("RANK", "0") == "0":
+            report = check_folder(arguments.data, progress=not arguments.quiet)
+            for problem in report.problems:
+                complain(str(problem))
+            if report.problems:
+                return 1
+        brats = find_layout(arguments.data) == BRATS
+    size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
+    config = TrainConfig(
+        switches=arguments.switches.upper(),
+        image_size=size[0],
+        model_channels=arguments.channels,
+        num_res_blocks=arguments.blocks or (2 if brats else 1),
+        learning_rate=arguments.learning_rate,
+        batch_size=arguments.batch_size,
+        accumulation=arguments.accumulation,
+        seed=arguments.seed,
+        save_every=arguments.save_every,
+        sample_every=arguments.sample_every,
+        keep=arguments.keep,
+        read_every_loss=arguments.read_every_loss,
+        workers=arguments.workers,
+    )
+    volumes: Volumes = (
+        VolumeFolder(arguments.data, size, arguments.scaling)
+        if arguments.data
+        else Phantom(arguments.phantom, size, arguments.contrast)
+    )
+    losses = run(config, volumes, arguments.out, arguments.steps, device=arguments.device, progress=not arguments.quiet)
+    done = len(losses) >= arguments.steps
+    if os.environ.get("RANK", "0") == "0":
+        ending = "" if done else f" of {arguments.steps}; the same command goes on from there"
+        print(f"{arguments.out}: {'finished' if done else 'stopped'} at step {len(losses)}{ending}")
+    return 0 if done else INTERRUPTED
+
+
+def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(H, W, D) of the --size given: none, one side or three."""
+    if sides is None:
+        return default
+    if len(sides) == 1:
+        sides = sides * 3
+    if len(sides) != 3:
+        raise BadInput("--size", f"{len(sides)} numbers", "give one side, or H W D")
+    return sides[0], sides[1], sides[2]
+
+
+# sample
+
+
+def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm sample`."""
+    command = add_command(
+        commands,
+        sample,
+        "draw a synthetic volume for a mask",
+        """
+        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
+        medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
+        medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
+        """,
+    )
+    command.add_argument(
+        "--checkpoint", type=Path, required=True, help="a published or own checkpoint, or a run's folder"
+    )
+    command.add_argument("--mask", type=Path, required=True, help="the labels: any size and orientation")
+    command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; has the mask's affine and header")
+    command.add_argument(
+        "--image", type=Path, action="append", default=[],
+        help="an image of the case, where a raw BraTS mask needs it and it does not lie beside; may be repeated",
+    )  # fmt: skip
+    command.add_argument("--sampler", choices=["ddpm", "ddim", "dpm++"], default="ddpm", help="(ddpm)")
+    command.add_argument("--steps", type=whole(1), help="network evaluations (all; fewer with ddim and dpm++)")
+    command.add_argument("--weights", choices=["ema", "model"], default="ema", help="which of the checkpoint's (ema)")
+    command.add_argument("--seed", type=whole(0), default=0, help="of the noise (0)")
+    add_switches(command)
+    add_device(command)
+
+
+def sample(arguments: argparse.Namespace) -> int:
+    """Samples; see `medddpm.sampling.sample_to_files`."""
+    from medddpm.runs import checkpoints_of
+    from medddpm.sampling import sample_to_files
+    from medddpm.switches import SETTINGS
+
+    checkpoint: Path = arguments.checkpoint
+    if checkpoint.is_dir():
+        if not (found := checkpoints_of(checkpoint)):
+            raise BadInput(checkpoint, "this folder has no checkpoints/step-*.pt", "give a run's folder or a .pt file")
+        checkpoint = found[-1]
+    try:
+        files = sample_to_files(
+            checkpoint,
+            arguments.mask,
+            arguments.out,
+            images=arguments.image,
+            steps=arguments.steps,
+            sampler=arguments.sampler,
+            weights=arguments.weights,
+            seed=arguments.seed,
+            switches=SETTINGS[arguments.switches.upper()],
+            device=arguments.device,
+            progress=not arguments.quiet,
+        )
+    except ValueError as error:  # a number of steps that the sampler cannot take
+        problem, _, remedy = str(error).partition(": ")
+        raise BadInput("--steps", problem, remedy) from None
+    print("\n".join(map(str, files)))
+    return 0
+
+
+# check
+
+
+def add_check(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm check`."""
+    command = add_command(
+        commands,
+        check,
+        "read every volume of a data folder; one line a problem",
+        """
+        medddpm check my_data
+        """,
+    )
+    command.add_argument(
+        "folder", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
+    )
+    command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Checks a data folder; see `medddpm.checking`."""
+    from medddpm.volumes import check_folder
+
+    report = check_folder(arguments.folder, progress=not arguments.quiet)
+    for problem in report.problems:
+        print(problem)
+    print(report)
+    return 1 if report.problems else 0
+
+
+# book
+
+
+def add_book(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm book`."""
+    command = add_command(
+        commands,
+        book,
+        "run the notebooks in order; what is up to date is left alone",
+        """
+        medddpm book
+        medddpm book --only 05
+        medddpm book --from 04 --force
+        medddpm book --measure            (on a GPU: records anew, and draws what it recorded)
+        """,
+    )
+    command.add_argument("--only", metavar="NN", help="one notebook, by number or name")
+    command.add_argument("--from", dest="start", metavar="NN", help="this notebook and those after it")
+    command.add_argument(
+        "--measure", action="store_true", help="measure on this machine's GPU instead of replaying records"
+    )
+    command.add_argument("--force", action="store_true", help="run also what is up to date")
+    command.add_argument("--refresh", action="store_true", help="write the executed notebooks back to notebooks/")
+
+
+def book(arguments: argparse.Namespace) -> int:
+    """Runs the book; see `medddpm.study.book`."""
+    from medddpm.study.book import find_root, run_book
+
+    return run_book(
+        find_root(),
+        only=arguments.only,
+        start=arguments.start,
+        measure=arguments.measure,
+        force=arguments.force,
+        refresh=arguments.refresh,
+    )
+
+
+def add_switches(command: argparse.ArgumentParser) -> None:
+    """The paper's settings, by the names of `medddpm.switches.SETTINGS`."""
+    command.add_argument(
+        "--switches",
+        default="base",
+        type=str.lower,
+        choices=SWITCHES,
+        help="base: float32; opt1: TF32; opt2: channels-last-3D; opt12: both (base)",
+    )
+
+
+def add_device(command: argparse.ArgumentParser) -> None:
+    """What `train` and `sample` share."""
+    command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
+    command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

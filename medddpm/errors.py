@@ -1,0 +1,27 @@
+"""The one exception a user is shown: a line that names the file, what is wrong with it, and what to do."""
+
+from __future__ import annotations
+
+import os
+
+
+class BadInput(Exception):
+    """Something the user can mend.
+
+    Args:
+        path: the file or folder at fault (or the option, where no file is).
+        problem: what is wrong with it.
+        remedy: what to do about it.
+
+    `str()` of it is one line: ``path: problem; remedy``. The command prints that and exits with 1.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: str, remedy: str) -> None:
+        self.path = os.fspath(path)
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(" ".join(f"{self.path}: {problem}; {remedy}".split()))
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        # A data loader's worker sends it to the parent pickled; the default would lose the arguments.
+        return BadInput, (self.path, self.problem, self.remedy)

@@ -1,0 +1,95 @@
+"""From a checkpoint and a mask file to a synthetic volume on the mask's own grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medddpm.checkpoints import diffusion_from, read_checkpoint
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.layouts import LAYOUTS, Layout
+from medddpm.nifti import check_name, read_mask
+from medddpm.processes import pick_device
+from medddpm.switches import BASE, Switches
+from medddpm.unet import UNet3D
+from medddpm.volumes import Size, checked_size, condition, write_sample_volumes
+
+
+def sample_to_files(
+    checkpoint: Path,
+    mask: Path,
+    out: Path,
+    *,
+    images: Sequence[Path] = (),
+    steps: int | None = None,
+    sampler: str = "ddpm",
+    weights: str = "ema",
+    seed: int = 0,
+    switches: Switches = BASE,
+    device: str = "auto",
+    progress: bool = False,
+) -> list[Path]:
+    """Draws the volume that `checkpoint`'s model sees in `mask`, and writes it with the mask's affine and header.
+
+    Args:
+        checkpoint: published or ours.
+        mask: of the labels the model was trained with; any size and orientation.
+        out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
+        images: the case's, where a raw BraTS mask does not say what is brain and they do not lie beside it.
+        steps, sampler: as for `GaussianDiffusion.sample`.
+        weights: "ema" or "model".
+        seed: of the noise; the same on every machine.
+        switches: the setting it is computed under.
+        device: "auto", "cpu", "cuda", …
+        progress: shows a bar with its rate.
+
+    Returns:
+        the files written.
+
+    Raises:
+        BadInput: where a file is not what it should be.
+    """
+    check_name(out)
+    content = read_checkpoint(checkpoint)
+    diffusion = diffusion_from(content, checkpoint, weights)
+    layout, size = trained_on(content, diffusion, checkpoint)
+    condition_channels = condition(mask, layout, size, list(images) or None)
+    where = pick_device(device)
+    diffusion.to(where).eval()
+    with switches.on(diffusion.denoise_fn):
+        sample = diffusion.sample(
+            condition_channels[None].to(where),
+            steps,
+            sampler,
+            generator=torch.Generator().manual_seed(seed),
+            progress=progress,
+        )[0]
+    return write_sample_volumes(sample, out, read_mask(mask, layout.labels), layout, size)
+
+
+def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: Path) -> tuple[Layout, Size]:
+    """The layout and the (H, W, D) of the volumes a checkpoint was trained on.
+
+    Ours say so. Of a published one the channels tell the layout, and the image size the volume: 192 stands for
+    192×192×144, any other for a cube.
+
+    Raises:
+        BadInput: where the network's channels are those of no layout.
+    """
+    unet = diffusion.denoise_fn
+    assert isinstance(unet, UNet3D)  # what every checkpoint holds
+    channels = (unet.in_channels, unet.out_channels)
+    for layout in LAYOUTS:
+        if channels == (layout.image_channels + layout.mask_channels, layout.image_channels):
+            side = unet.image_size
+            size = content.get("size") or [side, side, 144 if side == 192 else side]
+            return layout, checked_size(size)
+    raise BadInput(
+        path,
+        f"its network takes {channels[0]} channels and gives {channels[1]}, which is no known data layout",
+        "give a whole-head model (3 to 1) or a BraTS one (8 to 4)",
+    )

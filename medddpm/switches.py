@@ -1,0 +1,125 @@
+"""The paper's switches: TF32 (Section 5.1, Algorithm 1) and channels-last-3D (Section 5.2, Algorithm 2)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Switches:
+    """One setting of the study. Every switch is set both ways, and put back on leaving, also after an exception.
+
+    >>> with OPT1:                      # the precision flags, for whatever runs inside
+    ...     loss = diffusion.loss(image, mask)
+    >>> with OPT12.on(network):         # the flags, and this network's weights and inputs in the layout
+    ...     loss = diffusion.loss(image, mask)
+
+    Args:
+        name: as in the records and figures: BASE, OPT1, …
+        tf32: whether matrix products and cuDNN may round float32 operands to TF32's 10-bit mantissa.
+        channels_last: whether 5-D weights and inputs are stored N, D, H, W, C.
+    """
+
+    name: str
+    tf32: bool
+    channels_last: bool
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Of 5-D weights and inputs."""
+        return torch.channels_last_3d if self.channels_last else torch.contiguous_format
+
+    def __enter__(self) -> Switches:
+        """Sets the flags alone. A setting that moves weights too needs to be told whose: see `on`."""
+        if self.channels_last:
+            raise TypeError(f"{self.name} changes the layout of a network: write `with {self.name}.on(network):`")
+        _entered.append(_set_tf32(self.tf32))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _entered.pop()()
+
+    @contextlib.contextmanager
+    def on(self, network: nn.Module) -> Iterator[Switches]:
+        """Sets the flags, lays out `network`'s 5-D parameters and buffers, and converts every 5-D input of its calls.
+
+        Values do not change, only strides; the optimizer may hold the parameters already. On leaving, every tensor
+        has the strides it came with, and the network no longer converts its inputs.
+        """
+        restore_flags = _set_tf32(self.tf32)
+        tensors = [t for t in (*network.parameters(), *network.buffers()) if t.dim() == 5]
+        strides = [t.stride() for t in tensors]
+        hook = network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True)
+        try:
+            for tensor in tensors:
+                tensor.data = tensor.data.contiguous(memory_format=self.memory_format)
+            yield self
+        finally:
+            hook.remove()
+            for tensor, stride in zip(tensors, strides, strict=True):
+                if tensor.stride() != stride:
+                    tensor.data = torch.empty_strided(
+                        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
+                    ).copy_(tensor.data)
+            restore_flags()
+
+    def _convert_inputs(
+        self, _network: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        def convert(value: object) -> object:
+            if isinstance(value, torch.Tensor) and value.dim() == 5:
+                return value.contiguous(memory_format=self.memory_format)
+            return value
+
+        return tuple(convert(a) for a in args), {k: convert(v) for k, v in kwargs.items()}
+
+
+def _set_tf32(on: bool) -> Callable[[], None]:
+    """Sets the TF32 flags of matrix products and of cuDNN; returns what puts the former state back.
+
+    cuDNN's flag is True in a fresh process, so a run that sets nothing is not float32. The named flags are those of
+    the paper's Algorithm 1; PyTorch 2.9 added one precision string for each operator, which the flags write through to
+    only in part, so both are set and both are put back. The flags cannot be read where only the strings were used.
+    """
+    backends = torch.backends
+    operators = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)  # type: ignore[attr-defined]
+    precisions = [operator.fp32_precision for operator in operators]
+    try:
+        matmul_flag, cudnn_flag = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+        matmul_precision = torch.get_float32_matmul_precision()
+        readable = True
+    except RuntimeError:
+        readable = False
+
+    def write(precision: list[str]) -> None:
+        for operator, value in zip(operators, precision, strict=True):
+            operator.fp32_precision = value
+
+    def restore() -> None:
+        if readable:
+            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul_flag, cudnn_flag
+            torch.set_float32_matmul_precision(matmul_precision)
+        write(precisions)
+
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    backends.cuda.matmul.allow_tf32 = on
+    backends.cudnn.allow_tf32 = on
+    write(["tf32" if on else "ieee"] * len(operators))
+    return restore
+
+
+# What puts back the flags of each `with` now open, innermost last: the flags are the process's, not a setting's.
+_entered: list[Callable[[], None]] = []
+
+BASE = Switches("BASE", tf32=False, channels_last=False)
+OPT1 = Switches("OPT1", tf32=True, channels_last=False)
+OPT2 = Switches("OPT2", tf32=False, channels_last=True)
+OPT12 = Switches("OPT12", tf32=True, channels_last=True)
+
+SETTINGS: dict[str, Switches] = {setting.name: setting for setting in (BASE, OPT1, OPT2, OPT12)}
+"""Every setting by its name, in the order of the paper's figures."""

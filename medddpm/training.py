@@ -1,0 +1,305 @@
+"""Training as Med-DDPM's authors train (Dorjsembe et al. 2024), resumed exactly where it was cut."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+
+from medddpm import runs
+from medddpm.checkpoints import load_state
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.layouts import Layout
+from medddpm.processes import deferred_signals, joined, pick_device, told_to_stop
+from medddpm.runs import TrainConfig, Volumes
+from medddpm.switches import SETTINGS
+from medddpm.unet import UNet3D
+from medddpm.volumes import write_sample_volumes
+
+
+class Trainer:
+    """The model, its average and its optimizer, and the one training step of the whole book.
+
+    Every random draw is a function of the seed and of the draw's number alone, so a run may be cut anywhere and two
+    processes of one micro-step compute what one process of two does.
+
+    Args:
+        config: the run's.
+        volumes: what it is trained on.
+        device: where.
+    """
+
+    def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device) -> None:
+        self.config = config
+        self.volumes = volumes
+        self.device = device
+        self.rank, self.world = (
+            (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # of the initial weights
+            self.unet = unet_for(config, volumes.layout).to(device)
+        self.diffusion = GaussianDiffusion(self.unet).to(device)
+        self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.unet.parameters(), lr=config.learning_rate)
+        self.step = 0
+        self.losses: list[float] = []  # of every step up to the last `read_losses`
+        self._pending: list[Tensor] = []  # of the steps since, still on the device
+        self._average = get_ema_multi_avg_fn(config.ema_decay)
+        self._batches: Iterator[list[Tensor]] | None = None
+        self._generator = torch.Generator(device)
+        self._network: nn.Module = self.diffusion
+        if self.world > 1:
+            # The processes hold equal weights without its help: the seed made them, or a checkpoint.
+            self._network = nn.parallel.DistributedDataParallel(
+                self.diffusion, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False
+            )
+
+    # One step
+
+    def train_step(self) -> None:
+        """One optimizer step over `accumulation` micro-steps; `read_losses` tells its loss."""
+        total = torch.zeros((), device=self.device)
+        for micro in range(self.config.accumulation):
+            image, mask = self._load()
+            last = micro == self.config.accumulation - 1
+            with contextlib.nullcontext() if last or self.world == 1 else self._network.no_sync():  # type: ignore[operator]
+                loss = self._forward(image, mask, micro) / self.config.accumulation
+                loss.backward()
+            total += loss.detach()
+            if self.config.read_every_loss:
+                loss.item()
+        self._update()
+        self._pending.append(total)
+
+    def _load(self) -> tuple[Tensor, Tensor]:
+        if self._batches is None:
+            self._batches = iter(
+                DataLoader(
+                    self.volumes,  # type: ignore[arg-type]
+                    batch_sampler=self._order(),
+                    num_workers=self.config.workers,
+                    pin_memory=self.device.type == "cuda",
+                )
+            )
+        image, mask = next(self._batches)
+        return image.to(self.device, non_blocking=True), mask.to(self.device, non_blocking=True)
+
+    def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
+        draw = self._draw(self.step, micro)
+        self._generator.manual_seed(int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0]))
+        return self._network(image, mask, generator=self._generator)
+
+    def _update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        ours, theirs = list(self.ema.parameters()), list(self.diffusion.parameters())
+        with torch.no_grad():
+            if self.step == self.config.ema_start:
+                for average, parameter in zip(ours, theirs, strict=True):
+                    average.copy_(parameter)
+            elif self.step > self.config.ema_start and self.step % self.config.ema_every == 0:
+                self._average(ours, theirs, self.step)
+
+    def _draw(self, step: int, micro: int) -> int:
+        """The number of a micro-step among all that all processes make."""
+        return (step * self.config.accumulation + micro) * self.world + self.rank
+
+    def _order(self) -> Iterator[list[int]]:
+        """The volumes of each micro-step from this step on: every epoch is a permutation of its own."""
+        count, size = len(self.volumes), self.config.batch_size
+        epoch, order = -1, np.empty(0, int)
+        for step in range(self.step, 2**62):
+            for micro in range(self.config.accumulation):
+                first = self._draw(step, micro) * size
+                indices = []
+                for position in range(first, first + size):
+                    if position // count != epoch:
+                        epoch = position // count
+                        order = np.random.default_rng([self.config.seed, epoch]).permutation(count)
+                    indices.append(int(order[position % count]))
+                yield indices
+
+    # State
+
+    @property
+    def averaged(self) -> GaussianDiffusion:
+        """What is sampled from: the average of the weights, which up to `ema_start` is the weights."""
+        return self.ema if self.step >= self.config.ema_start else self.diffusion
+
+    def read_losses(self) -> list[float]:
+        """The losses of the steps since the last call, the mean over all processes, brought to the host."""
+        if not self._pending:
+            return []
+        losses = torch.stack(self._pending)
+        self._pending = []
+        if self.world > 1:
+            distributed.all_reduce(losses)
+            losses /= self.world
+        self.losses += losses.tolist()
+        return self.losses[-len(losses) :]
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds: enough to go on to the last bit, and to sample without the run's folder."""
+        return {
+            "step": self.step,
+            "model": self.diffusion.state_dict(),
+            "ema": self.averaged.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "losses": torch.tensor(self.losses),
+            "config": self.unet.config,
+            "size": list(self.volumes.size),
+            "layout": self.volumes.layout.name,
+        }
+
+    def load(self, content: Mapping[str, Any], path: Path) -> None:
+        """Takes up a checkpoint's state.
+
+        Raises:
+            BadInput: where it does not fit this run.
+        """
+        for name, model in (("model", self.diffusion), ("ema", self.ema)):
+            load_state(model, content.get(name, {}), path)
+        try:
+            self.optimizer.load_state_dict(content["optimizer"])
+            self.step, self.losses = int(content["step"]), content["losses"].tolist()
+        except (KeyError, ValueError, AttributeError, TypeError):
+            raise BadInput(
+                path, "it holds no state of a training", "sample from it, or train in another folder"
+            ) from None
+        self._pending, self._batches = [], None
+
+
+def unet_for(config: TrainConfig, layout: Layout) -> UNet3D:
+    """The network of a run: as many channels in and out as its volumes and masks have."""
+    return UNet3D(
+        image_size=config.image_size,
+        in_channels=layout.image_channels + layout.mask_channels,
+        out_channels=layout.image_channels,
+        model_channels=config.model_channels,
+        num_res_blocks=config.num_res_blocks,
+    )
+
+
+def train(
+    config: TrainConfig,
+    volumes: Volumes,
+    out: str | os.PathLike[str],
+    steps: int,
+    *,
+    device: str = "auto",
+    progress: bool = True,
+) -> Tensor:
+    """Trains until the run in `out` has made `steps` steps in all, resuming what is there.
+
+    The folder holds ``run.json``, ``checkpoints/``, ``samples/`` and ``tensorboard/``. Interrupting (Ctrl-C, SIGTERM)
+    ends after the step in hand and its checkpoint. Under torchrun each process trains on its own volumes.
+
+    Args:
+        config: what the run is made of; where it exists already, it must be the same (but for `FREE`).
+        volumes: what it is trained on.
+        out: the run's folder, made where it is not.
+        steps: in all, those made before included.
+        device: "auto" (a GPU where there is one), "cpu", "cuda", …
+        progress: shows a bar with the loss and the rate.
+
+    Returns:
+        (steps,) float32, the loss of every step since the run began.
+
+    Raises:
+        BadInput: on a folder of another run, a damaged checkpoint, a full disk, or a loss that is no number.
+    """
+    out = Path(out)
+    with joined(), deferred_signals() as stopped:
+        trainer = Trainer(config, volumes, pick_device(device))
+        lead = trainer.rank == 0
+        if lead:
+            runs.claim(out, config, volumes)
+        if found := runs.newest(out):
+            trainer.load(found[1], found[0])
+        with SETTINGS[config.switches].on(trainer.unet):
+            _loop(trainer, out, steps, stopped, progress and lead)
+        return torch.tensor(trainer.losses)
+
+
+def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, progress: bool) -> None:
+    config, lead = trainer.config, trainer.rank == 0
+    read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
+    with _Report(out, trainer, steps, shown=progress) as report:
+        while trainer.step < steps:
+            trainer.train_step()
+            step = trainer.step
+            due = step == steps or bool(config.save_every and step % config.save_every == 0)
+            if step % read_every == 0 or due:
+                stop = told_to_stop(stopped, trainer.device)
+                report.losses()
+                if lead and (due or stop):
+                    runs.save(out, trainer.state(), config.keep)
+                if lead and config.sample_every and step % config.sample_every == 0 and not stop:
+                    write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
+                if stop:
+                    break
+
+
+class _Report:
+    """The progress bar and the TensorBoard log of a run, in its first process; refuses a loss that is no number."""
+
+    def __init__(self, out: Path, trainer: Trainer, steps: int, shown: bool) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
+
+        self._out, self._trainer = out, trainer
+        # What a killed run logged behind its last checkpoint is made again: the log forgets it.
+        self._log = SummaryWriter(str(out / "tensorboard"), purge_step=trainer.step + 1) if trainer.rank == 0 else None
+        self._bar = tqdm(
+            total=steps, initial=trainer.step, desc=trainer.config.switches, unit="step", disable=not shown
+        )
+
+    def __enter__(self) -> _Report:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+        if self._log:
+            self._log.close()
+
+    def losses(self) -> None:
+        """Shows and logs the steps since the last call.
+
+        Raises:
+            BadInput: where a loss is not finite; what has been saved is kept.
+        """
+        losses, step = self._trainer.read_losses(), self._trainer.step
+        self._bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
+        self._bar.update(len(losses))
+        if self._log:
+            for number, loss in enumerate(losses, start=step - len(losses) + 1):
+                self._log.add_scalar("loss", loss, number)
+            if rate := self._bar.format_dict["rate"]:
+                self._log.add_scalar("steps_per_second", rate, step)
+        if not np.isfinite(losses).all():
+            raise BadInput(
+                self._out,
+                f"the loss is no longer a number at step {step}",
+                "lower --learning-rate, or run `medddpm check` over the data; the last checkpoint is kept",
+            )
+
+
+def write_sample(trainer: Trainer, path: Path) -> None:
+    """Draws a volume for the first mask, all timesteps, from the average; one file an image channel."""
+    _, mask = trainer.volumes[0]
+    generator = torch.Generator().manual_seed(trainer.config.seed)
+    sample = trainer.averaged.sample(mask[None].to(trainer.device), generator=generator)[0]
+    write_sample_volumes(sample, path, trainer.volumes.reference(0), trainer.volumes.layout, trainer.volumes.size)

@@ -1,0 +1,37 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from medddpm.phantom import write_phantom
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture
+def spec() -> Path:
+    """The folder with the published names and the reference case; tests that need it are skipped without it."""
+    folder = SHARED / "spec"
+    if not folder.is_dir():
+        pytest.skip("the specification's files are not beside this checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def head_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in the whole-head layout: three phantoms of 16³. Copy it before changing it."""
+    root = tmp_path_factory.mktemp("with space") / "head"
+    write_phantom(root, 3, (16, 16, 16))
+    return root
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tiny networks are quicker on one core, and a process of their own then computes the same bits."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat import NotebookNode
+from nbval.plugin import find_comment_markers, find_metadata_tags
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
+LARGEST = 16 * 2**20
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ASKED_FOR = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+DIRECT = [Requirement(text) for group in ASKED_FOR for text in group]
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+
+
+def lock_lines() -> list[str]:
+    return [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def conda_pip_lines() -> list[str]:
+    return next(d["pip"] for d in ENVIRONMENT["dependencies"] if isinstance(d, dict))
+
+
+def test_lock_pins_one_version_of_everything() -> None:
+    odd = [line for line in lock_lines() if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)]
+    assert odd == []
+    assert [n for n, count in Counter(pins([line]).popitem()[0] for line in lock_lines()).items() if count > 1] == []
+    assert pins(lock_lines())["torch"] == "2.13.0"
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=lambda r: r.name)
+def test_each_dependency_is_locked_in_its_range_and_the_same_for_conda(requirement: Requirement) -> None:
+    name = canonicalize_name(requirement.name)
+    locked = pins(lock_lines())[name]
+    assert requirement.specifier, f"{name} has no lower bound"
+    assert Version(locked) in requirement.specifier
+    assert pins([line for line in conda_pip_lines() if not line.startswith("--")])[name] == locked
+
+
+def test_conda_installs_nothing_else() -> None:
+    plain = [d for d in ENVIRONMENT["dependencies"] if isinstance(d, str)]
+    python = next(d for d in plain if d.startswith("python="))
+    assert Version(python.removeprefix("python=")) in SpecifierSet(PROJECT["requires-python"])
+    assert set(plain) - {python} == {"pip", "make"}
+    assert [line for line in conda_pip_lines() if line.startswith("--")] == [
+        "--constraint requirements.lock",
+        "--editable .",
+    ]
+    packages = pins([line for line in conda_pip_lines() if not line.startswith("--")])
+    assert set(packages) == {canonicalize_name(r.name) for r in DIRECT}
+
+
+def test_ci_calls_exactly_make_test() -> None:
+    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if "make" in line and line[0] != "#"]
+    assert commands == ["exec make test"]
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_tracked_file_is_large() -> None:
+    assert [str(p) for p in tracked_files() if p.stat().st_size > LARGEST] == []
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda p: p.stem)
+def notebook(request: pytest.FixtureRequest) -> NotebookNode:
+    return nbformat.read(request.param, as_version=4)
+
+
+def code_cells(nb: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
+
+
+def parameter_cells(nb: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in code_cells(nb) if "parameters" in cell.metadata.get("tags", [])]
+
+
+def is_checked(cell: NotebookNode) -> bool:
+    options = dict(find_metadata_tags(cell.metadata)) | dict(find_comment_markers(cell.source))
+    return options.get("check", True) and not options.get("skip", False)
+
+
+def test_notebook_is_stored_as_one_clean_run(notebook: NotebookNode) -> None:
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert [o.ename for cell in cells for o in cell.outputs if o.output_type == "error"] == []
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_notebook_cells_are_short(notebook: NotebookNode) -> None:
+    assert [cell.source for cell in code_cells(notebook) if len(cell.source.splitlines()) > 25] == []
+
+
+def test_notebook_has_one_cell_of_annotated_literals(notebook: NotebookNode) -> None:
+    (cell,) = parameter_cells(notebook)
+    for statement in ast.parse(cell.source).body:
+        assert isinstance(statement, ast.AnnAssign)
+        assert statement.value is not None
+        assert statement.lineno == statement.end_lineno, "papermill reads parameters line by line"
+        ast.literal_eval(statement.value)
+
+
+def test_notebook_declares_what_it_reads_and_writes(notebook: NotebookNode) -> None:
+    declared = notebook.metadata.get("medddpm", {})
+    assert set(declared) == {"inputs", "outputs"}
+    assert all(isinstance(pattern, str) for patterns in declared.values() for pattern in patterns)
+
+
+def test_notebook_output_names_no_machine(notebook: NotebookNode) -> None:
+    outputs = [o for cell in code_cells(notebook) for o in cell.outputs]
+    pictures = ("image/png", "image/jpeg")  # base64, which may spell anything
+    texts = [o.get("text", "") for o in outputs]
+    texts += [str(t) for o in outputs for kind, t in o.get("data", {}).items() if kind not in pictures]
+    assert [found.group() for text in texts if (found := MACHINE_PATH.search(text))] == []
+
+
+def test_notebook_output_that_cannot_repeat_is_followed_by_a_check(notebook: NotebookNode) -> None:
+    cells = code_cells(notebook)
+    for place, cell in enumerate(cells):
+        if not is_checked(cell):
+            after = [c for c in cells[place + 1 :] if is_checked(c) and (c.outputs or "assert" in c.source)]
+            assert after, f"nothing checks what this cell did: {cell.source}"
+
+
+def executed(source: str, count: int, printed: str = "", tags: tuple[str, ...] = ()) -> NotebookNode:
+    outputs = [nbformat.v4.new_output("stream", name="stdout", text=printed)] if printed else []
+    return nbformat.v4.new_code_cell(source, execution_count=count, outputs=outputs, metadata={"tags": list(tags)})
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "told"),
+    [
+        (executed("x = 1", 3), 0, "notebook cells compared: 2 (of 3 code cells; 1 with output that cannot repeat)"),
+        (executed("print(3)", 3, "4\n"), 1, "notebook cells compared: 2 (of 3 code cells;"),
+        (executed("open('../stray.txt', 'w').close()", 3), 1, "stray.txt: changed while the notebooks ran"),
+        (executed("open('../figures/a.txt', 'w').close()", 3), 0, "notebook cells compared: 2 (of 3"),
+    ],
+    ids=["as stored", "another output", "a stray file", "a figure"],
+)
+def test_notebooks_are_compared_counted_and_kept_to_their_folders(
+    tmp_path: Path, last: NotebookNode, code: int, told: str
+) -> None:
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    nb = nbformat.v4.new_notebook()
+    cannot_repeat = executed("import time; print(time.time())", 2, "0\n", ("nbval-ignore-output",))
+    nb.cells = [executed("print(1)", 1, "1\n"), cannot_repeat, last]
+    nbformat.write(nb, tmp_path / "notebooks" / "01.ipynb")
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", "notebooks"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert told in done.stdout
+    assert done.returncode == code
+
+
+def test_setup_takes_the_newest_python_that_fits() -> None:
+    """The Makefile's test of an interpreter holds for the one that runs these tests, and agrees with pyproject.toml."""
+    fits = re.search(r"^FITS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert fits
+    assert subprocess.run([sys.executable, "-c", fits.group(1)]).returncode == 0
+    lowest = re.search(r"not \((\d+), (\d+)\) <=", fits.group(1))
+    assert lowest
+    assert SpecifierSet(f">={'.'.join(lowest.groups())}") == SpecifierSet(PROJECT["requires-python"])

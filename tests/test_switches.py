@@ -1,0 +1,163 @@
+"""Flags and strides inside a setting and after it, also after an exception."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from medddpm.cli import SWITCHES
+from medddpm.switches import BASE, OPT1, OPT2, OPT12, SETTINGS, Switches
+from medddpm.unet import UNet3D
+
+EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+
+
+def flags() -> tuple[object, ...]:
+    backends = torch.backends
+    return (
+        backends.cuda.matmul.allow_tf32,
+        backends.cudnn.allow_tf32,
+        torch.get_float32_matmul_precision(),
+        backends.cuda.matmul.fp32_precision,
+        backends.cudnn.conv.fp32_precision,
+        backends.cudnn.rnn.fp32_precision,
+    )
+
+
+def network() -> UNet3D:
+    return UNet3D(image_size=32, model_channels=32, channel_mult=(1, 2))
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
+
+
+class Spy(nn.Module):
+    """Notes the layout of what it is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(3, 4, 3)
+        self.seen: list[bool] = []
+
+    def forward(self, x: Tensor, t: Tensor, *, mask: Tensor) -> Tensor:
+        assert t.shape == (2,)
+        self.seen += [is_channels_last(x), is_channels_last(mask)]
+        return self.conv(x)
+
+
+@pytest.fixture(params=["fresh", "tf32 everywhere", "set by operator"])
+def state(request):
+    """The flags as a process may have them: untouched, turned on, or set through the newer names."""
+    before = flags()
+    if request.param == "tf32 everywhere":
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.cudnn.allow_tf32 = True
+    elif request.param == "set by operator":
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+    yield
+    torch.backends.cudnn.allow_tf32 = before[1]
+    torch.set_float32_matmul_precision(before[2])
+    operators = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    for operator, precision in zip(operators, before[3:], strict=True):
+        operator.fp32_precision = precision
+
+
+def precisions() -> list[str]:
+    backends = torch.backends
+    return [operator.fp32_precision for operator in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)]
+
+
+@EVERY
+@pytest.mark.usefixtures("state")
+def test_flags_are_set_both_ways_and_put_back(setting: Switches) -> None:
+    before = precisions()
+    with setting.on(nn.Identity()):
+        assert torch.backends.cuda.matmul.allow_tf32 is setting.tf32
+        assert torch.backends.cudnn.allow_tf32 is setting.tf32
+        assert precisions() == ["tf32" if setting.tf32 else "ieee"] * 3
+    assert precisions() == before
+
+
+@pytest.mark.parametrize("setting", [BASE, OPT1])
+def test_a_setting_of_flags_alone_needs_no_network(setting: Switches) -> None:
+    before = flags()
+    with setting:
+        assert torch.backends.cudnn.allow_tf32 is setting.tf32
+        with BASE:
+            assert torch.backends.cudnn.allow_tf32 is False
+        assert torch.backends.cudnn.allow_tf32 is setting.tf32
+    assert flags() == before
+
+
+@pytest.mark.parametrize("setting", [OPT2, OPT12])
+def test_a_setting_that_moves_weights_asks_whose(setting: Switches) -> None:
+    before = flags()
+    with pytest.raises(TypeError, match=rf"{setting.name}\.on\(network\)"), setting:
+        pass
+    assert flags() == before
+
+
+@EVERY
+@pytest.mark.parametrize("start", [torch.contiguous_format, torch.channels_last_3d])
+def test_weights_are_laid_out_both_ways_and_put_back(setting: Switches, start: torch.memory_format) -> None:
+    net = network().to(memory_format=start)
+    weights = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    strides = {name: parameter.stride() for name, parameter in net.named_parameters()}
+    identities = [id(parameter) for parameter in net.parameters()]
+    with setting.on(net):
+        for parameter in net.parameters():
+            if parameter.dim() == 5:
+                assert parameter.is_contiguous(memory_format=setting.memory_format)
+    assert {name: parameter.stride() for name, parameter in net.named_parameters()} == strides
+    assert all(torch.equal(parameter, weights[name]) for name, parameter in net.named_parameters())
+    assert [id(parameter) for parameter in net.parameters()] == identities  # an optimizer still holds them
+
+
+@EVERY
+def test_inputs_are_laid_out_both_ways_while_inside(setting: Switches) -> None:
+    spy = Spy()
+    plain = torch.randn(2, 3, 4, 4, 4)
+    last = plain.contiguous(memory_format=torch.channels_last_3d)
+    with setting.on(spy):
+        spy(plain, torch.zeros(2), mask=last)
+        spy(last, torch.zeros(2), mask=plain)
+    assert spy.seen == [setting.channels_last] * 4
+    spy.seen.clear()
+    spy(plain, torch.zeros(2), mask=last)
+    assert spy.seen == [False, True]
+
+
+@EVERY
+def test_all_is_put_back_after_an_exception(setting: Switches) -> None:
+    net, before = network(), flags()
+    strides = [parameter.stride() for parameter in net.parameters()]
+    with pytest.raises(RuntimeError, match="in the middle"), setting.on(net):
+        raise RuntimeError("in the middle")
+    assert flags() == before
+    assert [parameter.stride() for parameter in net.parameters()] == strides
+    assert not net._forward_pre_hooks
+
+
+@EVERY
+def test_the_function_stays_the_same(setting: Switches) -> None:
+    torch.manual_seed(0)
+    net = network()
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    x, t = torch.randn(1, 3, 8, 8, 8), torch.tensor([9])
+    expected = net(x, t)
+    with setting.on(net):
+        torch.testing.assert_close(net(x, t), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_command_knows_every_setting() -> None:
+    assert tuple(name.lower() for name in SETTINGS) == SWITCHES
+    assert [(s.tf32, s.channels_last) for s in SETTINGS.values()] == [
+        (False, False),
+        (True, False),
+        (False, True),
+        (True, True),
+    ]

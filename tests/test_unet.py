@@ -1,0 +1,106 @@
+"""The network against the published one: every name and shape, and its numbers."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from medddpm.unet import UNet3D, config_from_tensors, timestep_embedding
+
+SMALL = {"image_size": 64, "in_channels": 3, "out_channels": 1, "model_channels": 32, "num_res_blocks": 1}
+HEAD = {"image_size": 128, "in_channels": 3, "out_channels": 1, "model_channels": 64, "num_res_blocks": 1}
+BRATS = {"image_size": 192, "in_channels": 8, "out_channels": 4, "model_channels": 64, "num_res_blocks": 2}
+
+
+@pytest.mark.parametrize(
+    ("listing", "arguments", "parameters"),
+    [("small", SMALL, None), ("128", HEAD, 40_226_433), ("brats", BRATS, 57_562_564)],
+)
+def test_names_and_shapes_are_the_published_ones(
+    spec: Path, listing: str, arguments: dict, parameters: int | None
+) -> None:
+    published = {name: tuple(shape) for name, shape in json.loads((spec / f"state_dict_{listing}.json").read_text())}
+    with torch.device("meta"):
+        network = UNet3D(**arguments)
+        network.load_state_dict({k: torch.empty(s) for k, s in published.items()}, strict=True)
+    assert {k: tuple(v.shape) for k, v in network.state_dict().items()} == published
+    if parameters is not None:
+        assert sum(p.numel() for p in network.parameters()) == parameters
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_reproduces_the_published_networks_output(spec: Path, memory_format: torch.memory_format) -> None:
+    reference = np.load(spec / "unet_small.npz")
+    network = UNet3D(**SMALL)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            a = (
+                np.random.RandomState(zlib.crc32(name.encode()))
+                .standard_normal(tuple(parameter.shape))
+                .astype(np.float32)
+            )
+            a = a * np.float32(0.05) if a.ndim > 1 else a * np.float32(0.1)
+            if name.endswith(".weight") and a.ndim == 1:
+                a = a + np.float32(1)
+            parameter.copy_(torch.from_numpy(a))
+        network.to(memory_format=memory_format)
+        y = network(torch.from_numpy(reference["x"]), torch.from_numpy(reference["t"])).numpy()
+    error = np.linalg.norm(y - reference["y"]) / np.linalg.norm(reference["y"])
+    assert error < 1e-5
+
+
+@pytest.mark.parametrize("arguments", [SMALL, HEAD, BRATS, {**SMALL, "image_size": 32}])
+def test_configuration_is_read_off_the_tensors(arguments: dict) -> None:
+    with torch.device("meta"):
+        network = UNet3D(**arguments)
+    read = config_from_tensors(network.state_dict())
+    kept = {k: v for k, v in network.config.items() if k != "attention_rates"}
+    assert {k: read[k] for k in kept} == kept
+    with torch.device("meta"):
+        rebuilt = UNet3D(**read)  # type: ignore[arg-type]
+    assert rebuilt.state_dict().keys() == network.state_dict().keys()
+
+
+def test_a_fresh_network_predicts_nothing_and_can_still_learn() -> None:
+    torch.manual_seed(0)
+    network = UNet3D(**SMALL)
+    y = network(torch.randn(1, 3, 8, 16, 24), torch.tensor([3]))
+    assert y.shape == (1, 1, 8, 16, 24)
+    assert y.abs().max() == 0  # the output convolution starts at zero…
+    (y - 1).square().sum().backward()
+    assert network.out[2].weight.grad.abs().max() > 0  # …and receives a gradient
+
+
+def test_volumes_of_a_batch_do_not_touch_each_other() -> None:
+    """Gradient accumulation of two equals a batch of two only if no norm reaches across the batch."""
+    torch.manual_seed(0)
+    network = UNet3D(**SMALL)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    x, t = torch.randn(2, 3, 8, 8, 8), torch.tensor([1, 200])
+    together = network(x, t)
+    alone = torch.cat([network(x[i : i + 1], t[i : i + 1]) for i in range(2)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 2, 8, 8, 8), (1, 3, 8, 8, 12)])
+def test_a_shape_it_does_not_take_is_named(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="multiples of 8"):
+        UNet3D(**SMALL)(torch.zeros(shape), torch.zeros(1))
+
+
+def test_a_width_the_norm_cannot_divide_is_named() -> None:
+    with pytest.raises(ValueError, match="multiple of 32"):
+        UNet3D(model_channels=48)
+
+
+def test_the_embedding_has_the_published_period() -> None:
+    emb = timestep_embedding(torch.tensor([0, 7]), 64)
+    assert emb.shape == (2, 64)
+    torch.testing.assert_close(emb[0], torch.cat([torch.ones(32), torch.zeros(32)]))
+    torch.testing.assert_close(emb[1, 31], torch.cos(torch.tensor(7 * 1000 ** (-31 / 32))))
