@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 SAMPLERS = ("ddpm", "ddim", "dpm++")
 

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from medddpm import runs
 from medddpm.checkpoints import load_state
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.layouts import Layout
 from medddpm.processes import deferred_signals, joined, pick_device, told_to_stop
 from medddpm.runs import TrainConfig, Volumes
 from medddpm.switches import SETTINGS
@@ -50,7 +49,7 @@ class Trainer:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # of the initial weights
-            self.unet = unet_for(config, volumes.layout).to(device)
+            self.unet = unet_for(config, volumes).to(device)
         self.diffusion = GaussianDiffusion(self.unet).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.unet.parameters(), lr=config.learning_rate)
@@ -183,15 +182,27 @@ class Trainer:
         self._pending, self._batches = [], None
 
 
-def unet_for(config: TrainConfig, layout: Layout) -> UNet3D:
-    """The network of a run: as many channels in and out as its volumes and masks have."""
-    return UNet3D(
-        image_size=config.image_size,
-        in_channels=layout.image_channels + layout.mask_channels,
-        out_channels=layout.image_channels,
-        model_channels=config.model_channels,
-        num_res_blocks=config.num_res_blocks,
-    )
+def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
+    """The network of a run: as many channels in and out as its volumes and masks have.
+
+    Raises:
+        BadInput: on a width or a size of volume that no such network takes.
+    """
+    layout = volumes.layout
+    try:
+        unet = UNet3D(
+            image_size=config.image_size,
+            in_channels=layout.image_channels + layout.mask_channels,
+            out_channels=layout.image_channels,
+            model_channels=config.model_channels,
+            num_res_blocks=config.num_res_blocks,
+        )
+    except ValueError as error:
+        raise BadInput("--channels", str(error), "choose 32, 64, 96 …") from None
+    if any(side % unet.stride for side in volumes.size):
+        sides = "×".join(map(str, volumes.size))
+        raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
+    return unet
 
 
 def train(

@@ -27,6 +27,7 @@ class Notebook:
 
     Args:
         path: notebooks/NAME.ipynb.
+        title: its first heading.
         cells: number of code cells.
         source: digest of what it says: every cell's text and tags, and what it declares.
         inputs: globs of the files it reads, relative to the repository.
@@ -35,6 +36,7 @@ class Notebook:
     """
 
     path: Path
+    title: str
     cells: int
     source: str
     inputs: tuple[str, ...]
@@ -195,6 +197,7 @@ def _read_notebook(path: Path) -> Notebook:
             raise BadInput(path, f"declares {pattern}", "name files relative to the repository")
     return Notebook(
         path=path,
+        title=next((cell.source.splitlines()[0].lstrip("# ") for cell in nb.cells if cell.source.startswith("#")), ""),
         cells=sum(cell.cell_type == "code" for cell in nb.cells),
         source=hashlib.sha256(json.dumps([said, inputs, outputs]).encode()).hexdigest(),
         inputs=inputs,

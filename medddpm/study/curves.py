@@ -1,4 +1,4 @@
-"""The loss and the time of every training step, for each setting from the same seed (paper Section 6: four configurations)."""
+"""Loss and time of every training step under each setting, from the same seed (the four of the paper's Section 6)."""
 
 from __future__ import annotations
 

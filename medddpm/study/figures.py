@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
 
 from medddpm.atomic import replacing
 
@@ -97,6 +98,7 @@ def loss_curves(table: pd.DataFrame, axis: Axes, smooth: int = 1) -> Axes:
         width = 1.0 + 1.6 * (len(present) - 1 - place)
         axis.plot(curve["step"], loss, color=SETTING_COLOURS[name], linewidth=width, label=name)
     axis.set(xlabel="step", ylabel="loss, mean |ε − ε$_θ$|")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
     return axis
 
@@ -122,10 +124,21 @@ def step_times(table: pd.DataFrame, axis: Axes) -> Axes:
 # Volumes
 
 
-def middle_slices(volume: Array) -> list[Array]:
-    """Axial, coronal and sagittal slices through the middle of (H, W, D), axes RAS, turned as they are read."""
-    h, w, d = (n // 2 for n in volume.shape)
+def three_slices(volume: Array, at: Sequence[int] | None = None) -> list[Array]:
+    """Axial, coronal and sagittal slices of (H, W, D), axes RAS, turned as they are read.
+
+    Args:
+        volume: (H, W, D).
+        at: the voxel they meet in; default the middle.
+    """
+    h, w, d = at if at is not None else [n // 2 for n in volume.shape]
     return [np.rot90(plane) for plane in (volume[:, :, d], volume[:, w, :], volume[h, :, :])]
+
+
+def where_most(mask: npt.NDArray[np.bool_]) -> list[int]:
+    """The voxel whose three planes show most of `mask` (H, W, D)."""
+    axes = range(mask.ndim)
+    return [int(mask.sum(axis=tuple(other for other in axes if other != axis)).argmax()) for axis in axes]
 
 
 def slice_rows(
