@@ -104,7 +104,9 @@ def test_read_refuses_what_does_not_fit(tmp_path: Path, text: str, told: str) ->
 
 
 @pytest.mark.parametrize(
-    "data", [b"not gzip", gzip.compress(b"setting,step\n" * 100)[:-20], gzip.compress(b"\xff\xfe")]
+    "data",
+    [b"not gzip", gzip.compress(b"setting,step\n" * 100)[:-20], gzip.compress(b"\xff\xfe")],
+    ids=["not gzip", "cut short", "not text"],
 )
 def test_broken_archive_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t.csv.gz").write_bytes(data)
