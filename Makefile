@@ -33,8 +33,8 @@ $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up .venv from requirements.lock: some minutes, once."
 	"$(PYTHON)" -m venv .venv
-	$(PY) -m pip install --quiet -r requirements.lock
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(PY) -m pip install -qq -r requirements.lock
+	$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # torch's own CUDA libraries and the build's local version (+cpu, +cu130) stay out: they differ from machine to machine.

@@ -40,12 +40,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
-    """Joins torchrun's processes, where it started this one."""
+def joined(device: torch.device) -> Iterator[None]:
+    """Joins torchrun's processes, where it started this one, by the means of the device they compute on."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
         yield
         return
-    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
     finally:

@@ -233,9 +233,9 @@ def train(
     Raises:
         BadInput: on a folder of another run, a damaged checkpoint, a full disk, or a loss that is no number.
     """
-    out = Path(out)
-    with joined(), deferred_signals() as stopped:
-        trainer = Trainer(config, volumes, pick_device(device))
+    out, where = Path(out), pick_device(device)
+    with joined(where), deferred_signals() as stopped:
+        trainer = Trainer(config, volumes, where)
         lead = trainer.rank == 0
         if lead:
             runs.claim(out, config, volumes)

@@ -35,7 +35,7 @@ KIND_COLOURS = {
     "output": "#BBBBBB",
 }
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
     "font.size": 8,
     "axes.titlesize": 8,
@@ -212,7 +212,7 @@ def architecture(table: pd.DataFrame, axis: Axes) -> Axes:
     return axis
 
 
-Layer = Mapping[str, Any]
+Layer = Mapping[Any, Any]
 
 
 def _row(layer: Layer, levels: int) -> int:
