@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from medddpm.atomic import check_writable
 from medddpm.checkpoints import diffusion_from, read_checkpoint
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -58,6 +59,7 @@ def sample_to_files(
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
     condition_channels = condition(mask, layout, size, list(images) or None)
+    check_writable(out)
     where = pick_device(device)
     diffusion.to(where).eval()
     with switches.on(diffusion.denoise_fn):
