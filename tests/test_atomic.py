@@ -42,9 +42,14 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
 def test_a_block_that_fails_leaves_the_old_file(tmp_path: Path, error: Exception, told: str | None) -> None:
     path = tmp_path / "a"
     path.write_text("old")
-    with pytest.raises(BadInput if told else type(error), match=told), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise error
+
+    def write() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(BadInput if told else type(error), match=told):
+        write()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
 
