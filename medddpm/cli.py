@@ -12,6 +12,7 @@ from medddpm import __version__
 from medddpm.errors import BadInput
 
 SWITCHES = ("base", "opt1", "opt2", "opt12")
+PROFILE_VIEWS = ("window", "step")
 INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
 
 
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_check, add_book):
+    for add in (add_train, add_sample, add_check, add_profile, add_parse, add_book):
         add(commands)
     return top
 
@@ -316,6 +317,122 @@ def check(arguments: argparse.Namespace) -> int:
         print(problem)
     print(report)
     return 1 if report.problems else 0
+
+
+# parse
+
+
+def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm parse`."""
+    command = add_command(
+        commands,
+        parse,
+        "turn Nsight Compute's CSV into a table of kernels",
+        """
+        medddpm parse window_raw.csv --details window_details.csv --config opt1 --out kernels.csv
+        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --config opt1 --out kernels.csv
+        ncu --import run.ncu-rep --page raw --csv --print-metric-instances details > window_raw.csv
+        ncu --import run.ncu-rep --page details --csv > window_details.csv     (of a run with --set full)
+        """,
+    )
+    command.add_argument(
+        "raw", type=Path, metavar="ncu_raw.csv", help="ncu's raw page; gzipped or not, as all of these"
+    )
+    command.add_argument(
+        "--details", type=Path, metavar="CSV", help="ncu's details page: brings the estimated speedups"
+    )
+    command.add_argument(
+        "--trace", type=Path, metavar="CSV", help="every launch of the same step: brings counts and times"
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
+    )
+    command.add_argument("--config", type=str.upper, default="BASE", help="the setting it ran under (base)")
+    command.add_argument(
+        "--view",
+        choices=["window", "step"],
+        help="a stretch of launches, or a step's distinct ones (step with --trace)",
+    )
+
+
+def parse(arguments: argparse.Namespace) -> int:
+    """Parses; see `medddpm.study.ncu.parse`."""
+    from medddpm.study import ncu, records
+
+    view = arguments.view or ("step" if arguments.trace else "window")
+    parsed = ncu.parse(arguments.raw, arguments.config, view, details=arguments.details, trace=arguments.trace)
+    written = records.write(parsed.table, arguments.out, records.KERNELS, ncu.origin(parsed, arguments.raw))
+    for note in parsed.notes:
+        print(f"note: {note}")
+    print(f"{written}: {parsed}")
+    return 0
+
+
+# profile
+
+
+def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm profile`."""
+    command = add_command(
+        commands,
+        profile,
+        "profile a training step with Nsight Compute; what is there already is left alone",
+        """
+        medddpm profile --out profiles                       all settings, both views, once
+        medddpm profile --switches opt1 --view window --repeat 3 --out profiles
+        medddpm profile --switches base,opt2 --view window --window-start 300 --out profiles
+        medddpm profile --dry-run --out profiles             only prints the commands
+        """,
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the tables")
+    command.add_argument(
+        "--switches", type=several(SWITCHES), default=SWITCHES, metavar="NAME,…", help=f"({','.join(SWITCHES)})"
+    )
+    command.add_argument(
+        "--view", type=several(PROFILE_VIEWS), default=PROFILE_VIEWS, metavar="NAME,…",
+        help="window: 100 launches from near the start, as the paper has it; step: a whole step, each distinct launch "
+        "once, with a trace that tells how often and how long each runs (window,step)",
+    )  # fmt: skip
+    command.add_argument("--repeat", type=whole(1), default=1, help="runs of each, for the spread (1)")
+    command.add_argument("--details", action="store_true", help="also ncu's estimated speedups: a run more, 37 passes")
+    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    command.add_argument("--window-start", type=whole(0), default=10, help="launches before the window (10)")
+    command.add_argument(
+        "--convert-on", choices=["gpu", "cpu"], default="gpu",
+        help="where weights go into channels-last: gpu, a launch a tensor, as in a user's run; or cpu, before (gpu)",
+    )  # fmt: skip
+    command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps of a step (1)")
+    command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
+    command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
+
+
+def several(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """An argument's type: some of `names`, divided by commas."""
+
+    def parse(text: str) -> list[str]:
+        chosen = [word.strip().lower() for word in text.split(",")]
+        if unknown := [word for word in chosen if word not in names]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(names)}")
+        return list(dict.fromkeys(chosen))
+
+    return parse
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Profiles; see `medddpm.study.profiling`."""
+    from medddpm.study.profiling import Program, plan
+    from medddpm.study.profiling import profile as run
+
+    program = Program(
+        size=arguments.size,
+        channels=arguments.channels,
+        accumulation=arguments.accumulation,
+        convert_on=arguments.convert_on,
+        window_start=arguments.window_start,
+    )
+    settings = [name.upper() for name in arguments.switches]
+    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program)
+    return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
 
 
 # book

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from medddpm.switches import SETTINGS
 from medddpm.unet import UNet3D
 from medddpm.volumes import write_sample_volumes
 
+PHASES = ("load", "forward", "backward", "update")
+"""What a step consists of, by the names a `Trainer` gives its `phase`."""
+
 
 class Trainer:
     """The model, its average and its optimizer, and the one training step of the whole book.
@@ -38,6 +41,9 @@ class Trainer:
         config: the run's.
         volumes: what it is trained on.
         device: where.
+
+    Attributes:
+        phase: entered around each phase of a step, with its name out of `PHASES`; a profiler's marks go here.
     """
 
     def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device) -> None:
@@ -53,6 +59,7 @@ class Trainer:
         self.diffusion = GaussianDiffusion(self.unet).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.unet.parameters(), lr=config.learning_rate)
+        self.phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         self.step = 0
         self.losses: list[float] = []  # of every step up to the last `read_losses`
         self._pending: list[Tensor] = []  # of the steps since, still on the device
@@ -70,18 +77,22 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer step over `accumulation` micro-steps; `read_losses` tells its loss."""
-        total = torch.zeros((), device=self.device)
+        losses = []
         for micro in range(self.config.accumulation):
-            image, mask = self._load()
+            with self.phase("load"):
+                image, mask = self._load()
             last = micro == self.config.accumulation - 1
             with contextlib.nullcontext() if last or self.world == 1 else self._network.no_sync():  # type: ignore[operator]
-                loss = self._forward(image, mask, micro) / self.config.accumulation
-                loss.backward()
-            total += loss.detach()
-            if self.config.read_every_loss:
-                loss.item()
-        self._update()
-        self._pending.append(total)
+                with self.phase("forward"):
+                    loss = self._forward(image, mask, micro) / self.config.accumulation
+                with self.phase("backward"):
+                    loss.backward()
+                    losses.append(loss.detach())
+                    if self.config.read_every_loss:
+                        loss.item()
+        with self.phase("update"):
+            self._update()
+            self._pending.append(torch.stack(losses).sum())
 
     def _load(self) -> tuple[Tensor, Tensor]:
         if self._batches is None:

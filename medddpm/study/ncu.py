@@ -1,0 +1,407 @@
+"""Nsight Compute's CSV to the table `KERNELS`: a row a launch (window), or a row a distinct launch (step).
+
+Equations 1 and 2 are the paper's (ICPE '26, arXiv:2606.19365, Section 4.1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medddpm.errors import BadInput
+from medddpm.study.families import OTHER, family_of
+from medddpm.study.instructions import CLASSES, class_column, class_counts
+from medddpm.study.kernel_names import dimensions, function_name, same_name
+from medddpm.study.ncu_csv import Page, numbers, open_page, unit_factor
+from medddpm.study.records import KERNELS, TRACE, meta_path, read, read_meta
+
+OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of `KERNELS` that ncu measures.
+
+    Args:
+        names: ncu's names for it, the preferred one first.
+        unit: what the column is in.
+        optional: whether a card or a release may lack it; the column is then empty.
+    """
+
+    names: tuple[str, ...]
+    unit: str
+    optional: bool = False
+
+
+METRICS = {
+    "duration_ns": Metric(("gpu__time_duration.sum",), "ns"),
+    "cycles_active": Metric(("sm__cycles_active.sum",), "cycle"),
+    "instructions": Metric(("smsp__inst_executed.sum", "sm__inst_executed.sum"), "inst"),
+    "tensor_pct": Metric(
+        (
+            "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+            "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",  # Turing and GA10x
+            "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",  # Volta
+        ),
+        "%",
+    ),
+    "fma_pct": Metric(("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",), "%"),
+    "alu_pct": Metric(("sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_active",), "%"),
+    "sm_throughput_pct": Metric(("sm__throughput.avg.pct_of_peak_sustained_elapsed",), "%"),
+    "l1_hit_pct": Metric(("l1tex__t_sector_hit_rate.pct",), "%"),
+    "l2_hit_pct": Metric(("lts__t_sector_hit_rate.pct",), "%"),
+    "dram_pct": Metric(
+        (
+            "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+        ),
+        "%",
+    ),
+    "warps_per_cycle": Metric(("sm__warps_active.avg.per_cycle_active",), "warp"),
+    # The V100 has none of the three (the paper, Section 3.2).
+    "stall_long_scoreboard": Metric(("smsp__warps_issue_stalled_long_scoreboard.sum",), "warp", optional=True),
+    "stall_math_pipe": Metric(("smsp__warps_issue_stalled_math_pipe_throttle.sum",), "warp", optional=True),
+    "stall_branch": Metric(("smsp__warps_issue_stalled_branch_resolving.sum",), "warp", optional=True),
+}
+INSTRUCTIONS = ("sass__inst_executed_per_opcode_category", "sass__inst_executed_per_opcode")  # the latter before 2025.2
+METRIC_NAMES = (*(m.names[0] for m in METRICS.values()), INSTRUCTIONS[0])
+_COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
+_OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What `parse` returns.
+
+    Args:
+        table: schema `KERNELS`.
+        matched: the share of the trace's time that has counters; None without a trace.
+        other: the share of the table's time in kernels of no family.
+        notes: a sentence each, of what a reader of the table should know.
+    """
+
+    table: pd.DataFrame
+    matched: float | None
+    other: float
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """One line: what there is, and how much of the time it explains."""
+        rows, launches, families = len(self.table), int(self.table["count"].sum()), self.table["family"].nunique()
+        what = f"{rows} launches" if launches == rows else f"{rows} distinct of {launches} launches"
+        known = "" if self.matched is None else f"; {self.matched:.1%} of the time has counters"
+        return f"{what} in {families} families{known}; {self.other:.1%} of the time is in no family"
+
+
+def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
+    """What stands beside the table: how `raw` was measured, where its own description tells, and what was found."""
+    measured = read_meta(raw) if meta_path(raw).is_file() else {}
+    found = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
+    return {**measured, "parsed_from": Path(raw).name, **found}
+
+
+def parse(
+    raw: str | os.PathLike[str],
+    config: str,
+    view: str,
+    details: str | os.PathLike[str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+) -> Parsed:
+    """The table of one setting and view.
+
+    Args:
+        raw: ncu's raw page as CSV, of the metrics `METRIC_NAMES`.
+        config: the setting, as BASE.
+        view: "window" (a row a launch of `raw`) or "step" (a row a distinct launch: kernel, grid and block).
+        details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
+        trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations.
+
+    Raises:
+        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; says which and why.
+    """
+    raw = Path(raw)
+    if trace is not None and view != "step":
+        raise BadInput(
+            trace, "a trace weighs the launches of a step, not of a window", "leave it out: --view step has it"
+        )
+    with _without_collector():
+        table, notes = read_launches(raw)
+    table["est_speedup_pct"] = np.nan if details is None else _speedups(Path(details), raw, table)
+    table["count"] = 1
+    matched = None
+    if trace is not None:
+        table, matched = _weighed(table, raw, Path(trace), notes)
+    table["config"], table["view"] = config, view
+    table["family"] = table["kernel"].map({name: family_of(name).name for name in table["kernel"].unique()})
+    table["priority"] = (table["count"] * table["duration_ns"] * table["est_speedup_pct"] / 100).round(3)
+    time = (table["count"] * table["duration_ns"]).groupby(table["family"]).sum()
+    other = float(time.get(OTHER, 0.0) / max(time.sum(), 1e-300))
+    if other > OTHER_ALLOWED:
+        rest = table[table["family"] == OTHER].assign(time=lambda t: t["count"] * t["duration_ns"])
+        longest = rest.groupby("kernel")["time"].sum().idxmax()
+        notes.append(f"{other:.1%} of the time is in kernels of no family, most of it in {str(longest)[:120]}")
+    return Parsed(table[list(KERNELS.columns)], matched, other, notes)
+
+
+def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The launches of ncu's raw page in order, and notes on what they lack.
+
+    Returns:
+        columns launch_index (ncu's ID), kernel, grid, block, those of `METRICS`, ipc and those of `CLASSES`, in the
+        units of `KERNELS`; what ncu could not measure is NaN.
+    """
+    page = open_page(raw, "raw")
+    chosen = {column: _chosen(page, column) for column in METRICS}
+    instances = _instance_columns(page)
+    shape = ["Grid Size", "Block Size"]
+    if missing := [name for name in shape if name not in page.header]:
+        raise BadInput(raw, f"lacks the column {missing[0]}", "export the report with an ncu of 2022 or later")
+    texts = ["ID", "Kernel Name", *shape]
+    measured = [name for name in chosen.values() if name]
+    factors = {column: _factor(page, column, name) for column, name in chosen.items() if name}
+    strings: dict[str, list[str]] = {name: [] for name in texts}
+    parts: dict[str, list[NDArray[np.float64]]] = {column: [] for column in (*factors, *CLASSES)}
+    counts = _ClassCounts(page, instances)
+    known: dict[str, str] = {}  # the few names and shapes are kept once, not once a row
+    for rows in page.batches([*texts, *measured, *instances]):
+        cells = list(zip(*rows, strict=True))
+        for name, held in zip(texts, cells, strict=False):
+            strings[name] += [known.setdefault(c, c) for c in held]
+        for (column, factor), held in zip(factors.items(), cells[len(texts) :], strict=False):
+            parts[column].append(numbers(held, chosen[column] or "", raw) * factor)
+        for column, values in counts(cells[len(texts) + len(measured) :]).items():
+            parts[column].append(values)
+    shapes = {s: dimensions(s) for name in shape for s in set(strings[name])}
+    table = pd.DataFrame(
+        {
+            "launch_index": _identities(strings["ID"], raw),
+            "kernel": pd.Series(strings["Kernel Name"], dtype=object),
+            "grid": pd.Series([shapes[s] for s in strings["Grid Size"]], dtype=object),
+            "block": pd.Series([shapes[s] for s in strings["Block Size"]], dtype=object),
+            **{column: np.concatenate(arrays) for column, arrays in parts.items()},
+        }
+    )
+    return _completed(table, chosen, counts.unknown, raw)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pauses the cycle collector, which would take a third of the time to find that rows of text make no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _completed(
+    table: pd.DataFrame, chosen: dict[str, str | None], unknown: set[str], raw: Path
+) -> tuple[pd.DataFrame, list[str]]:
+    """`table` with what follows from its columns, checked for holes that nothing can be computed with."""
+    notes = []
+    for column in ("duration_ns", "cycles_active", "instructions"):
+        if (holes := table[column].isna()).any():
+            problem = f"{chosen[column]} was not measured (n/a) in {holes.sum()} of {len(table)} launches"
+            raise BadInput(raw, problem, "profile again without another profiler running beside ncu")
+    if absent := [column for column, name in chosen.items() if name is None]:
+        notes.append(f"{raw.name} has no {', '.join(absent)}: left empty")
+        table[absent] = np.nan
+    if unknown:
+        notes.append(f"{raw.name} has unknown instructions, counted as miscellaneous: {', '.join(sorted(unknown))}")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        table["ipc"] = (table["instructions"] / table["cycles_active"]).where(table["cycles_active"] > 0).round(6)
+    return table, notes
+
+
+def _chosen(page: Page, column: str) -> str | None:
+    """ncu's name of the column, as this page has it."""
+    metric = METRICS[column]
+    if found := [name for name in metric.names if name in page.header]:
+        return found[0]
+    if metric.optional:
+        return None
+    raise BadInput(page.path, f"lacks the metric {metric.names[0]}", f"profile again with --metrics {metric.names[0]}")
+
+
+def _factor(page: Page, column: str, name: str) -> float:
+    wanted = METRICS[column].unit
+    for unit in _OTHER_UNITS.get(wanted, (wanted,)):
+        factor = unit_factor(page.units[name], unit)
+        if factor is not None:
+            return factor
+    problem = f"{name} is in {page.units[name]!r}, which cannot be turned into {wanted}"
+    raise BadInput(page.path, problem, "export it anew with --print-units base")
+
+
+def _instance_columns(page: Page) -> list[str]:
+    """The columns that hold the instruction classes: one of instances, or one a class."""
+    for metric in INSTRUCTIONS:
+        if metric in page.header:
+            return [metric]
+        if apart := [name for name in page.header if name.startswith(metric)]:
+            return apart
+    raise BadInput(
+        page.path,
+        f"lacks the metric {INSTRUCTIONS[0]}",
+        f"profile again with --metrics {INSTRUCTIONS[0]} (before ncu 2025.2: {INSTRUCTIONS[1]}) "
+        "and export with --print-metric-instances details",
+    )
+
+
+class _ClassCounts:
+    """Instructions by class from the cells of the columns that hold them; gathers the classes it does not know."""
+
+    def __init__(self, page: Page, columns: Sequence[str]) -> None:
+        self.page = page
+        self.columns = columns
+        self.unknown: set[str] = set()
+
+    def __call__(self, cells: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float64]]:
+        return self._together(cells[0]) if self.columns[0] in INSTRUCTIONS else self._apart(cells)
+
+    def _together(self, cells: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        sums = []
+        for cell in cells:
+            counts = class_counts(cell, self.unknown)
+            if counts is None and cell.replace(",", "").strip("0").isdigit():
+                raise BadInput(
+                    self.page.path,
+                    f"{self.columns[0]} comes without its classes",
+                    "export with ncu --import REPORT --page raw --csv --print-metric-instances details",
+                )
+            sums.append(counts or [0.0 if cell == "0" else np.nan] * len(CLASSES))
+        return dict(zip(CLASSES, np.array(sums, dtype=np.float64).T, strict=True))
+
+    def _apart(self, cells: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float64]]:
+        sums = {column: np.zeros(len(cells[0])) for column in CLASSES}
+        for name, column_cells in zip(self.columns, cells, strict=True):
+            metric = next(m for m in INSTRUCTIONS if name.startswith(m))
+            label = name.removeprefix(metric).strip(" .:_-()[]")
+            if (column := class_column(label)) is None:
+                self.unknown.add(label)
+            sums[column or "inst_misc"] += np.nan_to_num(numbers(column_cells, name, self.page.path))
+        return sums
+
+
+def _identities(texts: Sequence[str], path: Path) -> NDArray[np.int64]:
+    identities = numbers(texts, "ID", path)
+    if np.isnan(identities).any():
+        raise BadInput(path, "a launch has no ID", "export the report anew; do not edit the CSV")
+    if len(np.unique(identities)) < len(identities):
+        raise BadInput(path, "holds two launches of one ID", "give each report by itself")
+    return identities.astype(np.int64)
+
+
+# the estimated speedup
+
+
+def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float64]:
+    """Equation 2 as ncu's rules evaluate it, percent of a launch's time, in the order of `table`.
+
+    Of the rules that fired for a launch the one with the largest *global* estimate counts, since only that is about the
+    whole launch; where there is none, the largest *local* one, which is about one unit and so an upper bound. No rule
+    means no headroom found: 0. Clamped to 0 to 100, as the paper does.
+    """
+    page = open_page(details, "details")
+    columns = ["ID", "Kernel Name", "Estimated Speedup Type", "Estimated Speedup"]
+    if missing := [name for name in columns if name not in page.header]:
+        raise BadInput(details, f"lacks the column {missing[0]}", "profile with --set full, export with a newer ncu")
+    names: dict[str, str] = {}
+    best: dict[str, dict[str, float]] = {}
+    for rows in page.batches(columns):
+        names.update((row[0], row[1]) for row in rows)
+        rules = [row for row in rows if row[3].strip()]
+        values = numbers([row[3].strip().removesuffix("%") for row in rules] or ["0"], columns[3], details)
+        for (launch, _, kind, _), value in zip(rules, values[: len(rules)], strict=True):
+            kinds = best.setdefault(launch, {})
+            kinds[kind.strip().lower()] = max(kinds.get(kind.strip().lower(), 0.0), float(np.nan_to_num(value)))
+    identities = _identities(list(names), details).tolist()
+    _same_launches(dict(zip(identities, names.values(), strict=True)), table, details, raw)
+    by_id = {int(launch.replace(",", "")): kinds for launch, kinds in best.items()}
+    found = [by_id.get(launch, {}) for launch in table["launch_index"]]
+    return np.clip([kinds.get("global", kinds.get("local", 0.0)) for kinds in found], 0.0, 100.0)
+
+
+def _same_launches(names: dict[int, str], table: pd.DataFrame, details: Path, raw: Path) -> None:
+    kernels = dict(zip(table["launch_index"].tolist(), table["kernel"], strict=True))
+    remedy = "give the raw and the details page of one report"
+    if kernels.keys() != names.keys():
+        odd = min(kernels.keys() ^ names.keys())
+        where, lacks = (details, raw) if odd in names else (raw, details)
+        problem = f"is of another report than {raw.name}: launch {odd} is in {where.name} but not in {lacks.name}"
+        raise BadInput(details, problem, remedy)
+    for launch, kernel in kernels.items():
+        if same_name(kernel) != same_name(names[launch]):
+            raise BadInput(details, f"is of another report than {raw.name}: launch {launch} is another kernel", remedy)
+
+
+# the step's weights
+
+
+def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> tuple[pd.DataFrame, float]:
+    """A row for every distinct launch of the trace, with its count, its mean duration there, and ncu's counters.
+
+    Launches are one where kernel (as `same_name` has it), grid and block agree; ncu's values are the mean over its rows
+    of that launch. Where a name still differs between the two, the bare function, grid and block decide. A launch of
+    the trace that ncu has not profiled keeps its count and time and has no counters.
+    """
+    launches = _step_groups(read(trace, TRACE))
+    full, bare = _keys(table, same_name), _keys(table, function_name)
+    measured = table[[*_COUNTERS, "est_speedup_pct"]]
+    by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()
+    wanted_full, wanted_bare = _keys(launches, same_name), _keys(launches, function_name)
+    exact = wanted_full.isin(by_full.index)
+    near = ~exact & wanted_bare.isin(by_bare.index)
+    counters = by_full.reindex(wanted_full)
+    counters[near.to_numpy()] = by_bare.reindex(wanted_bare[near]).to_numpy()
+    counters.index = launches.index
+    time = launches["count"] * launches["duration_ns"]
+    total = max(float(time.sum()), 1e-300)
+    found = exact | near
+    if not found.any():
+        raise BadInput(trace, f"no launch of it is in {raw.name}", "trace and profile the same step, under one setting")
+    if near.any():
+        notes.append(f"{time[near].sum() / total:.1%} of the step's time is matched by function, grid and block only")
+    if not found.all():
+        longest = str(launches["kernel"].iloc[int(time.where(~found).argmax())])[:120]
+        notes.append(f"{time[~found].sum() / total:.1%} of the step's time has no counters, most of it {longest}")
+    if unused := int((~full.isin(wanted_full) & ~bare.isin(wanted_bare[near])).sum()):
+        notes.append(f"{unused} launches of {raw.name} are not in {trace.name} and are left out")
+    return pd.concat([launches, counters], axis="columns"), float(time[found].sum() / total)
+
+
+def _step_groups(trace: pd.DataFrame) -> pd.DataFrame:
+    """The distinct launches of a trace in order: launch_index of the first, kernel, grid, block, count, duration_ns."""
+    trace = trace.fillna({"grid": "", "block": ""})
+    for column in ("grid", "block"):
+        trace[column] = trace[column].map({text: dimensions(text) for text in trace[column].unique()})
+    groups = trace.groupby(_keys(trace, same_name), sort=False)
+    return (
+        groups.agg(
+            launch_index=("index", "first"),
+            kernel=("kernel", "first"),
+            grid=("grid", "first"),
+            block=("block", "first"),
+            count=("index", "size"),
+            duration_ns=("duration_ns", "mean"),
+        )
+        .round(3)
+        .reset_index(drop=True)
+    )
+
+
+def _keys(table: pd.DataFrame, reduced: Callable[[str], str]) -> pd.Series[str]:
+    """One text a row that is equal for equal launches."""
+    names = table["kernel"].map({name: reduced(name) for name in table["kernel"].unique()})
+    return names + "|" + table["grid"] + "|" + table["block"]
