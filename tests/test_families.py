@@ -26,11 +26,11 @@ NAMES = [
     ("cudnn_generated_fort_native_sdpa_sm90_knob_3i_64x128x64", "attention"),
     ("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>", "nchwToNhwcKernel"),
     ("void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false, (DataType_t)2>", "nhwcToNchwKernel"),
-    ("void nhwcAddPaddingKernel<float, float, float, true, (cudnnKernelDataType_t)0>(int, int)", "nhwcAddPaddingKernel"),
+    ("void nhwcAddPaddingKernel<float, float, float, true, (DataType_t)0>(int, int)", "nhwcAddPaddingKernel"),
     ("void cask__5x_cudnn::computeOffsetsKernel<true, false>(cask__5x_cudnn::ComputeOffsetsParams)", "cudnn helper"),
     ("void at::native::<unnamed>::RowwiseMomentsCUDAKernel<float>(long, T1, const T1 *)", "RowwiseMomentsCUDAKernel"),
     ("_ZN2at6native54_GLOBAL__N__24RowwiseMomentsCUDAKernelIfEEvlT_PKS2_PS2_S5_", "RowwiseMomentsCUDAKernel"),
-    ("void at::native::(anonymous namespace)::ComputeFusedParamsCUDAKernel<float>(long, long)", "group norm parameters"),
+    ("void at::native::(anonymous namespace)::ComputeFusedParamsCUDAKernel<float>(long)", "group norm parameters"),
     (
         "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::"
         "<unnamed>::GroupNormKernelImplInternal<float>(const at::Tensor &)::[lambda(float, float) (instance 1)]>>",
@@ -51,7 +51,7 @@ NAMES = [
         "<float> >(at::TensorIteratorBase&)::{lambda(int)#1}>(int)",
         "elementwise_kernel",
     ),
-    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>", "reduce_kernel"),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps>>", "reduce_kernel"),
     ("void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<float, unsigned int, 5, 128, 1>", "cat"),
     ("void at::native::(anonymous namespace)::upsample_trilinear3d_out_frame<float, float>(int)", "upsample"),
     ("void at::native::(anonymous namespace)::upsample_trilinear3d_backward_out_frame<float>", "upsample backward"),
@@ -102,8 +102,8 @@ PAIRS = [
         "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::"
         "CUDAFunctor_add<float>>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>(int, T3)",
         "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add"
-        "<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)::{lambda(int)#1}>(int, at::native"
-        "::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::TensorIteratorBase&)::{lambda(int)#1})",
+        "<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)::{lambda(int)#1}>(int, at::"
+        "native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::TensorIterator&)::{lambda(int)#1})",
     ),
     (
         "void at::native::<unnamed>::softmax<float, (bool)1>(const T1 *)",
@@ -142,9 +142,9 @@ def test_dimensions_are_written_one_way(text: str) -> None:
     [
         *((name, column) for column, name in CLASSES.items()),
         ("Load/Store Instructions", "inst_ldst"), ("Warpgroup", "inst_fp"), ("Texture", "inst_ldst"),
-        ("FFMA", "inst_fp"), ("HMMA", "inst_fp"), ("IMAD", "inst_int"), ("IMAD.MOV.U32", "inst_int"), ("LDG", "inst_ldst"),
-        ("BRA", "inst_control"), ("ULDC", "inst_uniform"), ("I2F", "inst_conv"), ("S2R", "inst_misc"), ("MOV", "inst_move"),
-        ("PLOP3", "inst_pred"), ("Quantum", None),
+        ("FFMA", "inst_fp"), ("HMMA", "inst_fp"), ("IMAD", "inst_int"), ("IMAD.MOV.U32", "inst_int"),
+        ("LDG", "inst_ldst"), ("BRA", "inst_control"), ("ULDC", "inst_uniform"), ("I2F", "inst_conv"),
+        ("S2R", "inst_misc"), ("MOV", "inst_move"), ("PLOP3", "inst_pred"), ("Quantum", None),
     ],
 )  # fmt: skip
 def test_a_class_or_opcode_has_its_column(name: str, column: str | None) -> None:

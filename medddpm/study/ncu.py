@@ -274,7 +274,7 @@ class _ClassCounts:
         sums = []
         for cell in cells:
             counts = class_counts(cell, self.unknown)
-            if counts is None and cell.replace(",", "").strip("0").isdigit():
+            if counts is None and cell.strip("0,").isdigit():
                 raise BadInput(
                     self.page.path,
                     f"{self.columns[0]} comes without its classes",

@@ -104,7 +104,7 @@ def numbers(cells: Sequence[str], column: str, path: Path) -> NDArray[np.float64
             return _finite(list(map(float, cells)))
         except ValueError:
             pass  # something is missing or odd
-    if odd := _ODD.search(joined):
+    if not _GROUPED.fullmatch(joined + "\n") and (odd := _ODD.search(joined)):
         text = odd.group()
         if _LOCALISED.fullmatch(text):
             problem = f"column {column} holds {text!r}: numbers are written with decimal commas"
@@ -143,6 +143,7 @@ _PREFIXES = {"K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}  # decimal, as n
 
 _NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _NOTHING = r"(?:\(!\) ?)?[+-]?(?:n/a|nan|inf)"
+_GROUPED = re.compile(r"(?:\d{1,3}+(?:,\d{3}+)*+(?:\.\d++)?+\n)*+")  # most columns; settled without looking ahead
 _ODD = re.compile(rf"^(?!(?:{_NUMBER}|{_NOTHING}|)$).*$", re.MULTILINE)
 _MISSING = re.compile(rf"^{_NOTHING}$", re.MULTILINE)
 _LOCALISED = re.compile(r"[+-]?\d[\d.' \u00a0\u2009\u202f]*,\d+%?|[+-]?\d[\d' \u00a0\u2009\u202f.]*\d(?:,\d+)?")

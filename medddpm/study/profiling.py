@@ -243,6 +243,7 @@ def is_complete(measurement: Measurement, out: Path) -> bool:
 
 def launches_in(text: str) -> int:
     """How many launches ncu's CSV tells of; lines of its log may stand before the header."""
+    csv.field_size_limit(2**31 - 1)  # a metric with an instance for each address fills a field
     lines = text.splitlines()
     header = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     return len({row[0] for row in csv.reader(lines[header + 1 :]) if row and row[0]})  # the units' row has no ID
