@@ -206,6 +206,16 @@ def test_classes_by_opcode_and_in_columns_of_their_own(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(parse(old.write(tmp_path), "BASE", "window").table, by_class)
 
 
+def test_a_field_may_be_long(tmp_path: Path) -> None:
+    """Metrics with an instance for each address fill fields of more characters than csv takes by default."""
+    before = csv.field_size_limit(131_072)
+    try:
+        raw = Raw(more={"group:smsp__pcsamp_warp_stall_reasons": ["9 (" + "0x7f00: 1; " * 20_000 + "0: 1)"] * 3})
+        assert len(parse(raw.write(tmp_path), "BASE", "window").table) == 3
+    finally:
+        csv.field_size_limit(before)
+
+
 def test_an_unknown_class_is_said_once(tmp_path: Path) -> None:
     raw = Raw(cells={INSTRUCTIONS[0]: ["12 (Integer: 5; Quantum: 7)"] * 3})
     parsed = parse(raw.write(tmp_path), "BASE", "window")

@@ -220,6 +220,7 @@ def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> l
 
 
 def _rows(path: Path, name: str, lines: Iterator[str], width: int | None) -> Iterator[list[str]]:
+    csv.field_size_limit(2**31 - 1)  # a metric with an instance for each address fills a field
     try:
         for row in csv.reader(lines, strict=True):
             if width is not None and len(row) != width:

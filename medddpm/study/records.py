@@ -282,7 +282,7 @@ def _as_csv(table: pd.DataFrame) -> str:
 
 def _fields(values: pd.Series[Any]) -> list[str]:
     codes, distinct = pd.factorize(values)  # a missing value's code is -1: the last text
-    texts = [_quoted(value) if isinstance(value, str) else repr(value) for value in distinct.tolist()]
+    texts = map(repr if pd.api.types.is_numeric_dtype(values) else _quoted, distinct.tolist())
     fields: list[str] = np.array([*texts, ""], dtype=object)[codes].tolist()
     return fields
 
