@@ -390,10 +390,11 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--view", type=several(PROFILE_VIEWS), default=PROFILE_VIEWS, metavar="NAME,…",
-        help="window: 100 launches from near the start, as the paper has it; step: a whole step, each distinct launch "
+        help="window: 100 launches from near the start, as the paper has it, and a trace of all up to there; step: a whole step, each distinct launch "
         "once, with a trace that tells how often and how long each runs (window,step)",
     )  # fmt: skip
     command.add_argument("--repeat", type=whole(1), default=1, help="runs of each, for the spread (1)")
+    command.add_argument("--run", type=whole(1), default=1, help="number of the first, to go on counting (1)")
     command.add_argument("--details", action="store_true", help="also ncu's estimated speedups: a run more, 37 passes")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument("--window-start", type=whole(0), default=10, help="launches before the window (10)")
@@ -431,7 +432,7 @@ def profile(arguments: argparse.Namespace) -> int:
         window_start=arguments.window_start,
     )
     settings = [name.upper() for name in arguments.switches]
-    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program)
+    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
     return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
 
 

@@ -69,14 +69,14 @@ def runs_of(calls: Path) -> int:
 
 
 def windows(*settings: str, repeat: int = 1) -> list[Measurement]:
-    return plan(settings, ["window"], repeat, program=TOY)
+    return [m for m in plan(settings, ["window"], repeat, program=TOY) if m.kind == "raw"]
 
 
 # command lines
 
 
 def test_the_window_is_the_papers() -> None:
-    (window,) = plan(["OPT1"], ["window"])
+    window, launches = plan(["OPT1"], ["window"])
     assert shlex.join(profiling.collect_command(window, Path("r.ncu-rep"))) == (
         "ncu --clock-control none --target-processes all --nvtx --import-source no --launch-skip 10 --launch-count 100 "
         f"--metrics {','.join(profiling.METRICS)} -o r python -m medddpm.study.marked_step --switches opt1 "
@@ -86,6 +86,8 @@ def test_the_window_is_the_papers() -> None:
         "ncu --import r.ncu-rep --nvtx --page raw --csv --print-kernel-base mangled --print-units base "
         "--print-metric-instances details"
     )
+    assert launches.table == "opt1_window_run1_trace.csv.gz"
+    assert "--view launches --size 128" in shlex.join(profiling.trace_command(launches, Path("t.csv.gz")))
 
 
 def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
@@ -121,10 +123,10 @@ def test_the_program_takes_what_it_is_given() -> None:
 
 
 def test_a_repetition_begins_when_every_setting_is_through() -> None:
-    names = [m.name for m in plan(["BASE", "OPT1"], ["window", "step"], repeat=2)]
-    first = ["base_window_run1_raw", "base_step_run1_raw", "base_step_run1_trace"]
-    first += [name.replace("base", "opt1") for name in first]
-    assert names == first + [name.replace("run1", "run2") for name in first]
+    names = [m.name for m in plan(["BASE", "OPT1"], ["window", "step"], repeat=2, first=3)]
+    third = [f"base_{view}_run3_{kind}" for view in ("window", "step") for kind in ("raw", "trace")]
+    third += [name.replace("base", "opt1") for name in third]
+    assert names == third + [name.replace("run3", "run4") for name in third]
 
 
 # measuring
@@ -238,7 +240,7 @@ def test_a_dry_run_prints_what_would_be_typed(tmp_path: Path, monkeypatch, capsy
     out = tmp_path / "a folder"
     assert main(["profile", "--dry-run", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 * (2 + 2 + 1)
+    assert len(lines) == 4 * (2 + 1 + 2 + 1)
     assert f"gzip -9n > {shlex.quote(str(out / 'opt12_step_run1_raw.csv.gz'))}" in lines[-2]
     assert not out.exists()
 
@@ -305,9 +307,19 @@ def test_weights_laid_out_on_the_host_need_no_converting(trainer: Trainer) -> No
 
 
 def test_a_trace_without_a_gpu_is_an_empty_table(trainer: Trainer, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv.gz"
-    marked_step.write_trace(trainer, path)
+    path, done = tmp_path / "t.csv.gz", trainer.step
+    marked_step.write_trace(trainer.train_step, trainer.device, path, before=trainer.train_step)
     assert read(path, TRACE).empty
+    assert trainer.step == done + 2
+
+
+def test_a_trace_from_the_first_launch_on_needs_no_step_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    monkeypatch.setattr(marked_step.Trainer, "train_step", lambda self: steps.append(self.step))
+    words = ["--view", "launches", "--steps", "3", "--size", "16", "--channels", "32", "--device", "cpu"]
+    assert marked_step.main([*words, "--trace", str(tmp_path / "t.csv.gz")]) == 0
+    assert len(steps) == 3
+    assert read(tmp_path / "t.csv.gz", TRACE).empty
 
 
 def test_the_program_says_in_a_line_what_is_wrong(capsys) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ from medddpm.study import trace
 from medddpm.switches import SETTINGS, Switches
 from medddpm.training import Trainer
 
-VIEWS = ("window", "step", "trace")
+VIEWS = ("window", "step", "trace", "launches")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,33 +43,40 @@ def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     top = argparse.ArgumentParser(prog="python -m medddpm.study.marked_step", description=__doc__)
     top.add_argument("--switches", default="base", choices=[name.lower() for name in SETTINGS], help="(base)")
-    top.add_argument("--view", choices=VIEWS, required=True, help="window: from the first launch on; step, trace: one")
+    top.add_argument("--view", choices=VIEWS, required=True, help="window, launches: from the first launch on; step, trace: one step")
     top.add_argument("--size", type=int, default=128, help="side of the volume (128)")
     top.add_argument("--channels", type=int, default=64, help="base width of the network (64)")
     top.add_argument("--accumulation", type=int, default=1, help="micro-steps of an optimizer step (1)")
-    top.add_argument("--steps", type=int, default=2, help="steps of the window view, to be long enough for it (2)")
+    top.add_argument("--steps", type=int, default=2, help="steps of the window and launches views (2)")
     top.add_argument("--warmup", type=int, default=3, help="steps before the marked one (3)")
     top.add_argument(
         "--convert-on", choices=["gpu", "cpu"], default="gpu",
         help="where the weights go into the setting's layout: gpu, as a user's run does it, a launch a tensor; or cpu",
     )  # fmt: skip
-    top.add_argument("--trace", type=Path, metavar="CSV.GZ", help="where the trace view writes the step's launches")
+    top.add_argument("--trace", type=Path, metavar="CSV.GZ", help="where the trace and launches views write theirs")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     return top
 
 
 def run(arguments: argparse.Namespace) -> None:
     """One view of the training, as `parser` describes it."""
-    if arguments.view == "trace" and arguments.trace is None:
-        raise BadInput("--trace", "the trace view needs a file to write", "name one")
+    traced = arguments.view in ("trace", "launches")
+    if traced and arguments.trace is None:
+        raise BadInput("--trace", f"the {arguments.view} view needs a file to write", "name one")
     device, setting = pick_device(arguments.device), SETTINGS[arguments.switches.upper()]
     trainer = build(setting, arguments.size, arguments.channels, arguments.accumulation, device)
     if arguments.convert_on == "cpu":
         lay_out_on_host(trainer.unet, setting)
-    if device.type == "cuda" and arguments.view != "trace":
-        trainer.phase = nvtx_range
-    else:
-        trainer.phase = torch.profiler.record_function
+    trainer.phase = nvtx_range if device.type == "cuda" and not traced else torch.profiler.record_function
+    if arguments.view == "launches":
+
+        def from_the_start() -> None:
+            with setting.on(trainer.unet):
+                for _ in range(arguments.steps):
+                    trainer.train_step()
+
+        write_trace(from_the_start, device, arguments.trace, before=lambda: torch.zeros(1, device=device))
+        return
     with setting.on(trainer.unet):
         for _ in range(arguments.steps if arguments.view == "window" else arguments.warmup):
             trainer.train_step()
@@ -79,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
                 trainer.train_step()
                 _wait(device)
         elif arguments.view == "trace":
-            write_trace(trainer, arguments.trace)
+            write_trace(trainer.train_step, device, arguments.trace, before=trainer.train_step)
 
 
 @contextlib.contextmanager
@@ -114,28 +121,35 @@ def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
             parameter.data = laid_out.to(parameter.device)
 
 
-def write_trace(trainer: Trainer, path: Path) -> None:
-    """Records one step plainly, without counters, and writes its launches; see `medddpm.study.trace`.
+def write_trace(
+    work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]
+) -> None:
+    """Records `work` plainly, without counters, and writes its launches; see `medddpm.study.trace`.
+
+    Args:
+        work: what is recorded.
+        device: where it runs.
+        path: the table, NAME.csv.gz.
+        before: what runs while CUPTI wakes, which loses launches of its own.
 
     Raises:
         BadInput: where a GPU's launches were not seen.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if trainer.device.type == "cuda":
+    if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    # The first step after CUPTI wakes is not recorded.
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
-        trainer.train_step()
-        _wait(trainer.device)
+        before()
+        _wait(device)
         profiler.step()
-        trainer.train_step()
-        _wait(trainer.device)
+        work()
+        _wait(device)
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
         table = trace.launches(json.loads(exported.read_bytes())["traceEvents"])
-    if table.empty and trainer.device.type == "cuda":
+    if table.empty and device.type == "cuda":
         raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
     trace.write(table, path)
 

@@ -91,8 +91,9 @@ class Measurement:
     Args:
         setting: BASE, OPT1, OPT2 or OPT12.
         view: "window" or "step".
-        number: of the repetition, from 1.
-        kind: "raw" (the metrics), "details" (ncu's rules, with their estimated speedups) or "trace".
+        number: of the run, from 1.
+        kind: "raw" (the metrics), "details" (ncu's rules, with their estimated speedups) or "trace" (every launch in
+            order: of the step; of a window, from the run's first on, two steps long).
         program: what is profiled.
     """
 
@@ -133,15 +134,29 @@ def plan(
     repeat: int = 1,
     details: bool = False,
     program: Program = PUBLISHED,
+    first: int = 1,
 ) -> list[Measurement]:
-    """All measurements in order; a repetition begins when all settings are through, so that it meets the drift."""
+    """All measurements in order; a repetition begins when all settings are through, so that it meets the drift.
+
+    Args:
+        settings, views: of each run.
+        repeat: how many runs.
+        details: whether ncu's rules are wanted too.
+        program: what is profiled. Only the paper's window brings a trace: it holds the launches of any other.
+        first: the number of the first run.
+    """
     return [
         Measurement(setting, view, number, kind, program)
-        for number in range(1, repeat + 1)
+        for number in range(first, first + repeat)
         for setting in settings
         for view in views
-        for kind in ("raw", *(["details"] if details else []), *(["trace"] if view == "step" else []))
+        for kind in _kinds(view, details, program)
     ]
+
+
+def _kinds(view: str, details: bool, program: Program) -> list[str]:
+    traced = view == "step" or (program.window_start, program.convert_on) == (WINDOW_START, "gpu")
+    return ["raw", *(["details"] if details else []), *(["trace"] if traced else [])]
 
 
 def profile(measurements: Sequence[Measurement], out: Path, *, dry_run: bool = False) -> int:
@@ -219,12 +234,14 @@ def trace_command(measurement: Measurement, path: Path, python: str = "python") 
 def program_command(measurement: Measurement, python: str) -> list[str]:
     """The marked step, as this measurement needs it."""
     program = measurement.program
-    view = "trace" if measurement.kind == "trace" else measurement.view
+    view = {("step", "trace"): "trace", ("window", "trace"): "launches"}.get(
+        (measurement.view, measurement.kind), measurement.view
+    )
     options: dict[str, object] = {
         "switches": measurement.setting.lower(), "view": view, "size": program.size, "channels": program.channels,
         "accumulation": program.accumulation, "convert-on": program.convert_on, "device": program.device,
     }  # fmt: skip
-    if view == "window":
+    if view in ("window", "launches"):
         options["steps"] = 2 + program.window_start // 500  # the published network launches more than 500 a step
     else:
         options["warmup"] = program.warmup
