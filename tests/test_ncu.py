@@ -18,9 +18,9 @@ from medddpm.cli import main
 from medddpm.errors import BadInput
 from medddpm.study import ncu_csv, records
 from medddpm.study.instructions import CLASSES
-from medddpm.study.ncu import INSTRUCTIONS, METRIC_NAMES, METRICS, parse
-from medddpm.study.ncu_csv import numbers, unit_factor
-from medddpm.study.profiling import METRICS as ASKED_FOR
+from medddpm.study.metrics import INSTRUCTIONS, METRICS, PARSED
+from medddpm.study.ncu import parse
+from medddpm.study.ncu_csv import launches_in, numbers, unit_factor
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8"
 ADD = (
@@ -130,10 +130,6 @@ def test_a_window_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert records.read_meta(out)["parsed_from"] == "ncu_raw.csv"
 
 
-def test_parse_asks_for_what_profile_measures() -> None:
-    assert set(METRIC_NAMES) <= set(ASKED_FOR)
-
-
 def test_the_description_of_the_measurement_goes_along(tmp_path: Path) -> None:
     raw, out = Raw().write(tmp_path), tmp_path / "kernels.csv"
     records.meta_path(raw).write_text('{"gpu": "NVIDIA H200"}')
@@ -220,7 +216,8 @@ def test_an_unknown_class_is_said_once(tmp_path: Path) -> None:
     raw = Raw(cells={INSTRUCTIONS[0]: ["12 (Integer: 5; Quantum: 7)"] * 3})
     parsed = parse(raw.write(tmp_path), "BASE", "window")
     assert parsed.table["inst_misc"].tolist() == [7, 7, 7]
-    assert [note for note in parsed.notes if "Quantum" in note] == parsed.notes
+    (note,) = parsed.notes
+    assert note.endswith("counted as miscellaneous: Quantum (0.35% of all)")
 
 
 def test_a_card_without_stall_counters_and_a_launch_without_dram(tmp_path: Path) -> None:
@@ -232,6 +229,13 @@ def test_a_card_without_stall_counters_and_a_launch_without_dram(tmp_path: Path)
     assert parsed.table["dram_pct"].isna().tolist() == [False, True, False]
     assert "stall_long_scoreboard" in parsed.notes[0]
     records.write(parsed.table, tmp_path / "kernels.csv", records.KERNELS, {})
+
+
+def test_launches_without_classes_are_said(tmp_path: Path) -> None:
+    raw = Raw(cells={INSTRUCTIONS[0]: [CLASS_CELL, "n/a", "0"]})
+    parsed = parse(raw.write(tmp_path), "BASE", "window")
+    assert parsed.notes == ["ncu_raw.csv has no instruction classes of 1 of 3 launches: left empty"]
+    assert parsed.table["inst_int"].tolist() == pytest.approx([600, np.nan, 0], nan_ok=True)
 
 
 def test_too_much_time_in_no_family_is_said(tmp_path: Path) -> None:
@@ -305,11 +309,24 @@ def test_details_of_another_report(tmp_path: Path, kernels: tuple[str, ...], say
     assert says in str(raised.value)
 
 
+def test_an_estimate_that_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(details([(0, "global", "much")]))
+    with pytest.raises(BadInput, match=r"d\.csv: column Estimated Speedup holds 'much'.*--page details"):
+        parse(Raw().write(tmp_path), "BASE", "window", details=tmp_path / "d.csv")
+
+
 def test_details_of_an_ncu_that_estimates_nothing(tmp_path: Path) -> None:
     text = details([]).replace('"Estimated Speedup Type","Estimated Speedup"', '"A","B"')
     (tmp_path / "d.csv").write_text(text)
     with pytest.raises(BadInput, match="lacks the column Estimated Speedup Type"):
         parse(Raw().write(tmp_path), "BASE", "window", details=tmp_path / "d.csv")
+
+
+def test_launches_of_either_page_are_counted() -> None:
+    assert launches_in(Raw().text() + "==PROF== Disconnected from process 812\n") == 3
+    assert launches_in(details([(0, "global", "50")])) == 3
+    assert launches_in(LOG) == launches_in("") == launches_in(Raw(kernels=[]).text()) == 0
+    assert launches_in(Raw().text()[:-5]) == 0, "the last field is not closed"
 
 
 # the step
@@ -371,6 +388,13 @@ def test_another_grid_is_another_launch(tmp_path: Path) -> None:
         parse(Raw().write(tmp_path), "BASE", "step", trace=trace(tmp_path, [(CUPTI_ADD, "(512, 1, 1)", 10.0)]))
 
 
+def test_a_trace_without_a_launch(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(",".join(records.TRACE.columns) + "\n")
+    with pytest.raises(BadInput, match=r"trace\.csv: holds no launch"):
+        parse(Raw().write(tmp_path), "BASE", "step", trace=path)
+
+
 def test_a_window_takes_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, path = Raw().write(tmp_path), trace(tmp_path, [(CONV, "(64, 1, 1)", 1.0)])
     assert main(["parse", str(raw), "--trace", str(path), "--view", "window", "--out", str(tmp_path / "k.csv")]) == 1
@@ -397,7 +421,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     ),
     "errors after rows": (Raw().text() + "==ERROR== Failed to profile kernel 3\n", "ncu failed: Failed to profile"),
     "no rows": (Raw(kernels=[]).text(), "has a header but no launch"),
-    "header only": (page([[*LEAD, *METRIC_NAMES]]), "is cut off after its header"),
+    "header only": (page([[*LEAD, *PARSED]]), "is cut off after its header"),
     "no units": (page([[*LEAD, "a__b.sum"], ["0", *"x" * 10, "3"]]), "no row of units"),
     "details for raw": (details([]), "is not ncu's raw page but its details page"),
     "decimal commas": (DECIMAL_COMMAS.text(), "numbers are written with decimal commas"),
@@ -411,6 +435,15 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "not measured": (Raw(cells=duration("n/a", "2", "3")).text(), "was not measured (n/a) in 1 of 3"),
     "bare classes": (Raw(cells={INSTRUCTIONS[0]: ["2,000"] * 3}).text(), "--print-metric-instances details"),
     "odd unit": (Raw(units={METRICS["dram_pct"].names[0]: "Gbyte"}).text(), "--print-units base"),
+    "classes with points": (
+        Raw(cells={INSTRUCTIONS[0]: ["2.000 (Integer: 1.000; Control: 1.000)"] * 3}).text(),
+        "column sass__inst_executed_per_opcode_category holds '2.000 (Integer",
+    ),
+    "an odd ID": (Raw().text().replace('"1","812"', '"1.5","812"'), "no whole number for its ID"),
+    "a vast ID": (Raw().text().replace('"1","812"', '"99999999999999999999","812"'), "no whole number for its ID"),
+    "no name": (Raw(kernels=[CONV, "", NORM]).text(), "a launch has no kernel name"),
+    "negative time": (Raw(cells=duration("-5", "2", "3")).text(), "was not measured (n/a) in 1 of 3"),
+    "a trace": ('{"traceEvents": []}', "holds no table of ncu's raw page"),
     "no shape": (Raw().text().replace('"Grid Size"', '"Grid"'), "lacks the column Grid Size"),
 }  # fmt: skip
 
@@ -427,7 +460,7 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, kind: str, capsys: pyte
     assert not out.exists()
 
 
-@pytest.mark.parametrize("metric", [m for m in METRIC_NAMES if "stalled" not in m])
+@pytest.mark.parametrize("metric", [m for m in PARSED if "stalled" not in m])
 def test_a_missing_metric_is_named_with_its_option(tmp_path: Path, metric: str) -> None:
     with pytest.raises(BadInput, match="lacks the metric") as raised:
         parse(Raw(left_out=(metric,)).write(tmp_path), "BASE", "window")
@@ -443,6 +476,17 @@ def test_files_that_are_not_there_or_broken_archives(tmp_path: Path) -> None:
     broken.write_bytes(gzip.compress(Raw().text().encode())[:-30])
     with pytest.raises(BadInput, match="gzip archive is broken"):
         parse(broken, "BASE", "window")
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = Raw().write(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ncu_csv, "_open", refuse)
+    with pytest.raises(BadInput, match=r"ncu_raw\.csv: cannot be read \(Permission denied\)"):
+        parse(raw, "BASE", "window")
 
 
 def test_a_page_cut_anywhere_gives_its_first_launches_or_an_error(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     top = argparse.ArgumentParser(prog="python -m medddpm.study.marked_step", description=__doc__)
     top.add_argument("--switches", default="base", choices=[name.lower() for name in SETTINGS], help="(base)")
-    top.add_argument("--view", choices=VIEWS, required=True, help="window, launches: from the first launch on; step, trace: one step")
+    top.add_argument(
+        "--view", choices=VIEWS, required=True, help="window, launches: from the first launch on; step, trace: one step"
+    )
     top.add_argument("--size", type=int, default=128, help="side of the volume (128)")
     top.add_argument("--channels", type=int, default=64, help="base width of the network (64)")
     top.add_argument("--accumulation", type=int, default=1, help="micro-steps of an optimizer step (1)")
@@ -121,9 +123,7 @@ def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
             parameter.data = laid_out.to(parameter.device)
 
 
-def write_trace(
-    work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]
-) -> None:
+def write_trace(work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]) -> None:
     """Records `work` plainly, without counters, and writes its launches; see `medddpm.study.trace`.
 
     Args:

@@ -21,59 +21,13 @@ from medddpm.errors import BadInput
 from medddpm.study.families import OTHER, family_of
 from medddpm.study.instructions import CLASSES, class_column, class_counts
 from medddpm.study.kernel_names import dimensions, function_name, same_name
-from medddpm.study.ncu_csv import Page, numbers, open_page, unit_factor
+from medddpm.study.metrics import INSTRUCTIONS, METRICS
+from medddpm.study.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
 from medddpm.study.records import KERNELS, TRACE, meta_path, read, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A column of `KERNELS` that ncu measures.
-
-    Args:
-        names: ncu's names for it, the preferred one first.
-        unit: what the column is in.
-        optional: whether a card or a release may lack it; the column is then empty.
-    """
-
-    names: tuple[str, ...]
-    unit: str
-    optional: bool = False
-
-
-METRICS = {
-    "duration_ns": Metric(("gpu__time_duration.sum",), "ns"),
-    "cycles_active": Metric(("sm__cycles_active.sum",), "cycle"),
-    "instructions": Metric(("smsp__inst_executed.sum", "sm__inst_executed.sum"), "inst"),
-    "tensor_pct": Metric(
-        (
-            "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",  # Turing and GA10x
-            "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",  # Volta
-        ),
-        "%",
-    ),
-    "fma_pct": Metric(("sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",), "%"),
-    "alu_pct": Metric(("sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_active",), "%"),
-    "sm_throughput_pct": Metric(("sm__throughput.avg.pct_of_peak_sustained_elapsed",), "%"),
-    "l1_hit_pct": Metric(("l1tex__t_sector_hit_rate.pct",), "%"),
-    "l2_hit_pct": Metric(("lts__t_sector_hit_rate.pct",), "%"),
-    "dram_pct": Metric(
-        (
-            "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-        ),
-        "%",
-    ),
-    "warps_per_cycle": Metric(("sm__warps_active.avg.per_cycle_active",), "warp"),
-    # The V100 has none of the three (the paper, Section 3.2).
-    "stall_long_scoreboard": Metric(("smsp__warps_issue_stalled_long_scoreboard.sum",), "warp", optional=True),
-    "stall_math_pipe": Metric(("smsp__warps_issue_stalled_math_pipe_throttle.sum",), "warp", optional=True),
-    "stall_branch": Metric(("smsp__warps_issue_stalled_branch_resolving.sum",), "warp", optional=True),
-}
-INSTRUCTIONS = ("sass__inst_executed_per_opcode_category", "sass__inst_executed_per_opcode")  # the latter before 2025.2
-METRIC_NAMES = (*(m.names[0] for m in METRICS.values()), INSTRUCTIONS[0])
 _COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
 
@@ -119,7 +73,7 @@ def parse(
     """The table of one setting and view.
 
     Args:
-        raw: ncu's raw page as CSV, of the metrics `METRIC_NAMES`.
+        raw: ncu's raw page as CSV, of the metrics `medddpm.study.metrics.PARSED`.
         config: the setting, as BASE.
         view: "window" (a row a launch of `raw`) or "step" (a row a distinct launch: kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
@@ -206,19 +160,25 @@ def _without_collector() -> Iterator[None]:
 
 
 def _completed(
-    table: pd.DataFrame, chosen: dict[str, str | None], unknown: set[str], raw: Path
+    table: pd.DataFrame, chosen: dict[str, str | None], unknown: dict[str, float], raw: Path
 ) -> tuple[pd.DataFrame, list[str]]:
     """`table` with what follows from its columns, checked for holes that nothing can be computed with."""
     notes = []
     for column in ("duration_ns", "cycles_active", "instructions"):
-        if (holes := table[column].isna()).any():
-            problem = f"{chosen[column]} was not measured (n/a) in {holes.sum()} of {len(table)} launches"
+        if not (measured := table[column] >= 0).all():
+            problem = f"{chosen[column]} was not measured (n/a) in {(~measured).sum()} of {len(table)} launches"
             raise BadInput(raw, problem, "profile again without another profiler running beside ncu")
+    if (table["kernel"] == "").any():
+        raise BadInput(raw, "a launch has no kernel name", EXPORT.format(page="raw"))
+    if holes := int(table[list(CLASSES)].isna().all(axis="columns").sum()):
+        notes.append(f"{raw.name} has no instruction classes of {holes} of {len(table)} launches: left empty")
     if absent := [column for column, name in chosen.items() if name is None]:
         notes.append(f"{raw.name} has no {', '.join(absent)}: left empty")
         table[absent] = np.nan
     if unknown:
-        notes.append(f"{raw.name} has unknown instructions, counted as miscellaneous: {', '.join(sorted(unknown))}")
+        total = max(float(table["instructions"].sum()), 1.0)
+        named = ", ".join(f"{name} ({100 * unknown[name] / total:.2g}% of all)" for name in sorted(unknown))
+        notes.append(f"{raw.name} has unknown instructions, counted as miscellaneous: {named}")
     with np.errstate(divide="ignore", invalid="ignore"):
         table["ipc"] = (table["instructions"] / table["cycles_active"]).where(table["cycles_active"] > 0).round(6)
     return table, notes
@@ -260,12 +220,12 @@ def _instance_columns(page: Page) -> list[str]:
 
 
 class _ClassCounts:
-    """Instructions by class from the cells of the columns that hold them; gathers the classes it does not know."""
+    """Instructions by class from the cells of the columns that hold them; sums up the classes it does not know."""
 
     def __init__(self, page: Page, columns: Sequence[str]) -> None:
         self.page = page
         self.columns = columns
-        self.unknown: set[str] = set()
+        self.unknown: dict[str, float] = {}
 
     def __call__(self, cells: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float64]]:
         return self._together(cells[0]) if self.columns[0] in INSTRUCTIONS else self._apart(cells)
@@ -274,13 +234,16 @@ class _ClassCounts:
         sums = []
         for cell in cells:
             counts = class_counts(cell, self.unknown)
-            if counts is None and cell.strip("0,").isdigit():
-                raise BadInput(
-                    self.page.path,
-                    f"{self.columns[0]} comes without its classes",
-                    "export with ncu --import REPORT --page raw --csv --print-metric-instances details",
-                )
-            sums.append(counts or [0.0 if cell == "0" else np.nan] * len(CLASSES))
+            if counts is None:
+                total = numbers([cell], self.columns[0], self.page.path)[0]
+                if total > 0:
+                    raise BadInput(
+                        self.page.path,
+                        f"{self.columns[0]} comes without its classes",
+                        "export with ncu --import REPORT --page raw --csv --print-metric-instances details",
+                    )
+                counts = [total] * len(CLASSES)  # none executed, or not measured
+            sums.append(counts)
         return dict(zip(CLASSES, np.array(sums, dtype=np.float64).T, strict=True))
 
     def _apart(self, cells: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float64]]:
@@ -288,16 +251,17 @@ class _ClassCounts:
         for name, column_cells in zip(self.columns, cells, strict=True):
             metric = next(m for m in INSTRUCTIONS if name.startswith(m))
             label = name.removeprefix(metric).strip(" .:_-()[]")
+            counts = np.nan_to_num(numbers(column_cells, name, self.page.path))
             if (column := class_column(label)) is None:
-                self.unknown.add(label)
-            sums[column or "inst_misc"] += np.nan_to_num(numbers(column_cells, name, self.page.path))
+                self.unknown[label] = self.unknown.get(label, 0.0) + float(counts.sum())
+            sums[column or "inst_misc"] += counts
         return sums
 
 
 def _identities(texts: Sequence[str], path: Path) -> NDArray[np.int64]:
     identities = numbers(texts, "ID", path)
-    if np.isnan(identities).any():
-        raise BadInput(path, "a launch has no ID", "export the report anew; do not edit the CSV")
+    if not (identities == np.floor(np.abs(identities))).all() or identities.max() > 2**53:  # NaN is not equal
+        raise BadInput(path, "a launch has no whole number for its ID", "export the report anew; do not edit the CSV")
     if len(np.unique(identities)) < len(identities):
         raise BadInput(path, "holds two launches of one ID", "give each report by itself")
     return identities.astype(np.int64)
@@ -322,7 +286,7 @@ def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float
     for rows in page.batches(columns):
         names.update((row[0], row[1]) for row in rows)
         rules = [row for row in rows if row[3].strip()]
-        values = numbers([row[3].strip().removesuffix("%") for row in rules] or ["0"], columns[3], details)
+        values = numbers([row[3].strip().removesuffix("%") for row in rules] or ["0"], columns[3], details, "details")
         for (launch, _, kind, _), value in zip(rules, values[: len(rules)], strict=True):
             kinds = best.setdefault(launch, {})
             kinds[kind.strip().lower()] = max(kinds.get(kind.strip().lower(), 0.0), float(np.nan_to_num(value)))
@@ -356,7 +320,10 @@ def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> t
     of that launch. Where a name still differs between the two, the bare function, grid and block decide. A launch of
     the trace that ncu has not profiled keeps its count and time and has no counters.
     """
-    launches = _step_groups(read(trace, TRACE))
+    launches = read(trace, TRACE)
+    if launches.empty:
+        raise BadInput(trace, "holds no launch", "trace a step again: medddpm profile --view step")
+    launches = _step_groups(launches)
     full, bare = _keys(table, same_name), _keys(table, function_name)
     measured = table[[*_COUNTERS, "est_speedup_pct"]]
     by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()

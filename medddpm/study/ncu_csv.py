@@ -10,9 +10,9 @@ import operator
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from medddpm.errors import BadInput
 
-BATCH = 1000  # rows held as text at a time: what keeps the memory small
+BATCH = 200  # rows held as text at a time: as many as stay in the cache
 FIRST = "ID"  # the first column of both pages
 EXPORT = "export it anew: LC_ALL=C ncu --import REPORT --page {page} --csv --print-metric-instances details > FILE.csv"
 PERMISSION = (
@@ -80,7 +80,7 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
     errors: list[str] = []
     lines = _lines(path, name, errors)
     header = _header(path, name, lines, errors)
-    rows = _rows(path, name, lines, len(header))
+    rows = _rows(path, name, _whole(path, name, lines), header)
     units: dict[str, str] = {}
     if name == "raw":
         second = next(rows, None)
@@ -92,8 +92,18 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
     return Page(path, name, header, units, rows, errors)
 
 
-def numbers(cells: Sequence[str], column: str, path: Path) -> NDArray[np.float64]:
-    """Cells as numbers; thousands commas are allowed, and what ncu could not measure (n/a, nan, inf) is NaN.
+def launches_in(text: str) -> int:
+    """How many launches an export's text tells of, of either page; 0 where it holds no table, or a broken one."""
+    lines = (line for line in io.StringIO(text, newline="") if not _is_log(line))
+    table = dropwhile(lambda line: not re.match(rf'"?{FIRST}\W', line), lines)
+    try:
+        return len({row[0] for row in islice(_reader(table), 1, None)} - {""})  # the units' row has no ID
+    except csv.Error:
+        return 0
+
+
+def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") -> NDArray[np.float64]:
+    """Cells of a page's column as numbers; thousands commas are allowed, what ncu could not measure (n/a, inf) is NaN.
 
     Raises:
         BadInput: a cell is no number as ncu writes it in English.
@@ -110,7 +120,7 @@ def numbers(cells: Sequence[str], column: str, path: Path) -> NDArray[np.float64
             problem = f"column {column} holds {text!r}: numbers are written with decimal commas"
         else:
             problem = f"column {column} holds {text!r} where a number is wanted"
-        raise BadInput(path, problem, EXPORT.format(page="raw"))
+        raise BadInput(path, problem, EXPORT.format(page=page))
     if "n" in joined:
         joined = _MISSING.sub("", joined)
     return _finite([float(cell) if cell else math.nan for cell in joined.replace(",", "").split("\n")])
@@ -187,15 +197,20 @@ def _lines(path: Path, name: str, errors: list[str]) -> Iterator[str]:
                 raise BadInput(path, "is no text; if it is ncu's report, its CSV is wanted", EXPORT.format(page=name))
             with io.TextIOWrapper(binary, encoding=encoding, errors="replace", newline="") as text:
                 for line in text:
-                    if line.startswith("==") or not line.strip():
+                    if _is_log(line):
                         if line.startswith("==ERROR=="):
                             errors.append(line.removeprefix("==ERROR==").strip())
                         continue
-                    if not line.endswith("\n") and not line.endswith('"'):
-                        raise BadInput(path, "ends in the middle of a line", _cut(name))
                     yield line
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadInput(path, "its gzip archive is broken or cut short", "copy it again, or compress it anew") from None
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror})", "let this user read it, or copy it") from None
+
+
+def _is_log(line: str) -> bool:
+    """Whether ncu wrote the line about its work; blank ones are among these."""
+    return line.startswith("==") or line.isspace()
 
 
 def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> list[str]:
@@ -219,15 +234,34 @@ def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> l
     raise BadInput(path, f"holds no table of ncu's {name} page", EXPORT.format(page=name))
 
 
-def _rows(path: Path, name: str, lines: Iterator[str], width: int | None) -> Iterator[list[str]]:
-    csv.field_size_limit(2**31 - 1)  # a metric with an instance for each address fills a field
+def _whole(path: Path, name: str, lines: Iterator[str]) -> Iterator[str]:
+    """The lines, of which the last may lack its end only where it closes a field."""
+    for line in lines:
+        if not line.endswith(("\n", '"')):
+            raise BadInput(path, "ends in the middle of a line", _cut(name))
+        yield line
+
+
+def _rows(path: Path, name: str, lines: Iterator[str], header: list[str] | None) -> Iterator[list[str]]:
+    """The rows below `header`, or with None the header itself."""
+    width = len(header) if header else 0
+    # A metric's row of the details page ends where the columns of the rules begin, one empty field in.
+    shorter = header.index("Rule Name") + 1 if header and "Rule Name" in header else width
     try:
-        for row in csv.reader(lines, strict=True):
-            if width is not None and len(row) != width:
-                problem = f"a row has {len(row)} fields where its header has {width}"
-                raise BadInput(path, problem, _cut(name))
-            if width is not None and row[0] == FIRST:
-                raise BadInput(path, "holds two reports, one after the other", "give each by itself")
+        for row in _reader(lines):
+            if header:
+                if len(row) != width:
+                    if len(row) != shorter:
+                        problem = f"a row has {len(row)} fields where its header has {width}"
+                        raise BadInput(path, problem, _cut(name))
+                    row += [""] * (width - shorter)
+                if row[0] == FIRST:
+                    raise BadInput(path, "holds two reports, one after the other", "give each by itself")
             yield row
     except csv.Error:
         raise BadInput(path, "a quoted field is not closed", _cut(name)) from None
+
+
+def _reader(lines: Iterable[str]) -> Iterator[list[str]]:
+    csv.field_size_limit(2**31 - 1)  # a metric with an instance for each address fills a field
+    return csv.reader(lines, strict=True)

@@ -5,7 +5,6 @@ The options are those of the Nsight Compute CLI guide, docs.nvidia.com/nsight-co
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
@@ -20,32 +19,12 @@ from pathlib import Path
 
 from medddpm.atomic import replacing
 from medddpm.errors import BadInput
-from medddpm.study import records
+from medddpm.study import metrics, records
+from medddpm.study.ncu_csv import launches_in
 
 VIEWS = ("window", "step")
 WINDOW_START, WINDOW_LAUNCHES = 10, 100  # the paper's
 CUDA = "/usr/local/cuda/bin"
-
-METRICS = (
-    "gpu__time_duration.sum",
-    "sm__cycles_active.sum",
-    "sm__cycles_elapsed.max",
-    "smsp__inst_executed.sum",
-    "sm__inst_executed.avg.per_cycle_active",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "l1tex__t_sector_hit_rate.pct",
-    "lts__t_sector_hit_rate.pct",
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__warps_active.avg.per_cycle_active",
-    "smsp__warps_issue_stalled_long_scoreboard.sum",
-    "smsp__warps_issue_stalled_math_pipe_throttle.sum",
-    "smsp__warps_issue_stalled_branch_resolving.sum",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_active",
-    "sass__inst_executed_per_opcode_category",
-)
-"""What the figures are drawn from; the last one's instances are the instruction classes."""
 
 
 class CountersClosed(BadInput):
@@ -212,7 +191,7 @@ def collect_command(measurement: Measurement, report: Path, ncu: str = "ncu", py
         chosen = ["--launch-skip", str(measurement.program.window_start), "--launch-count", str(WINDOW_LAUNCHES)]
     else:
         chosen = ["--profile-from-start", "off", "--filter-mode", "per-launch-config", "--launch-count", "1"]
-    counted = ["--set", "full"] if measurement.kind == "details" else ["--metrics", ",".join(METRICS)]
+    counted = ["--set", "full"] if measurement.kind == "details" else ["--metrics", ",".join(metrics.COLLECTED)]
     return [
         ncu, *["--clock-control", "none"], *["--target-processes", "all"], "--nvtx", *["--import-source", "no"],
         *chosen, *counted, *["-o", str(report).removesuffix(".ncu-rep")], *program_command(measurement, python),
@@ -256,14 +235,6 @@ def is_complete(measurement: Measurement, out: Path) -> bool:
     except BadInput:
         return False
     return (out / measurement.table).is_file() and meta.get("commands") == measurement.lines(Path())
-
-
-def launches_in(text: str) -> int:
-    """How many launches ncu's CSV tells of; lines of its log may stand before the header."""
-    csv.field_size_limit(2**31 - 1)  # a metric with an instance for each address fills a field
-    lines = text.splitlines()
-    header = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    return len({row[0] for row in csv.reader(lines[header + 1 :]) if row and row[0]})  # the units' row has no ID
 
 
 class _CannotMeasure(BadInput):
@@ -315,7 +286,7 @@ def _measure(measurement: Measurement, out: Path, ncu: str) -> tuple[int, float]
             launches = launches_in(text)
             if measurement.view == "window" and launches != WINDOW_LAUNCHES:
                 raise _failure(measurement, f"ncu profiled {launches} launches of {WINDOW_LAUNCHES}")
-            trace.write_gzipped(trace.demangled(text), path)
+            records.write_gzipped(trace.demangled(text).encode(), path)
     seconds = round(time.monotonic() - began, 1)
     described = records.machine_meta(shlex.split(measurement.lines(Path())[0]))
     meta = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import gzip
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from medddpm.atomic import replacing
-from medddpm.study.records import TRACE
+from medddpm.study.records import TRACE, write_gzipped
 from medddpm.training import PHASES
 
 _MANGLED = re.compile(r"\b_Z\w+")
@@ -61,13 +59,7 @@ def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def write(table: pd.DataFrame, path: Path) -> None:
     """Writes `launches` as gzipped CSV; the same table is the same file."""
-    write_gzipped(table.to_csv(index=False, lineterminator="\n"), path)
-
-
-def write_gzipped(text: str, path: Path) -> None:
-    """Writes `text` in UTF-8, compressed without a name or a time."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_gzipped(table.to_csv(index=False, lineterminator="\n").encode(), path)
 
 
 def demangled(text: str) -> str:

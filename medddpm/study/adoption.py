@@ -1,0 +1,61 @@
+"""Every profile of a folder, parsed into a machine's records: what joins `medddpm profile` and `medddpm.study.ncu`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from medddpm.errors import BadInput
+from medddpm.study import ncu, records
+
+_RAW = re.compile(r"(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)_raw\.csv\.gz")
+
+
+def adopt(profiles: Path, folder: Path) -> Iterator[str]:
+    """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record to `folder`.
+
+    Args:
+        profiles: what `medddpm profile --out` filled; only what it finished is taken.
+        folder: figures/records/<gpu>. A window's trace goes there as launches_<setting>_<part>_run<N>.csv.
+
+    Yields:
+        one line a record written.
+
+    Raises:
+        BadInput: there is no finished profile, or one is not of the step it says.
+    """
+    raws = [path for path in sorted(profiles.glob("*_raw.csv.gz")) if _RAW.fullmatch(path.name) and _is_finished(path)]
+    if not raws:
+        raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles.name}")
+    for raw in raws:
+        yield from _adopted(raw, folder)
+
+
+def _adopted(raw: Path, folder: Path) -> Iterator[str]:
+    named = _RAW.fullmatch(raw.name)
+    assert named
+    stem = raw.name.removesuffix("_raw.csv.gz")
+    details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
+    view = "step" if named["part"] == "step" else "window"
+    weights = trace if view == "step" else None
+    if view == "step" and weights is None:
+        raise BadInput(raw, "its trace is missing, which tells how often each launch occurs", "medddpm profile again")
+    parsed = ncu.parse(raw, named["setting"].upper(), view, details=details, trace=weights)
+    meta = ncu.origin(parsed, raw)
+    written = records.write(parsed.table, folder / f"kernels_{stem}.csv", records.KERNELS, meta)
+    yield f"{written.name}: {parsed}"
+    if view == "window" and trace:
+        table = records.read(trace, records.TRACE)
+        written = records.write(table, folder / f"launches_{stem}.csv", records.TRACE, records.read_meta(trace))
+        yield f"{written.name}: {len(table)} launches from the first on"
+
+
+def _beside(raw: Path, kind: str) -> Path | None:
+    path = raw.with_name(raw.name.replace("_raw.", f"_{kind}."))
+    return path if _is_finished(path) else None
+
+
+def _is_finished(table: Path) -> bool:
+    """Whether it was written to its end: its description is written last."""
+    return table.is_file() and records.meta_path(table).is_file()

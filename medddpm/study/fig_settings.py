@@ -1,0 +1,150 @@
+"""Figures 8 (its ratios) and 10 to 13: one number a setting, the paper's cards and ours side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from medddpm.study.figures import SETTING_COLOURS, new_figure
+
+VIEWS = ("window", "step")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One metric over cards and settings.
+
+    Args:
+        title: the metric and its unit.
+        values: a row a group of bars, in the order drawn; a column a setting; NaN where nothing is known.
+        low, high: the runs' extremes of the same shape, NaN of the paper's.
+        of_paper: the groups that the paper states; drawn hollow.
+    """
+
+    title: str
+    values: pd.DataFrame
+    low: pd.DataFrame
+    high: pd.DataFrame
+    of_paper: tuple[str, ...]
+
+
+def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) -> Panel:
+    """Lays the paper's numbers and ours out for one metric.
+
+    Args:
+        title: of the panel.
+        paper: a row a card, a column a setting, of `medddpm.study.stated.stated`.
+        by_run: of `medddpm.study.kernel_records.each_run` over `summaries.summary` or `summaries.relative`; index gpu,
+            run, view, config.
+        column: of `by_run`.
+    """
+    ours = by_run[column].unstack("config")
+    groups = ours.groupby(level=["gpu", "view"], sort=False)
+    frames = [table.reindex(_ordered(table)) for table in (groups.mean(), groups.min(), groups.max())]
+    settings = [name for name in SETTING_COLOURS if name in ours.columns or name in paper.columns]
+    frames = [t.set_axis([f"{gpu}\n{view}" for gpu, view in t.index]).reindex(columns=settings) for t in frames]
+    stated = paper.reindex(columns=settings).set_axis([f"{card}\npaper" for card in paper.index])
+    unknown = stated * np.nan
+    values = pd.concat([stated, frames[0]])
+    low, high = pd.concat([unknown, frames[1]]), pd.concat([unknown, frames[2]])
+    return Panel(title, values, low, high, tuple(stated.index))
+
+
+def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
+    """Grouped bars, a panel a metric: hollow the paper's, filled ours with the extremes of its runs as a line.
+
+    A dash stands where nothing is stated or measured.
+
+    Args:
+        panels: see `panel`.
+        columns: panels in a row.
+        log: of ratios that span decades: bars begin at 1, which is BASE.
+    """
+    rows = -(-len(panels) // columns)
+    figure = new_figure(height=0.45 + 1.75 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, shown in zip(axes, panels, strict=False):
+        _bars(axis, shown, log)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    present = [name for name in SETTING_COLOURS if any(name in p.values for p in panels)]
+    handles = [Patch(facecolor=SETTING_COLOURS[n], edgecolor=SETTING_COLOURS[n], label=n) for n in present]
+    handles += [Patch(facecolor="white", edgecolor="black", label="paper"), Patch(color="black", label="measured")]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def what_is_blank(panels: list[Panel]) -> str:
+    """A sentence for the caption: what no bar is drawn for."""
+    blank: dict[str, list[str]] = {}
+    for shown in panels:
+        for group, row in shown.values.iterrows():
+            if missing := [str(name) for name in row.index[row.isna()] if name != "FAST"]:
+                blank.setdefault(f"{str(group).replace(chr(10), ' ')}", []).append(
+                    f"{shown.title.partition(',')[0]} ({', '.join(missing)})"
+                )
+    if not blank:
+        return "Nothing is blank."
+    return (
+        "Blank, because not stated or not measured: "
+        + "; ".join(f"{g}: {', '.join(w)}" for g, w in blank.items())
+        + "."
+    )
+
+
+def _ordered(table: pd.DataFrame) -> pd.MultiIndex:
+    """The machines as they come, of each the window before the step."""
+    gpus = list(dict.fromkeys(table.index.get_level_values("gpu")))
+    pairs = [(gpu, view) for gpu in gpus for view in VIEWS if (gpu, view) in table.index]
+    return pd.MultiIndex.from_tuples(pairs, names=table.index.names)
+
+
+def _bars(axis: Axes, shown: Panel, log: bool) -> None:
+    settings = list(shown.values.columns)
+    width = 0.84 / len(settings)
+    drawn = shown.values.where(shown.values > 0) if log else shown.values
+    ground = 1.0 if log else 0.0  # a ratio grows up or down from BASE
+    for place, name in enumerate(settings):
+        colour = SETTING_COLOURS[name]
+        for group, label in enumerate(drawn.index):
+            x = group + (place - (len(settings) - 1) / 2) * width
+            value = float(drawn.loc[label, name])
+            if np.isnan(value):
+                axis.text(x, ground, "–", ha="center", va="bottom", color=colour, fontsize=6)
+                continue
+            face = "white" if label in shown.of_paper else colour
+            axis.bar(x, value - ground, width * 0.86, ground, color=face, edgecolor=colour, linewidth=0.9, zorder=2)
+            low, high = float(shown.low.loc[label, name]), float(shown.high.loc[label, name])
+            if high > low:
+                axis.plot([x, x], [low, high], color="black", linewidth=0.8, zorder=3)
+            down = log and value < 1
+            end = np.nanmin([value, low]) if down else np.nanmax([value, high])
+            axis.annotate(
+                f"{value:.2g}" if value < 10 else f"{value:.0f}", (x, end), (0, -1.5 if down else 1.5),
+                textcoords="offset points", ha="center", va="top" if down else "bottom", fontsize=5, rotation=90,
+            )  # fmt: skip
+    least, most = float(np.nanmin(drawn.to_numpy())), float(np.nanmax(drawn.to_numpy()))
+    if log:
+        axis.set_yscale("log")
+        axis.set_ylim(min(least, 1) / 3, max(most, 1) * 3)
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.axhline(1, color="black", linewidth=0.5, zorder=3)
+    else:
+        axis.set_ylim(0, most * 1.28)
+    axis.set_xticks(range(len(drawn)), list(drawn.index), fontsize=6)
+    axis.set_xlim(-0.55, len(drawn) - 0.45)
+    axis.tick_params(axis="x", length=0)
+    axis.set_title(shown.title)
+
+
+def metrics_panels(by_run: pd.DataFrame, stated: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> list[Panel]:
+    """A panel for each column named in `titles`, with the paper's table of the same name."""
+    return [panel(title, stated[column], by_run, column) for column, title in titles.items()]

@@ -1,0 +1,75 @@
+"""What a window of a hundred launches shows, by where in the run it begins.
+
+The paper profiles launches 10 to 110 (ICPE '26, arXiv:2606.19365, Section 3.2). Profiling every launch of a step takes
+hours; but each *distinct* launch has been profiled (view "step", and the windows), and a plain trace gives their order.
+Joined, they say what any window would have shown; windows that were really profiled check it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from medddpm.study.kernel_names import dimensions, same_name
+
+WINDOW = 100  # launches: the paper's
+COUNTERS = ("cycles_active", "instructions", "duration_ns")
+
+
+def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """What each launch of a run costs, in order.
+
+    Args:
+        launches: from the run's first on, schema `TRACE`; fills and copies, which ncu does not count, are left out.
+        kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
+            block may still differ in how long they loop, so what is carried over is their counters a nanosecond.
+
+    Returns:
+        a row a kernel launch: phase ("convert" before the first step), then the `COUNTERS`; one that no table has is
+        missing but for its duration, which is the trace's.
+    """
+    ran = launches[launches["grid"].notna()].reset_index(drop=True)
+    known = kernels.groupby(_identity(kernels))[list(COUNTERS)].sum(min_count=1)
+    rates = known.div(known["duration_ns"], axis="index")
+    cost = rates.reindex(_identity(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
+    cost["duration_ns"] = ran["duration_ns"]
+    return cost.assign(phase=ran["phase"].fillna("convert"))[["phase", *COUNTERS]]
+
+
+def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
+    """The sums of every window of `width` launches, by the launch it begins with.
+
+    Args:
+        cost: of `costs`.
+        width: launches.
+
+    Returns:
+        index start, columns `COUNTERS`; a launch without counters adds nothing.
+    """
+    summed = cost[list(COUNTERS)].fillna(0.0).rolling(width).sum().dropna()
+    return summed.set_axis(pd.RangeIndex(len(summed), name="start"))
+
+
+def known_share(cost: pd.DataFrame) -> float:
+    """The share of the run's time in launches that have counters."""
+    return float(cost.loc[cost["cycles_active"].notna(), "duration_ns"].sum() / cost["duration_ns"].sum())
+
+
+def phases(cost: pd.DataFrame) -> pd.DataFrame:
+    """The stretches of launches of one phase, in order: columns phase, begin, end (launch numbers, end excluded)."""
+    begins = np.flatnonzero(cost["phase"].ne(cost["phase"].shift()).to_numpy())
+    ends = [*begins[1:].tolist(), len(cost)]
+    return pd.DataFrame({"phase": cost["phase"].to_numpy()[begins], "begin": begins, "end": ends})
+
+
+def first_step(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of the run's first step, conversions before it included; of a table `TRACE`."""
+    kernels = launches[launches["grid"].notna()].reset_index(drop=True)
+    stretches = phases(kernels.assign(phase=kernels["phase"].fillna("convert")))
+    return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
+
+
+def _identity(table: pd.DataFrame) -> pd.Series[str]:
+    names = table["kernel"].map({name: same_name(name) for name in table["kernel"].unique()})
+    grid, block = (table[c].fillna("").map(dimensions) for c in ("grid", "block"))
+    return names + "|" + grid + "|" + block
