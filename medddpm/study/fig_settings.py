@@ -148,3 +148,28 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
 def metrics_panels(by_run: pd.DataFrame, stated: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> list[Panel]:
     """A panel for each column named in `titles`, with the paper's table of the same name."""
     return [panel(title, stated[column], by_run, column) for column, title in titles.items()]
+
+
+def spread_figure(spread: pd.DataFrame) -> Figure:
+    """How far runs lie apart: a point a setting, a row a number, a panel a view.
+
+    Args:
+        spread: of `medddpm.study.kernel_records.spread`; index gpu, view, config, a column a number.
+    """
+    views = [view for view in VIEWS if view in spread.index.get_level_values("view")]
+    figure = new_figure(height=0.6 + 0.16 * len(spread.columns))
+    axes = figure.subplots(1, len(views), squeeze=False, sharey=True, sharex=True)[0]
+    for axis, view in zip(axes, views, strict=True):
+        table = spread.xs(view, level="view")
+        for config, colour in SETTING_COLOURS.items():
+            for _, row in table[table.index.get_level_values("config") == config].iterrows():
+                axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=config, clip_on=False)
+        axis.set(title=view, xlabel="largest difference between runs, % of their mean")
+        axis.grid(axis="y", linewidth=0.3)
+    axes[0].set_yticks(range(len(spread.columns)), list(spread.columns))
+    axes[0].invert_yaxis()
+    axes[0].set_xlim(0, None)
+    handles, labels = axes[0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=len(once))
+    return figure
