@@ -359,6 +359,10 @@ def parse(arguments: argparse.Namespace) -> int:
     """Parses; see `medddpm.study.ncu.parse`."""
     from medddpm.study import ncu, records
 
+    for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
+        # The table, plain or compressed, would take its place or its description's.
+        if _without_gz(given) == _without_gz(arguments.out):
+            raise BadInput(given, "--out would overwrite what is read", "give --out another name")
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = ncu.parse(arguments.raw, arguments.config, view, details=arguments.details, trace=arguments.trace)
     written = records.write(parsed.table, arguments.out, records.KERNELS, ncu.origin(parsed, arguments.raw))
@@ -366,6 +370,10 @@ def parse(arguments: argparse.Namespace) -> int:
         print(f"note: {note}")
     print(f"{written}: {parsed}")
     return 0
+
+
+def _without_gz(path: Path) -> str:
+    return str(path.resolve()).removesuffix(".gz")
 
 
 # profile
@@ -390,8 +398,8 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--view", type=several(PROFILE_VIEWS), default=PROFILE_VIEWS, metavar="NAME,…",
-        help="window: 100 launches from near the start, as the paper has it, and a trace of all up to there; step: a whole step, each distinct launch "
-        "once, with a trace that tells how often and how long each runs (window,step)",
+        help="window: 100 launches from near the start, as the paper has it, and a trace of two steps from the first "
+        "launch on; step: a whole step, each distinct launch once, and a trace of it (window,step)",
     )  # fmt: skip
     command.add_argument("--repeat", type=whole(1), default=1, help="runs of each, for the spread (1)")
     command.add_argument("--run", type=whole(1), default=1, help="number of the first, to go on counting (1)")

@@ -57,10 +57,29 @@ def test_large_table_is_zipped_the_same_way_each_time(tmp_path: Path) -> None:
     assert not plain.exists(), "the smaller table of the same name is still there"
     assert first[4:8] == bytes(4), "the archive holds a time"
     assert write(large, tmp_path / "t.csv", SCHEMA, {}).read_bytes() == first
-    assert len(read(tmp_path / "t.csv", SCHEMA)) == len(large)
+    assert gzip.decompress(first).decode() == large[list(SCHEMA.columns)].to_csv(index=False, lineterminator="\n")
+    pd.testing.assert_frame_equal(
+        read(tmp_path / "t.csv", SCHEMA), large[list(SCHEMA.columns)], check_exact=True, check_dtype=False
+    )
     assert (tmp_path / "t.meta.json").is_file()
     assert write(small, zipped, SCHEMA, {}) == plain
     assert not zipped.exists()
+
+
+def test_a_table_may_have_no_rows(tmp_path: Path) -> None:
+    path = write(rows().iloc[:0], tmp_path / "t.csv", SCHEMA, {})
+    assert path.read_text() == "name,note,count,time,ratio\n"
+    assert read(path, SCHEMA).empty
+
+
+def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        records.write_gzipped("Ä text\n".encode() * 1000, tmp_path / name)
+    data = (tmp_path / "a.gz").read_bytes()
+    assert data == (tmp_path / "b.gz").read_bytes()
+    assert data[4:8] == bytes(4), "the archive holds a time"
+    assert b"a.gz" not in data, "the archive holds a name"
+    assert gzip.decompress(data).decode() == "Ä text\n" * 1000
 
 
 @pytest.mark.parametrize(
@@ -70,6 +89,7 @@ def test_large_table_is_zipped_the_same_way_each_time(tmp_path: Path) -> None:
         (lambda t: t.assign(more=1), "unknown column more"),
         (lambda t: t.assign(count=t["time"]), "column count is float64, not int64"),
         (lambda t: t.assign(note=[1, 2, 3]), "column note is int64, not str"),
+        (lambda t: t.assign(note=["a", 2, None]), "column note is object, not str"),
         (lambda t: t.assign(time=[1.0, np.nan, 2.0]), "row 2 of column time holds nothing"),
         (lambda t: t.assign(ratio=[1.0, 2.0, np.inf]), "row 3 of column ratio holds inf"),
         (
@@ -151,6 +171,12 @@ def test_machine_meta_says_what_measures_without_folders() -> None:
     assert (meta["gpu"] == "cpu") == (not torch.cuda.is_available())
     assert meta["processor"]
     json.dumps(meta)
+
+
+def test_a_told_commit_says_nothing_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEDDDPM_COMMIT", "abc")
+    meta = records.machine_meta(["medddpm"])
+    assert (meta["commit"], meta["dirty"]) == ("abc", None)
 
 
 def test_the_papers_numbers_are_all_there() -> None:

@@ -50,16 +50,16 @@ def read_card(paper: pd.DataFrame) -> pd.DataFrame:
         import pynvml
 
         pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     except Exception as error:  # no library, no driver, no GPU: NVML has an exception for each
         problem = f"NVML finds no NVIDIA GPU here ({type(error).__name__})"
         raise BadInput("card", problem, "read the card on a machine with one; the records need none") from None
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         rows = _from_driver(pynvml, handle)
     finally:
         pynvml.nvmlShutdown()
     known = {name for name, *_ in rows}
-    kin = same_architecture(paper, str(dict((n, v) for n, v, *_ in rows).get("architecture")))
+    kin = same_architecture(paper, {n: v for n, v, *_ in rows}.get("architecture", ""))
     rows += [
         (name, value, PROPERTIES[name], f"{SAME_ARCHITECTURE} ({gpu} in the paper)")
         for name, (gpu, value) in kin.items()
@@ -101,12 +101,12 @@ def _from_driver(nvml: Any, handle: Any) -> list[tuple[str, str, str, str]]:
     rows: list[tuple[str, str, str, str]] = []
 
     def tell(name: str, value: Callable[[], Any], origin: str = DRIVER) -> None:
-        with contextlib.suppress(nvml.NVMLError, ValueError):
+        # AssertionError, RuntimeError: a PyTorch built without CUDA, or that sees no GPU
+        with contextlib.suppress(nvml.NVMLError, ValueError, AssertionError, RuntimeError):
             rows.append((name, str(value()), PROPERTIES[name], origin))
 
-    cores = nvml.nvmlDeviceGetNumGpuCores(handle)
     tell("architecture", lambda: _architecture(nvml, handle))
-    tell("CUDA cores", lambda: cores)
+    tell("CUDA cores", lambda: nvml.nvmlDeviceGetNumGpuCores(handle))
     tell("memory size", lambda: round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30))
     # Two transfers a clock; the bus is in bits.
     tell(
@@ -119,9 +119,12 @@ def _from_driver(nvml: Any, handle: Any) -> list[tuple[str, str, str, str]]:
     )  # fmt: skip
     tell(
         "peak FP32",
-        lambda: round(2e6 * cores * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) / 1e12, 1),
+        lambda: round(
+            2e6 * nvml.nvmlDeviceGetNumGpuCores(handle)
+            * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) / 1e12, 1,
+        ),
         f"{DERIVED}: 2 × CUDA cores × SM clock",
-    )
+    )  # fmt: skip
     tell("NVLink bandwidth", lambda: _nvlink(nvml, handle))
     tell("PCIe version", lambda: f"Gen{nvml.nvmlDeviceGetGpuMaxPcieLinkGeneration(handle)}")
     rows.append(("multi-instance GPU", "yes" if _has_mig(nvml, handle) else "no", "", DRIVER))
@@ -130,12 +133,19 @@ def _from_driver(nvml: Any, handle: Any) -> list[tuple[str, str, str, str]]:
 
 
 def _architecture(nvml: Any, handle: Any) -> str:
+    """The architecture's name, as "Hopper".
+
+    Raises:
+        ValueError: the library does not know it.
+    """
     number = nvml.nvmlDeviceGetArchitecture(handle)
     names = {
         value: name.removeprefix("NVML_DEVICE_ARCH_").capitalize()
         for name, value in vars(nvml).items()
-        if name.startswith("NVML_DEVICE_ARCH_")
+        if name.startswith("NVML_DEVICE_ARCH_") and not name.endswith("_UNKNOWN")
     }
+    if number not in names:
+        raise ValueError(f"architecture {number}")
     return names[number]
 
 
@@ -143,7 +153,7 @@ def _nvlink(nvml: Any, handle: Any) -> int:
     """Bandwidth of all active links, both directions, GB/s.
 
     Raises:
-        ValueError: no link is active, as in a machine that was given one card of several.
+        ValueError: no link is active, as in a machine that was given one card of several; or no speed is told.
     """
     links = 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -154,6 +164,8 @@ def _nvlink(nvml: Any, handle: Any) -> int:
     if not links:
         raise ValueError("no active link")
     (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    if speed.nvmlReturn != nvml.NVML_SUCCESS:
+        raise ValueError("the links' speed is not told")
     return round(2 * links * speed.value.uiVal / 1e3)
 
 

@@ -97,7 +97,8 @@ def stacked(
             left += value
         if percent and name in hollow and left < 1:
             axis.barh(place, 1 - left, 0.72, left, color="none", edgecolor="#AAAAAA", linestyle=":", linewidth=0.8)
-            axis.text((1 + left) / 2, place, "not stated", ha="center", va="center", fontsize=6, color="#777777")
+            if left < 0.9:
+                axis.text((1 + left) / 2, place, "not stated", ha="center", va="center", fontsize=6, color="#777777")
     axis.set_yticks(range(len(rows)), list(rows.index))
     axis.set_ylim(len(rows) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)

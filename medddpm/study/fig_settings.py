@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from medddpm.study.figures import SETTING_COLOURS, new_figure
 
@@ -47,7 +47,8 @@ def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) ->
     """
     ours = by_run[column].unstack("config")
     groups = ours.groupby(level=["gpu", "view"], sort=False)
-    frames = [table.reindex(_ordered(table)) for table in (groups.mean(), groups.min(), groups.max())]
+    gpus = list(dict.fromkeys(by_run.index.get_level_values("gpu")))  # unstacked, they are in the alphabet's order
+    frames = [table.reindex(_ordered(table, gpus)) for table in (groups.mean(), groups.min(), groups.max())]
     settings = [name for name in SETTING_COLOURS if name in ours.columns or name in paper.columns]
     frames = [t.set_axis([f"{gpu}\n{view}" for gpu, view in t.index]).reindex(columns=settings) for t in frames]
     stated = paper.reindex(columns=settings).set_axis([f"{card}\npaper" for card in paper.index])
@@ -81,8 +82,8 @@ def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) ->
     return figure
 
 
-def what_is_blank(panels: list[Panel]) -> str:
-    """A sentence for the caption: what no bar is drawn for."""
+def caption(panels: list[Panel]) -> str:
+    """What a reader of `settings_figure` must know, in Markdown: whose bars are whose, and what no bar is drawn for."""
     blank: dict[str, list[str]] = {}
     for shown in panels:
         for group, row in shown.values.iterrows():
@@ -90,18 +91,13 @@ def what_is_blank(panels: list[Panel]) -> str:
                 blank.setdefault(f"{str(group).replace(chr(10), ' ')}", []).append(
                     f"{shown.title.partition(',')[0]} ({', '.join(missing)})"
                 )
-    if not blank:
-        return "Nothing is blank."
-    return (
-        "Blank, because not stated or not measured: "
-        + "; ".join(f"{g}: {', '.join(w)}" for g, w in blank.items())
-        + "."
-    )
+    listed = "; ".join(f"{group}: {', '.join(what)}" for group, what in blank.items())
+    bars = "*Paper* outlined, *measured* filled, a line for the extremes of the runs."
+    return f"{bars} Blank, because not stated or not measured: {listed or 'nothing'}."
 
 
-def _ordered(table: pd.DataFrame) -> pd.MultiIndex:
-    """The machines as they come, of each the window before the step."""
-    gpus = list(dict.fromkeys(table.index.get_level_values("gpu")))
+def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:
+    """The machines in the order of `gpus`, of each the window before the step."""
     pairs = [(gpu, view) for gpu in gpus for view in VIEWS if (gpu, view) in table.index]
     return pd.MultiIndex.from_tuples(pairs, names=table.index.names)
 
@@ -124,6 +120,8 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
             low, high = float(shown.low.loc[label, name]), float(shown.high.loc[label, name])
             if high > low:
                 axis.plot([x, x], [low, high], color="black", linewidth=0.8, zorder=3)
+            if log and value == 1:
+                continue  # BASE, or what the paper states to be as BASE: the line at 1 says so
             down = log and value < 1
             end = np.nanmin([value, low]) if down else np.nanmax([value, high])
             axis.annotate(
@@ -133,7 +131,9 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
     least, most = float(np.nanmin(drawn.to_numpy())), float(np.nanmax(drawn.to_numpy()))
     if log:
         axis.set_yscale("log")
-        axis.set_ylim(min(least, 1) / 3, max(most, 1) * 3)
+        room = max(1.5, (max(most, 1) / min(least, 1)) ** 0.3)  # for the numbers, which stand on end
+        axis.set_ylim(min(least, 1) / room, max(most, 1) * room)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1,) if most / least > 30 else (1, 2, 5)))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.yaxis.set_minor_formatter(NullFormatter())
         axis.axhline(1, color="black", linewidth=0.5, zorder=3)
@@ -145,9 +145,35 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
     axis.set_title(shown.title)
 
 
-def metrics_panels(by_run: pd.DataFrame, stated: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> list[Panel]:
-    """A panel for each column named in `titles`, with the paper's table of the same name."""
-    return [panel(title, stated[column], by_run, column) for column, title in titles.items()]
+def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
+    """Summed priority scores by kind of kernel, a bar a setting; the paper's rank beside the kind's name.
+
+    Args:
+        scores: ms, index gpu, view, config, a column a kind, of `medddpm.study.summaries.priorities`.
+        ranks: the paper's, by kind.
+    """
+    machines = list(dict.fromkeys(scores.index.droplevel("config")))
+    kinds = [kind for kind in scores.columns if scores[kind].max() > 0.01 * scores.max(axis=None)]
+    figure = new_figure(height=0.7 + 0.52 * len(kinds) * len(machines), width=5.4)
+    axes = figure.subplots(len(machines), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, key in zip(axes, machines, strict=True):
+        table = scores.xs(key, level=("gpu", "view"))
+        settings = [name for name in SETTING_COLOURS if name in table.index]
+        for place, name in enumerate(settings):
+            height = 0.84 / len(settings)
+            y = [row + (place - (len(settings) - 1) / 2) * height for row in range(len(kinds))]
+            bars = axis.barh(y, table.loc[name, kinds].fillna(0), height * 0.9, color=SETTING_COLOURS[name], label=name)
+            axis.bar_label(bars, [f"{v:.2f}" if v > 0 else "" for v in bars.datavalues], padding=2, fontsize=5.5)
+        named = [f"{kind}\n(paper: {ranks[kind]}.)" if kind in ranks else kind for kind in kinds]
+        axis.set_yticks(range(len(kinds)), named)
+        axis.tick_params(axis="y", length=0)
+        axis.invert_yaxis()
+        axis.margins(x=0.08)
+        axis.set_title(", ".join(key), loc="left")
+    axes[-1].set_xlabel("duration × estimated speedup, summed, ms")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    return figure
 
 
 def spread_figure(spread: pd.DataFrame) -> Figure:
@@ -169,7 +195,7 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
     axes[0].set_yticks(range(len(spread.columns)), list(spread.columns))
     axes[0].invert_yaxis()
     axes[0].set_xlim(0, None)
-    handles, labels = axes[0].get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
+    drawn = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    once = {name: drawn[name] for name in SETTING_COLOURS if name in drawn}
     figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=len(once))
     return figure

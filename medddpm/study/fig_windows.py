@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.figures import SETTING_COLOURS, new_figure
-from medddpm.study.windows import WINDOW, phases
+from medddpm.study.windows import PAPERS_START, WINDOW, phases
 
-PAPERS_START = 10
 STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
 PHASE_COLOURS = {"convert": "#F3D9E8", "forward": "#FFFFFF", "backward": "#E8E8E8", "update": "#C4C4C4"}
 
@@ -34,7 +33,7 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]], steps: int =
         end = int(stretches.loc[stretches["phase"] == "update", "end"].iloc[steps - 1])
         longest = max(longest, end)
         axis.scatter(kernels.index[:end], kernels["duration_ns"][:end] / 1e6, s=1.2, color=SETTING_COLOURS[name])
-        _shade(axis, stretches[stretches["begin"] < end], end)
+        _shade(axis, stretches, end)
         axis.axvspan(PAPERS_START, PAPERS_START + WINDOW, facecolor="none", edgecolor="black", linewidth=1.0, zorder=3)
         axis.set(yscale="log", ylabel="ms a launch")
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -87,11 +86,13 @@ def starts_figure(
 
 
 def _shade(axis: Axes, stretches: pd.DataFrame, end: int) -> None:
-    for stretch in stretches.itertuples():
-        first, last = int(stretch.begin), min(int(stretch.end), end)
-        axis.axvspan(first, last, color=PHASE_COLOURS.get(str(stretch.phase), "#FFFFFF"), linewidth=0, zorder=0)
+    stretches = stretches[stretches["begin"] < end]
+    for phase, first, last in zip(
+        stretches["phase"], stretches["begin"], stretches["end"].clip(upper=end), strict=True
+    ):
+        axis.axvspan(first, last, color=PHASE_COLOURS.get(phase, "#FFFFFF"), linewidth=0, zorder=0)
         if last - first > 0.06 * end:
             axis.annotate(
-                str(stretch.phase), ((first + last) / 2, 1), (0, -2), xycoords=("data", "axes fraction"),
+                phase, ((first + last) / 2, 1), (0, -2), xycoords=("data", "axes fraction"),
                 textcoords="offset points", ha="center", va="top", fontsize=6, color="#555555",
             )  # fmt: skip

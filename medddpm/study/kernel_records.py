@@ -1,7 +1,7 @@
 """The kernels tables of every machine and run in one: what the figures and the claims are drawn from.
 
-`figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step", or
-a window elsewhere or prepared otherwise, as "window-300" or "window-cpu" (`medddpm.study.profiling.Measurement.name`).
+`figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
+or a window elsewhere or prepared otherwise, as "window-300" or "window-cpu" (`medddpm.study.profiling`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def shares(paper: pd.DataFrame, figure: str, gpu: str, config: str) -> dict[str,
         by what the share is of: an instruction class as "FP", or a kernel as "sm80_xmma_fprop_implicit_gemm".
     """
     rows = paper[(paper["figure"] == figure) & (paper["unit"] == "%")]
-    rows = rows[rows["gpu"].map(lambda names: gpu in names.split(";")) & (rows["config"] == config)]
+    of_card = rows["gpu"].map(lambda names: names == "all" or gpu in names.split(";"))
+    rows = rows[of_card & (rows["config"] == config) & rows["metric"].str.contains("share of")]
     found = {}
     for row in rows.itertuples():
         what = str(row.metric).partition(" share of ")[0]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from medddpm.study.kernel_names import dimensions, same_name
 
-WINDOW = 100  # launches: the paper's
+WINDOW, PAPERS_START = 100, 10  # launches, and where among them the paper begins
 COUNTERS = ("cycles_active", "instructions", "duration_ns")
 
 
@@ -29,7 +29,8 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         missing but for its duration, which is the trace's.
     """
     ran = launches[launches["grid"].notna()].reset_index(drop=True)
-    known = kernels.groupby(_identity(kernels))[list(COUNTERS)].sum(min_count=1)
+    counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
+    known = counted.groupby(_identity(counted))[list(COUNTERS)].sum(min_count=1)
     rates = known.div(known["duration_ns"], axis="index")
     cost = rates.reindex(_identity(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
     cost["duration_ns"] = ran["duration_ns"]
@@ -73,3 +74,17 @@ def _identity(table: pd.DataFrame) -> pd.Series[str]:
     names = table["kernel"].map({name: same_name(name) for name in table["kernel"].unique()})
     grid, block = (table[c].fillna("").map(dimensions) for c in ("grid", "block"))
     return names + "|" + grid + "|" + block
+
+
+def profiled(kernels: pd.DataFrame, config: str, base: str) -> pd.DataFrame:
+    """A setting's windows that were really profiled, divided by another's; index start, columns `COUNTERS`.
+
+    Args:
+        kernels: of `medddpm.study.kernel_records.kernels`, one machine's; parts that are no windows are passed over.
+        config, base: the two settings; windows that only one of them has are left out.
+    """
+    chosen = kernels[kernels["part"].str.fullmatch(r"window(-\d+)?")]
+    start = chosen["part"].str.extract(r"-(\d+)$")[0].astype(float).fillna(PAPERS_START).astype(int).rename("start")
+    sums = chosen.groupby([start, chosen["config"], chosen["run"]])[list(COUNTERS)].sum()
+    means = sums.groupby(level=["start", "config"]).mean()
+    return (means.xs(config, level="config") / means.xs(base, level="config")).dropna()

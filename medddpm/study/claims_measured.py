@@ -1,0 +1,136 @@
+"""What the records of profiles say of the paper's claims (ICPE '26, arXiv:2606.19365): a finding each, with its reason.
+
+The primary comparison is with the paper's own view, the window; the same rules say what a whole step gives. A number is
+the mean of the runs. A claim about a card is settled by that card's folder under figures/records, if there is one; the
+H200 stands in for the H100 (the same Hopper SMs; Table 1's 14592 cores are those of 114 SMs, the H200 has 132). A claim
+about several cards is settled by the first of `SEVERAL` that has records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medddpm.study import claims_rules as rules
+from medddpm.study.claims import STAND_IN, TOLERANCE, Claim, Finding, claims_of, status_of
+from medddpm.study.claims_causes import Runs, as_text, causes, mean
+from medddpm.study.claims_rules import Run
+from medddpm.study.kernel_records import found, kernels
+
+SEVERAL = ("H100", "H200", "A100", "V100")
+OF_ANOTHER = {"KN6": "A100", "KN7": "V100"}  # kernels that cuDNN has for one architecture (Sections 4.2 and 6.1)
+
+
+def every_run(root: Path) -> dict[tuple[str, str], list[Run]]:
+    """Every kernels table by card and part (as `kernel_records.Record` has them), a `Run` each; empty without any."""
+    parts = sorted({record.part for record in found(root) if record.table == "kernels"})
+    runs: dict[tuple[str, str], list[Run]] = {}
+    if parts:
+        for key, table in kernels(root, tuple(parts)).groupby(["gpu", "part", "run"], sort=False):
+            gpu, part, _ = map(str, key)
+            runs.setdefault((gpu, part), []).append(Run(table))
+    return runs
+
+
+def findings(paper: pd.DataFrame, runs: Runs, view: str) -> dict[str, Finding]:
+    """A finding for every claim that a profile can speak to, by id.
+
+    Args:
+        paper: schema `PAPER`.
+        runs: of `every_run`.
+        view: "window" or "step".
+    """
+    return {claim.id: finding(claim, runs, view) for claim in claims_of(paper) if rules.is_measured(claim)}
+
+
+def finding(claim: Claim, runs: Runs, view: str) -> Finding:
+    """What the runs say of one claim, in one view."""
+    card = card_for(claim, runs, view)
+    if card is None:
+        wanted = "card" if claim.gpu == "all" else claim.gpu.replace(";", " or ")
+        return Finding(view, f"no {wanted} here; `medddpm profile` on one and committing its folder settles it")
+    if claim.metric == rules.NAME:
+        return _name_found(claim, runs, view, card)
+    against_v100 = claim.metric == rules.AGAINST_V100
+    by_run = _against_v100(claim, runs, view, card) if against_v100 else rules.over_runs(claim, runs[card, view])
+    if not by_run:
+        return Finding(view, f"{_lacking(claim, card, view)}: `medddpm profile --details` there settles it")
+    ours, tolerance = as_text(np.mean(by_run, axis=0).tolist()), 0.0 if claim.metric == rules.RANK else TOLERANCE
+    how = f"{_subject(claim, runs[card, view])} {_where(claim, card)}; {_runs(by_run)}"
+    if status_of(claim, Finding(view, how, ours, tolerance)) == "differs":
+        how = f"{how}; {causes(_cycles_of(claim) if against_v100 else claim, runs, view, card)}"
+    return Finding(view, how, ours, tolerance)
+
+
+def card_for(claim: Claim, runs: Runs, view: str) -> str | None:
+    """The folder whose records settle a claim; None where there is no such card."""
+    named = SEVERAL if claim.gpu == "all" else claim.gpu.split(";")
+    candidates = {*named, *(STAND_IN[card] for card in named if card in STAND_IN)}
+    return next((card for card in SEVERAL if card in candidates and (card, view) in runs), None)
+
+
+def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
+    """Whether a kernel of Table 2 is launched: in the step, or for the window's view in any of the card's records."""
+    pick = rules.SUBJECTS[claim.subject].pick
+    looked = {
+        (part, n): pick(run.table)
+        for (gpu, part), own in runs.items()
+        for n, run in enumerate(own)
+        if gpu == card and view in ("window", part)
+    }
+    launched = pd.concat(looked, names=["part", "run", "row"])
+    if len(launched):
+        same = launched[launched["kernel"].str.contains(claim.value, regex=False)]
+        told = same if len(same) else launched
+        settings, parts = (", ".join(dict.fromkeys(c)) for c in (told["config"], told.index.get_level_values("part")))
+        name = claim.value if len(same) else rules.short_name(told)
+        return Finding(view, f"launched on the {card} under {settings} (records: {parts})", name)
+    if claim.subject in OF_ANOTHER:
+        theirs = OF_ANOTHER[claim.subject]
+        return Finding(view, f"a kernel of another architecture, which the paper saw on the {theirs}: no {theirs} here")
+    return Finding(view, f"no launch of the {view} on the {card} is of {claim.subject} under any setting", "none")
+
+
+def _against_v100(claim: Claim, runs: Runs, view: str, card: str) -> list[list[float]]:
+    """By how much fewer cycles the card's dominant kernel takes than the V100's, which must be here too."""
+    cycles = _cycles_of(claim)
+    theirs = mean(cycles, runs.get(("V100", view), []))
+    return [[float(theirs) / own[0]] for own in rules.over_runs(cycles, runs[card, view])] if theirs else []
+
+
+def _cycles_of(claim: Claim) -> Claim:
+    return replace(claim, metric="cycles")
+
+
+def _lacking(claim: Claim, card: str, view: str) -> str:
+    what = {rules.RANK: "ncu's estimated speedups", rules.AGAINST_V100: "the V100 beside it"}
+    return f"no {view} of the {card} has {what.get(claim.metric, 'the counters or the settings it takes')}"
+
+
+def _subject(claim: Claim, runs: list[Run]) -> str:
+    """The rule in words, with what it has found: which kernel is dominant, and what lies beside a narrow choice."""
+    subject = rules.SUBJECTS[claim.subject]
+    if subject is rules.DOMINANT:
+        return f"{subject.meaning} ({rules.short_name(subject.pick(runs[-1].of(claim.config)))})"
+    if subject is rules.TENSOR and claim.metric == "share of kernel time":
+        every = mean(replace(claim, subject="GEMM"), runs)
+        return f"{subject.meaning} (all convolutions and GEMMs: {every}%)"
+    return subject.meaning
+
+
+def _where(claim: Claim, card: str) -> str:
+    if card in claim.gpu.split(";"):
+        return f"on the {card}"
+    return f"on the {card}, for {'every card' if claim.gpu == 'all' else 'the ' + claim.gpu.replace(';', ' and the ')}"
+
+
+def _runs(by_run: list[list[float]]) -> str:
+    if len(by_run) == 1:
+        return "one run"
+    values = np.asarray(by_run)
+    middle = np.abs(values.mean(axis=0))
+    apart = np.divide(np.ptp(values, axis=0), middle, out=np.zeros_like(middle), where=middle > 0)
+    return f"mean of {len(by_run)} runs, {apart.max():.1%} apart"
