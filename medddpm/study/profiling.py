@@ -25,6 +25,12 @@ from medddpm.study.ncu_csv import launches_in
 VIEWS = ("window", "step")
 WINDOW_START, WINDOW_LAUNCHES = 10, 100  # the paper's
 CUDA = "/usr/local/cuda/bin"
+ESTIMATING = (
+    "SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats", "ComputeWorkloadAnalysis",
+    "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables",
+)  # fmt: skip
+"""Of ncu's full set the sections whose rules give the largest estimates. A whole step under all of them takes more than
+ten minutes on an H200; those left out decided 2 of the 100 launches of BASE's window."""
 
 
 class CountersClosed(BadInput):
@@ -191,7 +197,12 @@ def collect_command(measurement: Measurement, report: Path, ncu: str = "ncu", py
         chosen = ["--launch-skip", str(measurement.program.window_start), "--launch-count", str(WINDOW_LAUNCHES)]
     else:
         chosen = ["--profile-from-start", "off", "--filter-mode", "per-launch-config", "--launch-count", "1"]
-    counted = ["--set", "full"] if measurement.kind == "details" else ["--metrics", ",".join(metrics.COLLECTED)]
+    if measurement.kind == "raw":
+        counted = ["--metrics", ",".join(metrics.COLLECTED)]
+    elif measurement.view == "window":
+        counted = ["--set", "full"]
+    else:
+        counted = [word for section in ESTIMATING for word in ("--section", section)]
     return [
         ncu, *["--clock-control", "none"], *["--target-processes", "all"], "--nvtx", *["--import-source", "no"],
         *chosen, *counted, *["-o", str(report).removesuffix(".ncu-rep")], *program_command(measurement, python),
