@@ -401,6 +401,38 @@ def test_a_window_takes_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--view step" in complaint(capsys)
 
 
+@pytest.mark.parametrize(
+    ("given", "out"),
+    [
+        ("ncu_raw.csv", "ncu_raw.csv"), ("ncu_raw.csv", "ncu_raw.csv.gz"), ("ncu_raw.csv", "sub/../ncu_raw.csv"),
+        ("d.csv", "d.csv"), ("trace.csv", "trace.csv"), ("ncu_raw.csv", "link.csv"),
+    ],
+)  # fmt: skip
+def test_what_is_read_is_not_overwritten(
+    tmp_path: Path, given: str, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, path = Raw().write(tmp_path), trace(tmp_path, [(CONV, "(64, 1, 1)", 1.0)])
+    (tmp_path / "d.csv").write_text(details([]))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link.csv").symlink_to(raw)
+    before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    command = ["parse", str(raw), "--details", str(tmp_path / "d.csv"), "--trace", str(path)]
+    assert main([*command, "--out", str(tmp_path / out)]) == 1
+    assert f" {tmp_path / given}: --out would overwrite what is read;" in complaint(capsys)
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_a_compressed_page_is_not_overwritten_by_a_plain_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table would take the compressed one's place: `records.write` leaves only one of the two."""
+    raw = tmp_path / "raw.csv.gz"
+    raw.write_bytes(gzip.compress(Raw().text().encode()))
+    assert main(["parse", str(raw), "--out", str(tmp_path / "raw.csv")]) == 1
+    assert "--out would overwrite" in complaint(capsys)
+    assert [p.name for p in tmp_path.iterdir()] == ["raw.csv.gz"]
+
+
 # what is wrong
 
 

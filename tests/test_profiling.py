@@ -98,7 +98,8 @@ def test_the_windows_rules_are_those_of_the_full_set() -> None:
 def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
     raw, details, plain = plan(["BASE"], ["step"], details=True)
     chosen = "--profile-from-start off --filter-mode per-launch-config --launch-count 1"
-    for measurement, counted in ((raw, "--metrics gpu__time_duration.sum,"), (details, "--section SpeedOfLight --section LaunchStats ")):
+    counters, rules = "--metrics gpu__time_duration.sum,", "--section SpeedOfLight --section LaunchStats "
+    for measurement, counted in ((raw, counters), (details, rules)):
         assert f" {chosen} {counted}" in shlex.join(profiling.collect_command(measurement, Path("r.ncu-rep")))
     assert "--page details --csv" in shlex.join(profiling.export_command(details, Path("r.ncu-rep")))
     assert shlex.join(profiling.trace_command(plain, Path("t.csv.gz"))) == (

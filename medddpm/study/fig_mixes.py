@@ -28,7 +28,7 @@ KIND_COLOURS = {
     "resampling": "#009E73",
     "reduction": "#999999",
     "update": "#4D4D4D",
-    "other": "#FFFFFF",
+    "other": "#EEEEEE",
 }
 # Paul Tol's muted scheme.
 CLASS_COLOURS = dict(

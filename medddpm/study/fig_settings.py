@@ -152,10 +152,11 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
         scores: ms, index gpu, view, config, a column a kind, of `medddpm.study.summaries.priorities`.
         ranks: the paper's, by kind.
     """
-    machines = list(dict.fromkeys(scores.index.droplevel("config")))
-    kinds = [kind for kind in scores.columns if scores[kind].max() > 0.01 * scores.max(axis=None)]
-    figure = new_figure(height=0.7 + 0.52 * len(kinds) * len(machines), width=5.4)
-    axes = figure.subplots(len(machines), 1, squeeze=False, sharex=True)[:, 0]
+    machines = scores.groupby(level=["gpu", "view"], sort=False).size().index.tolist()
+    shares = scores.div(scores.max(axis="columns"), axis="index")  # a step's scores are a hundred times a window's
+    kinds = [kind for kind in scores.columns if shares[kind].max() > 0.01]
+    figure = new_figure(height=0.7 + 0.5 * len(kinds) * len(machines), width=5.4)
+    axes = figure.subplots(len(machines), 1, squeeze=False)[:, 0]
     for axis, key in zip(axes, machines, strict=True):
         table = scores.xs(key, level=("gpu", "view"))
         settings = [name for name in SETTING_COLOURS if name in table.index]
@@ -170,7 +171,7 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
         axis.invert_yaxis()
         axis.margins(x=0.08)
         axis.set_title(", ".join(key), loc="left")
-    axes[-1].set_xlabel("duration × estimated speedup, summed, ms")
+        axis.set_xlabel("duration × estimated speedup, summed, ms")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure

@@ -16,12 +16,11 @@ STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
 PHASE_COLOURS = {"convert": "#F3D9E8", "forward": "#FFFFFF", "backward": "#E8E8E8", "update": "#C4C4C4"}
 
 
-def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]], steps: int = 1) -> Figure:
-    """The first launches of a run in order, each by its duration; phases shaded, the paper's window framed.
+def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
+    """The launches of a run's first step in order, each by its duration; phases shaded, the paper's window framed.
 
     Args:
         traces: schema `TRACE` from a run's first launch on, by machine and setting.
-        steps: how many steps are drawn.
     """
     rows = [(gpu, name, table) for gpu, settings in traces.items() for name, table in settings.items()]
     figure = new_figure(height=0.5 + 1.15 * len(rows))
@@ -30,7 +29,7 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]], steps: int =
     for axis, (gpu, name, table) in zip(axes, rows, strict=True):
         kernels = table[table["grid"].notna()].reset_index(drop=True)
         stretches = phases(kernels.assign(phase=kernels["phase"].fillna("convert")))
-        end = int(stretches.loc[stretches["phase"] == "update", "end"].iloc[steps - 1])
+        end = int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])
         longest = max(longest, end)
         axis.scatter(kernels.index[:end], kernels["duration_ns"][:end] / 1e6, s=1.2, color=SETTING_COLOURS[name])
         _shade(axis, stretches, end)

@@ -87,4 +87,5 @@ def profiled(kernels: pd.DataFrame, config: str, base: str) -> pd.DataFrame:
     start = chosen["part"].str.extract(r"-(\d+)$")[0].astype(float).fillna(PAPERS_START).astype(int).rename("start")
     sums = chosen.groupby([start, chosen["config"], chosen["run"]])[list(COUNTERS)].sum()
     means = sums.groupby(level=["start", "config"]).mean()
-    return (means.xs(config, level="config") / means.xs(base, level="config")).dropna()
+    shown, against = (pd.DataFrame(means.xs(name, level="config")) for name in (config, base))
+    return (shown / against).dropna()
