@@ -341,3 +341,17 @@ def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
     assert list(found["id"]) == ["T1", "T2", "T3"]
     assert found["our_value"].notna().all()
     assert ((found["status"] == "differs") == found["reason"].str.contains("broken by")).all()
+
+
+@pytest.mark.parametrize("lost", ["OPT1", "OPT2", "OPT12"])
+def test_a_newest_run_that_lacks_a_setting_leaves_every_claim_a_verdict(lost: str) -> None:
+    """As while a machine is being measured, or where one table was deleted."""
+    paper = claims.paper_claims(ROOT)
+    runs = claims_measured.every_run(ROOT)
+    for key, of_part in runs.items():
+        newest = of_part[-1].table
+        runs[key] = [*of_part[:-1], Run(newest[newest["config"] != lost])]
+    for view in ("window", "step"):
+        settled = claims.settle(paper, claims_measured.findings(paper, runs, view)).set_index("id")
+        assert settled["reason"].str.len().gt(0).all()
+        assert settled.loc["P100", "status"] in ("reproduced", "differs")

@@ -389,3 +389,17 @@ def test_the_figure_takes_one_precision_and_the_other_ipc() -> None:
     left, _ = fig_generative.generative_models(table, "ipc_total").axes
     drawn = {float(line.get_ydata()[0]) for line in left.get_lines()}
     assert drawn == set(table.loc[table["training_gpu_hours"].notna(), "ipc_total"])
+
+
+# the records
+
+
+def test_every_machines_record_is_read_and_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"no machine's folder has a generative\.csv; .*medddpm book --only 04 --measure"
+    ):
+        profiling_models.recorded(tmp_path)
+    found = profiling_models.recorded(Path(__file__).parents[1])
+    assert found
+    for table in found.values():
+        assert set(table["model"]) <= set(MODELS)

@@ -1,7 +1,7 @@
 """The paper's 198 numbers beside ours (ICPE '26, arXiv:2606.19365): what is reproduced, what differs, what is open.
 
 One policy, stated before any comparison. A measured quantity reproduces the paper's within `TOLERANCE`, 20% of it
-either way: between the paper's cards and ours lie another memory system, four years of PyTorch and cuDNN, and clocks
+either way: between the paper's cards and ours lie another memory system, three years of PyTorch and cuDNN, and clocks
 that nobody fixed; two runs on one card differ by far less, and each reason gives by how much. What is counted or named
 (settings, versions, kernels, ranks) must be equal. How firmly the paper speaks is kept: "more than" and its like bound
 from below, "only" from above, a range "73-80" at both ends; each bound is widened by the tolerance. A ratio to BASE

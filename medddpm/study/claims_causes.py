@@ -53,7 +53,7 @@ def mean(claim: Claim, runs: list[Run]) -> str | None:
 
 
 def _of_the_metric(claim: Claim, runs: Runs, view: str, card: str) -> Iterator[str]:
-    newest = runs[card, view][-1]
+    newest = _newest(claim, runs[card, view])
     stated = as_range(claim.value)
     if claim.metric.startswith("DRAM") and stated and claim.gpu in BANDWIDTH and card != claim.gpu:
         ours, theirs = BANDWIDTH[card], BANDWIDTH[claim.gpu]
@@ -84,6 +84,11 @@ def _of_the_metric(claim: Claim, runs: Runs, view: str, card: str) -> Iterator[s
         yield f"most of their time is in {' and '.join(names)}"
 
 
+def _newest(claim: Claim, runs: list[Run]) -> Run:
+    """The last run that has a claim's numbers: a run may lack a setting."""
+    return next(run for run in reversed(runs) if rules.numbers(claim, run))
+
+
 def _tensor_by_kind(table: pd.DataFrame, config: str) -> str:
     """The Tensor Core pipe by kind of work: other kernels keep it busy too, a little."""
     matrices, others = rules.GEMMS(table), table.drop(rules.GEMMS(table).index)
@@ -103,7 +108,7 @@ def _of_the_window(claim: Claim, runs: Runs, card: str) -> Iterator[str]:
     if step := mean(claim, runs.get((card, "step"), [])):
         yield f"a whole step gives {step}"
     settings = rules.settings_of(claim)
-    newest = next(run for run in reversed(runs[card, "window"]) if rules.numbers(claim, run))
+    newest = _newest(claim, runs[card, "window"])
     if len(settings) > 1:
         parts = [(config, rules.numbers(claim, newest, (config,))) for config in settings]
         yield "by setting it is " + ", ".join(f"{config} {as_text(values)}" for config, values in parts)
@@ -138,7 +143,7 @@ def _made_of(table: pd.DataFrame) -> str:
 
 def _of_the_step(claim: Claim, runs: Runs, card: str) -> Iterator[str]:
     """What of a step the window does not show: the time in families that it does not launch."""
-    newest = next(run for run in reversed(runs[card, "step"]) if rules.numbers(claim, run))
+    newest = _newest(claim, runs[card, "step"])
     windows = runs.get((card, "window"), [])
     shown = {(c, f) for run in windows for c, f in zip(run.table["config"], run.table["family"], strict=True)}
     parts = []

@@ -136,6 +136,20 @@ def write(table: pd.DataFrame, path: Path, command: Sequence[str]) -> Path:
     return records.write(table, path, records.GENERATIVE, records.machine_meta(command) | used)
 
 
+def recorded(root: Path) -> dict[str, pd.DataFrame]:
+    """Every machine's record (schema `GENERATIVE`) in the repository at `root`, by its folder's name.
+
+    Raises:
+        BadInput: there is none, or one does not fit its schema.
+    """
+    paths = [folder / NAME for folder in records.gpu_folders(root)]
+    found = {path.parent.name: records.read(path, records.GENERATIVE) for path in paths if path.is_file()}
+    if not found:
+        remedy = "restore it (git checkout), or measure on a GPU: medddpm book --only 04 --measure"
+        raise BadInput(root / "figures" / "records", f"no machine's folder has a {NAME}", remedy)
+    return found
+
+
 def trace_command(names: Sequence[str], precisions: Sequence[str], out: Path, python: str = "python") -> list[str]:
     """The command that writes the plain traces of these models to `out`."""
     return [*_program(names, precisions, python), "--trace", str(out)]
