@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
+
+import pandas as pd
 
 
 @functools.cache
@@ -35,3 +38,17 @@ def dimensions(text: str) -> str:
     """A grid or block as ``(x, y, z)``, from ``(64, 1, 1)``, ``64x1x1``, ``[64,1,1]`` or ``64``; empty stays empty."""
     sizes = re.findall(r"\d+", text)
     return f"({', '.join([*sizes, '1', '1'][:3])})" if sizes else ""
+
+
+def launch_keys(table: pd.DataFrame, reduced: Callable[[str], str] = same_name) -> pd.Series[str]:
+    """One text a row that is equal for equal launches, whoever recorded them.
+
+    Args:
+        table: columns kernel, grid and block; fills and copies have no shape.
+        reduced: `same_name`, or `function_name` where names may differ in their template arguments.
+    """
+    names = table["kernel"].map({name: reduced(name) for name in table["kernel"].unique()})
+    for column in ("grid", "block"):
+        shapes = table[column].fillna("")
+        names = names + "|" + shapes.map({text: dimensions(text) for text in shapes.unique()})
+    return names

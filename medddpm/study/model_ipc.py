@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.study.kernel_names import dimensions, function_name, same_name
+from medddpm.study.kernel_names import function_name, launch_keys, same_name
 from medddpm.study.ncu_csv import numbers, open_page
 from medddpm.study.records import TRACE, read
 
@@ -54,17 +54,13 @@ def step_ipc(raw: Path, trace: Path) -> StepIpc:
     steps = read(trace, TRACE)
     if steps.empty:
         raise BadInput(trace, "holds no launch", "trace on a GPU")
-    for column in ("grid", "block"):
-        steps[column] = [dimensions(text) if isinstance(text, str) else "" for text in steps[column]]
-    by_name, by_function = (
-        counters.groupby(["kernel", "grid", "block"])[["cycles", "instructions"]].mean(),
-        counters.assign(kernel=counters["kernel"].map(function_name))
-        .groupby(["kernel", "grid", "block"])[["cycles", "instructions"]]
-        .mean(),
+    exact, near = (
+        counters.groupby(launch_keys(counters, reduced))[["cycles", "instructions"]]
+        .mean()
+        .reindex(launch_keys(steps, reduced))
+        .to_numpy()
+        for reduced in (same_name, function_name)
     )
-    full = pd.MultiIndex.from_arrays([steps["kernel"].map(same_name), steps["grid"], steps["block"]])
-    bare = pd.MultiIndex.from_arrays([steps["kernel"].map(function_name), steps["grid"], steps["block"]])
-    exact, near = by_name.reindex(full).to_numpy(), by_function.reindex(bare).to_numpy()
     cycles, instructions = np.where(np.isnan(exact), near, exact).T
     time = steps["duration_ns"].to_numpy()
     found = (cycles > 0) & (instructions > 0)
@@ -81,7 +77,7 @@ def step_ipc(raw: Path, trace: Path) -> StepIpc:
 
 
 def _counters(raw: Path) -> pd.DataFrame:
-    """Columns kernel (as `same_name`), grid, block, cycles, instructions; a row a profiled launch."""
+    """Columns kernel, grid, block, cycles, instructions; a row a profiled launch."""
     page = open_page(raw, "raw")
     wanted = [*_SHAPE, CYCLES, INSTRUCTIONS]
     if missing := [name for name in wanted if name not in page.header]:
@@ -92,9 +88,9 @@ def _counters(raw: Path) -> pd.DataFrame:
     kernels, grids, blocks, cycles, instructions = zip(*rows, strict=True)
     return pd.DataFrame(
         {
-            "kernel": [same_name(name) for name in kernels],
-            "grid": [dimensions(text) for text in grids],
-            "block": [dimensions(text) for text in blocks],
+            "kernel": kernels,
+            "grid": grids,
+            "block": blocks,
             "cycles": numbers(cycles, CYCLES, raw),
             "instructions": numbers(instructions, INSTRUCTIONS, raw),
         }

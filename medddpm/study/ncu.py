@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from medddpm.errors import BadInput
 from medddpm.study.families import OTHER, family_of
 from medddpm.study.instructions import CLASSES, class_column, class_counts
-from medddpm.study.kernel_names import dimensions, function_name, same_name
+from medddpm.study.kernel_names import dimensions, function_name, launch_keys, same_name
 from medddpm.study.metrics import INSTRUCTIONS, METRICS
 from medddpm.study.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
 from medddpm.study.records import KERNELS, TRACE, meta_path, read, read_meta
@@ -324,10 +324,10 @@ def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> t
     if launches.empty:
         raise BadInput(trace, "holds no launch", "trace a step again: medddpm profile --view step")
     launches = _step_groups(launches)
-    full, bare = _keys(table, same_name), _keys(table, function_name)
+    full, bare = launch_keys(table), launch_keys(table, function_name)
     measured = table[[*_COUNTERS, "est_speedup_pct"]]
     by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()
-    wanted_full, wanted_bare = _keys(launches, same_name), _keys(launches, function_name)
+    wanted_full, wanted_bare = launch_keys(launches), launch_keys(launches, function_name)
     exact = wanted_full.isin(by_full.index)
     near = ~exact & wanted_bare.isin(by_bare.index)
     counters = by_full.reindex(wanted_full)
@@ -353,7 +353,7 @@ def _step_groups(trace: pd.DataFrame) -> pd.DataFrame:
     trace = trace.fillna({"grid": "", "block": ""})
     for column in ("grid", "block"):
         trace[column] = trace[column].map({text: dimensions(text) for text in trace[column].unique()})
-    groups = trace.groupby(_keys(trace, same_name), sort=False)
+    groups = trace.groupby(launch_keys(trace), sort=False)
     return (
         groups.agg(
             launch_index=("index", "first"),
@@ -366,9 +366,3 @@ def _step_groups(trace: pd.DataFrame) -> pd.DataFrame:
         .round(3)
         .reset_index(drop=True)
     )
-
-
-def _keys(table: pd.DataFrame, reduced: Callable[[str], str]) -> pd.Series[str]:
-    """One text a row that is equal for equal launches."""
-    names = table["kernel"].map({name: reduced(name) for name in table["kernel"].unique()})
-    return names + "|" + table["grid"] + "|" + table["block"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from medddpm.study.kernel_names import dimensions, same_name
+from medddpm.study.kernel_names import launch_keys
 
 WINDOW, PAPERS_START = 100, 10  # launches, and where among them the paper begins
 COUNTERS = ("cycles_active", "instructions", "duration_ns")
@@ -30,9 +30,9 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """
     ran = launches[launches["grid"].notna()].reset_index(drop=True)
     counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
-    known = counted.groupby(_identity(counted))[list(COUNTERS)].sum(min_count=1)
+    known = counted.groupby(launch_keys(counted))[list(COUNTERS)].sum(min_count=1)
     rates = known.div(known["duration_ns"], axis="index")
-    cost = rates.reindex(_identity(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
+    cost = rates.reindex(launch_keys(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
     cost["duration_ns"] = ran["duration_ns"]
     return cost.assign(phase=ran["phase"].fillna("convert"))[["phase", *COUNTERS]]
 
@@ -68,12 +68,6 @@ def first_step(launches: pd.DataFrame) -> pd.DataFrame:
     kernels = launches[launches["grid"].notna()].reset_index(drop=True)
     stretches = phases(kernels.assign(phase=kernels["phase"].fillna("convert")))
     return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
-
-
-def _identity(table: pd.DataFrame) -> pd.Series[str]:
-    names = table["kernel"].map({name: same_name(name) for name in table["kernel"].unique()})
-    grid, block = (table[c].fillna("").map(dimensions) for c in ("grid", "block"))
-    return names + "|" + grid + "|" + block
 
 
 def profiled(kernels: pd.DataFrame, config: str, base: str) -> pd.DataFrame:
