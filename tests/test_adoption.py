@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path: Path) -> None:
-    said = list(adopt(profiles, machine))
+    said = list(adopt(profiles, machine.parent))
     assert [line.partition(":")[0] for line in said] == [
         "kernels_base_step_run1.csv", "kernels_opt1_window-300_run2.csv", "kernels_opt1_window_run2.csv",
         "launches_opt1_window_run2.csv",
@@ -75,7 +75,7 @@ def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path:
 
 
 def test_a_window_has_its_estimates_and_a_row_a_launch(profiles: Path, machine: Path) -> None:
-    list(adopt(profiles, machine))
+    list(adopt(profiles, machine.parent))
     window = records.read(machine / "kernels_opt1_window_run2.csv", records.KERNELS)
     assert window[["config", "view"]].drop_duplicates().to_numpy().tolist() == [["OPT1", "window"]]
     assert window["kernel"].tolist() == [CONV, ADD, NORM]
@@ -88,7 +88,7 @@ def test_a_window_has_its_estimates_and_a_row_a_launch(profiles: Path, machine: 
 
 
 def test_a_windows_trace_goes_along_as_it_is(profiles: Path, machine: Path) -> None:
-    list(adopt(profiles, machine))
+    list(adopt(profiles, machine.parent))
     path = machine / "launches_opt1_window_run2.csv"
     original = records.read(profiles / "opt1_window_run2_trace.csv.gz", records.TRACE)
     pd.testing.assert_frame_equal(records.read(path, records.TRACE), original)
@@ -96,7 +96,7 @@ def test_a_windows_trace_goes_along_as_it_is(profiles: Path, machine: Path) -> N
 
 
 def test_a_step_is_weighted_by_its_trace(profiles: Path, machine: Path) -> None:
-    list(adopt(profiles, machine))
+    list(adopt(profiles, machine.parent))
     path = machine / "kernels_base_step_run1.csv"
     step = records.read(path, records.KERNELS).set_index("kernel")
     assert step["view"].unique().tolist() == ["step"]
@@ -113,7 +113,7 @@ def test_a_step_without_its_trace_is_refused(profiles: Path, machine: Path, how:
     table = profiles / "base_step_run1_trace.csv.gz"
     (table if how == "missing" else records.meta_path(table)).unlink()
     with pytest.raises(BadInput, match=r"base_step_run1_raw\.csv\.gz: its trace is missing") as raised:
-        list(adopt(profiles, machine))
+        list(adopt(profiles, machine.parent))
     assert "\n" not in str(raised.value)
     assert not machine.exists()
 
@@ -123,16 +123,16 @@ def test_what_is_not_finished_is_passed_over(profiles: Path, machine: Path) -> N
     records.meta_path(profiles / "opt1_window-300_run2_raw.csv").unlink()
     records.meta_path(profiles / "opt1_window_run2_details.csv").unlink()
     put(profiles, "dit_fp32_raw", "of another kind")
-    names = [line.partition(":")[0] for line in adopt(profiles, machine)]
+    names = [line.partition(":")[0] for line in adopt(profiles, machine.parent)]
     assert names == ["kernels_base_step_run1.csv", "kernels_opt1_window_run2.csv", "launches_opt1_window_run2.csv"]
     window = records.read(machine / "kernels_opt1_window_run2.csv", records.KERNELS)
     assert window["est_speedup_pct"].isna().all(), "an unfinished details page was read"
 
 
 def test_twice_gives_the_same_bytes(profiles: Path, machine: Path) -> None:
-    list(adopt(profiles, machine))
+    list(adopt(profiles, machine.parent))
     first = contents(machine)
-    list(adopt(profiles, machine))
+    list(adopt(profiles, machine.parent))
     assert contents(machine) == first
     assert len(first) == 8
 
@@ -143,12 +143,20 @@ def test_nothing_finished_is_refused(tmp_path: Path, machine: Path, exists: bool
     if exists:
         records.meta_path(put(folder, "opt1_window_run1_raw", Raw().text())).unlink()
     with pytest.raises(BadInput, match=r"profiles: holds no finished profile; medddpm profile --out profiles"):
-        list(adopt(folder, machine))
+        list(adopt(folder, machine.parent))
     assert not machine.exists()
 
 
 def test_a_broken_page_is_named_and_writes_nothing(profiles: Path, machine: Path) -> None:
     put(profiles, "base_step_run1_raw", "name,value\na,1\n")
     with pytest.raises(BadInput, match=r"base_step_run1_raw\.csv\.gz: holds no table of ncu's raw page"):
-        list(adopt(profiles, machine))
+        list(adopt(profiles, machine.parent))
     assert not machine.exists()
+
+
+def test_profiles_of_two_cards_go_to_the_folders_of_both(profiles: Path, machine: Path) -> None:
+    """What another machine measured stays its own, wherever it is parsed."""
+    put(profiles, "opt2_window_run1_raw", Raw().text(), {"gpu": "NVIDIA A100-SXM4-80GB"})
+    list(adopt(profiles, machine.parent))
+    assert [path.name for path in (machine.parent / "A100").glob("kernels*.csv")] == ["kernels_opt2_window_run1.csv"]
+    assert len(list(machine.glob("kernels*.csv"))) == 3

@@ -1,4 +1,4 @@
-"""Every profile of a folder, parsed into a machine's records: what joins `medddpm profile` and `medddpm.study.ncu`."""
+"""Profiles of a folder, parsed into their machines' records: what joins `medddpm profile` and `medddpm.study.ncu`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _RAW = re.compile(r"(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)_
 
 
 def adopt(profiles: Path, folder: Path) -> Iterator[str]:
-    """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record to `folder`.
+    """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record.
 
     Args:
         profiles: what `medddpm profile --out` filled; only what it finished is taken.
-        folder: figures/records/<gpu>. A window's trace goes there as launches_<setting>_<part>_run<N>.csv.
+        folder: figures/records. A record goes to the folder of the card that its profile says it was taken on; a
+            window's trace goes there too, as launches_<setting>_<part>_run<N>.csv.
 
     Yields:
         one line a record written.
@@ -36,6 +37,7 @@ def _adopted(raw: Path, folder: Path) -> Iterator[str]:
     named = _RAW.fullmatch(raw.name)
     assert named
     stem = raw.name.removesuffix("_raw.csv.gz")
+    folder = folder / records.gpu_folder_name(str(records.read_meta(raw).get("gpu", "cpu")))
     details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
     view = "step" if named["part"] == "step" else "window"
     weights = trace if view == "step" else None
