@@ -384,8 +384,20 @@ def test_a_name_that_differs_is_matched_by_its_function(tmp_path: Path) -> None:
 
 
 def test_another_grid_is_another_launch(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no launch of it is in ncu_raw\.csv"):
+    with pytest.raises(BadInput, match=r"only 0\.0% of its time is in launches of ncu_raw\.csv"):
         parse(Raw().write(tmp_path), "BASE", "step", trace=trace(tmp_path, [(CUPTI_ADD, "(512, 1, 1)", 10.0)]))
+
+
+@pytest.mark.parametrize(("known", "taken"), [(40.0, False), (60.0, True)])
+def test_a_trace_of_another_setting_is_refused(tmp_path: Path, known: float, taken: bool) -> None:
+    """What two settings have in common is the lesser part of a step's time."""
+    path = trace(tmp_path, [(CUPTI_ADD, "(128, 1, 1)", known), ("another", "(1, 1, 1)", 100 - known)])
+    raw = Raw().write(tmp_path)
+    if taken:
+        assert parse(raw, "BASE", "step", trace=path).matched == pytest.approx(0.6)
+    else:
+        with pytest.raises(BadInput, match=r"trace\.csv: only 40\.0% .*; trace and profile the same step"):
+            parse(raw, "BASE", "step", trace=path)
 
 
 def test_a_trace_without_a_launch(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from medddpm.study.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
 from medddpm.study.records import KERNELS, TRACE, meta_path, read, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
+KNOWN_LEAST = 0.5  # of a trace's time in launches that were profiled; with less the two are not of one step
 
 
 _COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
@@ -336,8 +337,10 @@ def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> t
     time = launches["count"] * launches["duration_ns"]
     total = max(float(time.sum()), 1e-300)
     found = exact | near
-    if not found.any():
-        raise BadInput(trace, f"no launch of it is in {raw.name}", "trace and profile the same step, under one setting")
+    known = float(time[found].sum() / total)
+    if known < KNOWN_LEAST:
+        problem = f"only {known:.1%} of its time is in launches of {raw.name}"
+        raise BadInput(trace, problem, "trace and profile the same step, under one setting")
     if near.any():
         notes.append(f"{time[near].sum() / total:.1%} of the step's time is matched by function, grid and block only")
     if not found.all():
@@ -345,7 +348,7 @@ def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> t
         notes.append(f"{time[~found].sum() / total:.1%} of the step's time has no counters, most of it {longest}")
     if unused := int((~full.isin(wanted_full) & ~bare.isin(wanted_bare[near])).sum()):
         notes.append(f"{unused} launches of {raw.name} are not in {trace.name} and are left out")
-    return pd.concat([launches, counters], axis="columns"), float(time[found].sum() / total)
+    return pd.concat([launches, counters], axis="columns"), known
 
 
 def _step_groups(trace: pd.DataFrame) -> pd.DataFrame:
