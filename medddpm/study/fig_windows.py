@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.figures import SETTING_COLOURS, new_figure
-from medddpm.study.windows import PAPERS_START, WINDOW, phases
+from medddpm.study.windows import PAPERS_START, WINDOW, first_step, phases
 
 STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
 PHASE_COLOURS = {"convert": "#F3D9E8", "forward": "#FFFFFF", "backward": "#E8E8E8", "update": "#C4C4C4"}
@@ -27,12 +27,10 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
     axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     longest = 0
     for axis, (gpu, name, table) in zip(axes, rows, strict=True):
-        kernels = table[table["grid"].notna()].reset_index(drop=True)
-        stretches = phases(kernels.assign(phase=kernels["phase"].fillna("convert")))
-        end = int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])
-        longest = max(longest, end)
-        axis.scatter(kernels.index[:end], kernels["duration_ns"][:end] / 1e6, s=1.2, color=SETTING_COLOURS[name])
-        _shade(axis, stretches, end)
+        kernels = first_step(table)
+        longest = max(longest, len(kernels))
+        axis.scatter(kernels.index, kernels["duration_ns"] / 1e6, s=1.2, color=SETTING_COLOURS[name])
+        _shade(axis, phases(kernels), len(kernels))
         axis.axvspan(PAPERS_START, PAPERS_START + WINDOW, facecolor="none", edgecolor="black", linewidth=1.0, zorder=3)
         axis.set(yscale="log", ylabel="ms a launch")
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -28,13 +28,19 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         a row a kernel launch: phase ("convert" before the first step), then the `COUNTERS`; one that no table has is
         missing but for its duration, which is the trace's.
     """
-    ran = launches[launches["grid"].notna()].reset_index(drop=True)
+    ran = in_order(launches)
     counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
     known = counted.groupby(launch_keys(counted))[list(COUNTERS)].sum(min_count=1)
     rates = known.div(known["duration_ns"], axis="index")
     cost = rates.reindex(launch_keys(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
     cost["duration_ns"] = ran["duration_ns"]
-    return cost.assign(phase=ran["phase"].fillna("convert"))[["phase", *COUNTERS]]
+    return cost.assign(phase=ran["phase"])[["phase", *COUNTERS]]
+
+
+def in_order(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of a table `TRACE`, numbered as ncu does; the phase of those outside a step is "convert"."""
+    kernels = launches[launches["grid"].notna()].reset_index(drop=True)
+    return kernels.assign(phase=kernels["phase"].fillna("convert"))
 
 
 def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
@@ -65,8 +71,8 @@ def phases(cost: pd.DataFrame) -> pd.DataFrame:
 
 def first_step(launches: pd.DataFrame) -> pd.DataFrame:
     """The kernel launches of the run's first step, conversions before it included; of a table `TRACE`."""
-    kernels = launches[launches["grid"].notna()].reset_index(drop=True)
-    stretches = phases(kernels.assign(phase=kernels["phase"].fillna("convert")))
+    kernels = in_order(launches)
+    stretches = phases(kernels)
     return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
 
 
