@@ -1,4 +1,4 @@
-# Two commands: `make book` and `make test`. Both set up .venv from requirements.lock on first use.
+# Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
 .PHONY: help book test lint lock clean
 .DELETE_ON_ERROR:
@@ -29,16 +29,18 @@ lint: $(READY)
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements.nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up .venv from requirements.lock: some minutes, once."
 	"$(PYTHON)" -m venv .venv
 	$(PY) -m pip install -qq -r requirements.lock
+	$(PY) -m pip install -qq --no-deps -r requirements.nodeps.lock
 	$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # torch's own CUDA libraries and the build's local version (+cpu, +cu130) stay out: they differ from machine to machine.
-# torch stays where it is: what is measured hangs on it, so it is moved by hand, in the lock.
+# torch stays where it is: what is measured hangs on it, so it is moved by hand, in the lock; and so is what
+# requirements.nodeps.lock pins, which this leaves alone.
 lock:
 	"$(PYTHON)" -m venv --clear .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --editable '.[book,dev]' "$$(grep '^torch==' requirements.lock)"

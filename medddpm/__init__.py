@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from medddpm.accelerate import accelerate, restore
     from medddpm.checkpoints import load_checkpoint
     from medddpm.diffusion import GaussianDiffusion
-    from medddpm.switches import BASE, OPT1, OPT2, OPT12
+    from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12
     from medddpm.unet import UNet3D
 
 __version__ = "0.1.0"
 
-__all__ = ["BASE", "OPT1", "OPT2", "OPT12", "GaussianDiffusion", "UNet3D", "load_checkpoint"]
+__all__ = [
+    "BASE",
+    "FAST",
+    "OPT1",
+    "OPT2",
+    "OPT12",
+    "GaussianDiffusion",
+    "UNet3D",
+    "accelerate",
+    "load_checkpoint",
+    "restore",
+]
 
 _HOME = {
     "BASE": "switches",
     "OPT1": "switches",
     "OPT2": "switches",
     "OPT12": "switches",
+    "FAST": "switches",
     "GaussianDiffusion": "diffusion",
     "UNet3D": "unet",
+    "accelerate": "accelerate",
     "load_checkpoint": "checkpoints",
+    "restore": "accelerate",
 }
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing a module binds its name in the package; `medddpm.accelerate` is to be the function of that name.
+        if isinstance(value, ModuleType) and _HOME.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from medddpm import __version__
 from medddpm.errors import BadInput
 
-SWITCHES = ("base", "opt1", "opt2", "opt12")
+SWITCHES = ("base", "opt1", "opt2", "opt12", "fast")
 PROFILE_VIEWS = ("window", "step")
 INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
 
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_check, add_profile, add_parse, add_book):
+    for add in (add_train, add_sample, add_check, add_profile, add_parse, add_bench, add_book):
         add(commands)
     return top
 
@@ -233,11 +233,12 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         sample,
-        "draw a synthetic volume for a mask",
+        "draw synthetic volumes for a mask",
         """
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
+        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --switches fast --count 8 --batch 4
         """,
     )
     command.add_argument(
@@ -252,7 +253,9 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--sampler", choices=["ddpm", "ddim", "dpm++"], default="ddpm", help="(ddpm)")
     command.add_argument("--steps", type=whole(1), help="network evaluations (all; fewer with ddim and dpm++)")
     command.add_argument("--weights", choices=["ema", "model"], default="ema", help="which of the checkpoint's (ema)")
-    command.add_argument("--seed", type=whole(0), default=0, help="of the noise (0)")
+    command.add_argument("--seed", type=whole(0), default=0, help="of the noise (0); of each further volume one more")
+    command.add_argument("--count", type=whole(1), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2 … (1)")
+    command.add_argument("--batch", type=whole(1), default=1, help="volumes computed at once (1)")
     add_switches(command)
     add_device(command)
 
@@ -278,6 +281,8 @@ def sample(arguments: argparse.Namespace) -> int:
             sampler=arguments.sampler,
             weights=arguments.weights,
             seed=arguments.seed,
+            count=arguments.count,
+            batch=arguments.batch,
             switches=SETTINGS[arguments.switches.upper()],
             device=arguments.device,
             progress=not arguments.quiet,
@@ -388,6 +393,7 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         """
         medddpm profile --out profiles                       all settings, both views, once
         medddpm profile --switches opt1 --view window --repeat 3 --out profiles
+        medddpm profile --switches fast --out profiles       without CUDA graphs, so that each launch is seen
         medddpm profile --switches base,opt2 --view window --window-start 300 --out profiles
         medddpm profile --dry-run --out profiles             only prints the commands
         """,
@@ -444,6 +450,97 @@ def profile(arguments: argparse.Namespace) -> int:
     return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
 
 
+# bench
+
+
+def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm bench`."""
+    command = add_command(
+        commands,
+        bench,
+        "time training steps, forward passes and samples, a setting a process; what is there already is left alone",
+        """
+        medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
+        medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
+        medddpm bench --switches fast --measure sample --batch 4 --out bench.csv
+        medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
+        medddpm bench --switches base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        """,
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows lie in NAME.rows")
+    command.add_argument(
+        "--switches", type=bench_settings, metavar="NAME,…",
+        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
+        "casts, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 (base,opt1,opt2,opt12,fast; "
+        "of others' networks opt1, all of autocast and compile, fast-eager and fast)",
+    )  # fmt: skip
+    command.add_argument("--ladder", action="store_true", help="of med-ddpm all of these")
+    command.add_argument(
+        "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
+        help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
+        "nnunet-residual, med-ddpm-brats (med-ddpm)",
+    )  # fmt: skip
+    measures = ("step", "forward", "sample")
+    command.add_argument(
+        "--measure", type=several(measures), default=measures, metavar="NAME,…", help=f"({','.join(measures)})"
+    )
+    command.add_argument("--samples", type=whole(1), default=20, help="of a step and a forward pass (20)")
+    command.add_argument(
+        "--all-samples", action="store_true", help="whole volumes under every setting, not base and fast alone"
+    )
+    command.add_argument("--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute: a process more")
+    command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
+    command.add_argument("--batch", type=whole(1), help="volumes a step (1; segmentation networks 2)")
+    command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
+    command.add_argument("--again", action="store_true", help="also what is there already")
+    command.add_argument("--seconds", type=whole(1), default=420, help="a row that takes longer is given up (420)")
+    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
+
+
+def bench_networks(text: str) -> list[str]:
+    """An argument's type: names of networks, divided by commas."""
+    from medddpm.study.bench_networks import NETWORKS  # not before it is asked for: it takes seconds to import
+
+    return several(list(NETWORKS))(text)
+
+
+def bench_settings(text: str) -> list[str]:
+    """An argument's type: names of the bench's settings, divided by commas."""
+    from medddpm.study.bench_rungs import BY_SLUG
+
+    return several(list(BY_SLUG))(text)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measures; see `medddpm.study.bench`."""
+    from medddpm.processes import pick_device
+    from medddpm.study.bench import Options, plan
+    from medddpm.study.bench import bench as run
+
+    if _without_gz(arguments.out).rpartition(".")[2] != "csv":
+        raise BadInput(arguments.out, "a table's name ends in .csv", "name it so")
+    pick_device(arguments.device)
+    jobs = plan(
+        arguments.network,
+        arguments.switches,
+        arguments.measure,
+        ladder=arguments.ladder,
+        all_samples=arguments.all_samples,
+        side=arguments.size,
+        batch=arguments.batch,
+        channels=arguments.channels,
+    )
+    options = Options(
+        samples=arguments.samples,
+        bandwidth=arguments.bandwidth,
+        again=arguments.again,
+        seconds=arguments.seconds,
+        device=arguments.device,
+    )
+    return 1 if run(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
 # book
 
 
@@ -484,13 +581,15 @@ def book(arguments: argparse.Namespace) -> int:
 
 
 def add_switches(command: argparse.ArgumentParser) -> None:
-    """The paper's settings, by the names of `medddpm.switches.SETTINGS`."""
+    """The settings, by the names of `medddpm.switches.SETTINGS`."""
     command.add_argument(
         "--switches",
         default="base",
         type=str.lower,
         choices=SWITCHES,
-        help="base: float32; opt1: TF32; opt2: channels-last-3D; opt12: both (base)",
+        help="base: float32; opt1: TF32; opt2: channels-last-3D; opt12: both; fast: the same network in BF16, with "
+        "fused kernels and CUDA graphs, its weights and loss in float32; where the kernels cannot run (no Triton, or "
+        "less than compute capability 8.0) all in float32, which it says (base)",
     )
 
 

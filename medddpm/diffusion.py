@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from medddpm import graphs
+
 SAMPLERS = ("ddpm", "ddim", "dpm++")
 
-# A sampler's step: (x_t, x_0 as the network sees it, t, the next t) to x at the next t; -1 stands for the clean image.
-Update = Callable[[Tensor, Tensor, int, int], Tensor]
+Generators = torch.Generator | Sequence[torch.Generator] | None
+"""What noise is drawn from: one generator for all volumes of a batch, one for each, or PyTorch's own."""
+
+# A sampler's step: (x, mask, t, coefficients, noise, x_0 of the step before) to (x at the next t, x_0).
+Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def cosine_betas(timesteps: int) -> np.ndarray:
@@ -95,10 +102,7 @@ class GaussianDiffusion(nn.Module):
             t: (N,) int64.
             noise: as `image`, standard normal.
         """
-        shape = (-1, 1, 1, 1, 1)
-        return (
-            self.sqrt_alphas_cumprod[t].view(shape) * image + self.sqrt_one_minus_alphas_cumprod[t].view(shape) * noise
-        )
+        return _at(self.sqrt_alphas_cumprod, t) * image + _at(self.sqrt_one_minus_alphas_cumprod, t) * noise
 
     def loss(
         self,
@@ -137,18 +141,21 @@ class GaussianDiffusion(nn.Module):
         steps: int | None = None,
         sampler: str = "ddpm",
         *,
-        generator: torch.Generator | None = None,
+        generator: Generators = None,
         progress: bool = False,
         trajectory: list[Tensor] | None = None,
     ) -> Tensor:
         """Draws one volume for each mask.
+
+        Where the network is accelerated on a GPU, a step is one CUDA graph, and the device is never waited for.
 
         Args:
             mask: (N, M, D, H, W), on the network's device.
             steps: network evaluations; default T. "ddpm" takes exactly T, the others 1 … T.
             sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021) or
                 "dpm++" (DPM-Solver++(2M), Lu et al. 2022).
-            generator: of any device; a CPU one gives the same noise on every machine.
+            generator: of any device; a CPU one gives the same noise on every machine. A sequence of N gives each
+                volume its own, and then its noise whatever the batch.
             progress: shows a bar with its rate.
             trajectory: where given, receives x after every step, the starting noise first.
 
@@ -167,16 +174,54 @@ class GaussianDiffusion(nn.Module):
             raise ValueError(f"steps is {steps}: choose 1 to {self.timesteps}")
 
         channels: int = self.denoise_fn.out_channels  # type: ignore[assignment]
-        x = _normal(mask.new_empty((mask.shape[0], channels, *mask.shape[2:])), generator)
-        if trajectory is not None:
-            trajectory.append(x)
+        start = mask.new_zeros((mask.shape[0], channels, *mask.shape[2:]))
         times = self._times(steps, sampler)
-        update = {"ddpm": self._ancestral, "ddim": self._ddim, "dpm++": self._dpm_solver}[sampler](generator)
-        for i, t in enumerate(tqdm(times, desc=f"sampling, {sampler}", unit="step", disable=not progress)):
-            x = update(x, self._denoise(x, mask, t), t, times[i + 1] if i + 1 < steps else -1)
+        coefficients = self._coefficients(times, sampler)
+        table = torch.tensor(coefficients, dtype=mask.dtype, device=mask.device)
+        timesteps = torch.tensor(times, device=mask.device)[:, None].expand(-1, mask.shape[0])
+        step = self._graphed(start, mask) if graphs.wanted(self.denoise_fn) else self._step
+
+        noisy = [c != 0 for _, _, c, _ in coefficients]
+        noises = _normals(start, generator, 1 + sum(noisy))
+        x, clean, noise = next(noises), start, start
+        if trajectory is not None:
+            trajectory.append(x.clone())
+        for i in tqdm(range(steps), desc=f"sampling, {sampler}", unit="step", disable=not progress):
+            noise = next(noises) if noisy[i] else noise
+            x, clean = step(x, mask, timesteps[i], table[i], noise, clean)
             if trajectory is not None:
-                trajectory.append(x)
-        return x
+                trajectory.append(x.clone())
+        return x.clone()  # a graph's next step would overwrite it
+
+    def _step(
+        self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One step of any sampler: the network's x_0, and x at the next timestep by a row of `_coefficients`.
+
+        Nothing here depends on a value on the host: this is what a CUDA graph captures.
+
+        Args:
+            x: (N, C, D, H, W).
+            mask: (N, M, D, H, W).
+            t: (N,) int64.
+            coefficients: (4,).
+            noise, clean_before: as `x`; finite also where their coefficient is 0.
+
+        Returns:
+            x at the next timestep, and x_0, clamped to [-1, 1] as published.
+        """
+        predicted: Tensor = self.denoise_fn(torch.cat([x, mask], dim=1), t)
+        clean = _at(self.sqrt_recip_alphas_cumprod, t) * x - _at(self.sqrt_recipm1_alphas_cumprod, t) * predicted
+        clean = clean.clamp_(-1, 1)
+        of_x, of_clean, of_noise, of_clean_before = coefficients.unbind()
+        return of_clean * clean + of_x * x + of_noise * noise + of_clean_before * clean_before, clean
+
+    def _graphed(self, start: Tensor, mask: Tensor) -> Step:
+        def capture() -> graphs.GraphedCall[tuple[Tensor, Tensor]]:
+            t = torch.zeros(mask.shape[:1], dtype=torch.int64, device=mask.device)
+            return graphs.GraphedCall(self._step, start, mask, t, start.new_zeros(4), start, start)
+
+        return graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
 
     def _times(self, steps: int, sampler: str) -> list[int]:
         """`steps` timesteps from T − 1 down to 0: even in t, but for dpm++ even in λ = log(α/σ), as its authors advise.
@@ -195,62 +240,88 @@ class GaussianDiffusion(nn.Module):
             times = np.maximum(times, offset[::-1])  # …with a timestep left for each step to come
         return times.tolist()
 
-    def _denoise(self, x: Tensor, mask: Tensor, t: int) -> Tensor:
-        """x_0 as the network sees it at timestep t, clamped to [-1, 1] as published."""
-        noise: Tensor = self.denoise_fn(torch.cat([x, mask], dim=1), torch.full(x.shape[:1], t, device=x.device))
-        clean = self.sqrt_recip_alphas_cumprod[t] * x - self.sqrt_recipm1_alphas_cumprod[t] * noise
-        return clean.clamp_(-1, 1)
+    def _coefficients(self, times: Sequence[int], sampler: str) -> list[tuple[float, float, float, float]]:
+        """What x at the next timestep is made of, a row a step: the shares of x, x_0, fresh noise and the last x_0."""
+        return {"ddpm": self._ancestral, "ddim": self._ddim, "dpm++": self._dpm_solver}[sampler](times)
 
-    def _ancestral(self, generator: torch.Generator | None) -> Update:
+    def _ancestral(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
         """Ho et al. algorithm 2: the posterior's mean, and its noise but for the last step."""
-
-        def update(x: Tensor, clean: Tensor, t: int, _next: int) -> Tensor:
-            mean = self.posterior_mean_coef1[t] * clean + self.posterior_mean_coef2[t] * x
-            if t == 0:
-                return mean
-            return mean + (0.5 * self.posterior_log_variance_clipped[t]).exp() * _normal(x, generator)
-
-        return update
+        std = (0.5 * self.posterior_log_variance_clipped).exp().tolist()
+        of_x, of_clean = self.posterior_mean_coef2.tolist(), self.posterior_mean_coef1.tolist()
+        return [(of_x[t], of_clean[t], std[t] if t > 0 else 0.0, 0.0) for t in times]
 
     def _alpha_sigma(self) -> tuple[list[float], list[float]]:
         """√ᾱ and √(1 − ᾱ) of every timestep; index -1 is the clean image's."""
         alphas_cumprod = [*self.alphas_cumprod.double().tolist(), 1.0]
         return [math.sqrt(a) for a in alphas_cumprod], [math.sqrt(1 - a) for a in alphas_cumprod]
 
-    def _ddim(self, _generator: torch.Generator | None) -> Update:
-        """Song et al. equation 12 with σ = 0."""
+    def _ddim(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
+        """Song et al. equation 12 with σ = 0: the noise in x, (x − √ᾱ x_0) / √(1 − ᾱ), is kept at its next share."""
         alpha, sigma = self._alpha_sigma()
+        rows = []
+        for t, following in zip(times, [*times[1:], -1], strict=True):
+            kept = sigma[following] / sigma[t]
+            rows.append((kept, alpha[following] - kept * alpha[t], 0.0, 0.0))
+        return rows
 
-        def update(x: Tensor, clean: Tensor, t: int, following: int) -> Tensor:
-            noise = (x - alpha[t] * clean) / sigma[t]
-            return alpha[following] * clean + sigma[following] * noise
-
-        return update
-
-    def _dpm_solver(self, _generator: torch.Generator | None) -> Update:
+    def _dpm_solver(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
         """DPM-Solver++(2M), Lu et al. 2022 algorithm 2: x_0 extrapolated in λ = log(α/σ) from this step and the last.
 
         The first step has no predecessor, and the last goes to λ = ∞ where extrapolation has no meaning: first order.
         """
         alpha, sigma = self._alpha_sigma()
-        before: tuple[Tensor, float] | None = None  # the last step's x_0, and its length in λ
-
-        def update(x: Tensor, clean: Tensor, t: int, following: int) -> Tensor:
-            nonlocal before
-            if following == -1:
-                return clean
+        rows = []
+        h_before = math.inf  # the last step's length in λ
+        for t, following in itertools.pairwise(times):
             h = math.log(alpha[following] / sigma[following]) - math.log(alpha[t] / sigma[t])
-            extrapolated = clean
-            if before is not None:
-                clean_before, h_before = before
-                extrapolated = clean + 0.5 * h / h_before * (clean - clean_before)
-            before = (clean, h)
-            return sigma[following] / sigma[t] * x - alpha[following] * math.expm1(-h) * extrapolated
-
-        return update
+            weight, extrapolation = -alpha[following] * math.expm1(-h), 0.5 * h / h_before
+            rows.append((sigma[following] / sigma[t], weight * (1 + extrapolation), 0.0, -weight * extrapolation))
+            h_before = h
+        return [*rows, (0.0, 1.0, 0.0, 0.0)]
 
 
-def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def _at(schedule: Tensor, t: Tensor) -> Tensor:
+    """(N, 1, 1, 1, 1), the schedule's value at each of t (N,)."""
+    return schedule[t].view(-1, 1, 1, 1, 1)
+
+
+def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor]:
+    """`count` draws of `_normal`, one after the other.
+
+    Those that the host draws for a GPU are drawn ahead, while the device works: for a volume of 128³ that takes the
+    host about as long as a step takes an H200.
+    """
+    draws = (_drawn(like, generator) for _ in range(count))
+    for noise in ahead(draws) if like.is_cuda and _source(like, generator).type == "cpu" else draws:
+        yield noise.to(like.device, non_blocking=True)
+
+
+def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The same items, each made in a thread while the one before it is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
+
+
+def _normal(like: Tensor, generator: Generators) -> Tensor:
     """Standard normal of `like`'s shape, dtype and device, drawn on the generator's device."""
-    source = generator.device if generator is not None else like.device
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=source).to(like.device)
+    return _drawn(like, generator).to(like.device, non_blocking=True)
+
+
+def _drawn(like: Tensor, generator: Generators) -> Tensor:
+    """`_normal` where it was drawn; on the host for a GPU, in memory that the GPU can fetch from by itself."""
+    source = _source(like, generator)
+    noise = torch.empty(like.shape, dtype=like.dtype, device=source, pin_memory=like.is_cuda and source.type == "cpu")
+    if isinstance(generator, Sequence):
+        for volume, own in zip(noise, generator, strict=True):
+            volume.normal_(generator=own)
+        return noise
+    return noise.normal_(generator=generator)
+
+
+def _source(like: Tensor, generator: Generators) -> torch.device:
+    if isinstance(generator, Sequence):
+        generator = generator[0]
+    return like.device if generator is None else generator.device

@@ -32,7 +32,7 @@ def pick_device(name: str = "auto") -> torch.device:
             )
             torch.cuda.set_device(device)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
+    except (RuntimeError, AssertionError, AttributeError):  # the last of a PyTorch without CUDA
         raise BadInput(
             "--device", f"there is no {name} here", "leave it out: a GPU is used where there is one"
         ) from None

@@ -30,11 +30,13 @@ def sample_to_files(
     sampler: str = "ddpm",
     weights: str = "ema",
     seed: int = 0,
+    count: int = 1,
+    batch: int = 1,
     switches: Switches = BASE,
     device: str = "auto",
     progress: bool = False,
 ) -> list[Path]:
-    """Draws the volume that `checkpoint`'s model sees in `mask`, and writes it with the mask's affine and header.
+    """Draws volumes that `checkpoint`'s model sees in `mask`, and writes them with the mask's affine and header.
 
     Args:
         checkpoint: published or ours.
@@ -43,7 +45,9 @@ def sample_to_files(
         images: the case's, where a raw BraTS mask does not say what is brain and they do not lie beside it.
         steps, sampler: as for `GaussianDiffusion.sample`.
         weights: "ema" or "model".
-        seed: of the noise; the same on every machine.
+        seed: of the noise, the same on every machine; of each further volume one more.
+        count: volumes; several are numbered, ``OUT_1.nii.gz`` and so on.
+        batch: volumes computed at once, which changes none of them.
         switches: the setting it is computed under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
@@ -62,15 +66,29 @@ def sample_to_files(
     check_writable(out)
     where = pick_device(device)
     diffusion.to(where).eval()
+    outs, reference, written = numbered(out, count), read_mask(mask, layout.labels), list[Path]()
     with switches.on(diffusion.denoise_fn):
-        sample = diffusion.sample(
-            condition_channels[None].to(where),
-            steps,
-            sampler,
-            generator=torch.Generator().manual_seed(seed),
-            progress=progress,
-        )[0]
-    return write_sample_volumes(sample, out, read_mask(mask, layout.labels), layout, size)
+        for first in range(0, count, batch):
+            files = outs[first : first + batch]
+            samples = diffusion.sample(
+                condition_channels.to(where).expand(len(files), -1, -1, -1, -1),
+                steps,
+                sampler,
+                generator=[torch.Generator().manual_seed(seed + first + i) for i in range(len(files))],
+                progress=progress,
+            )
+            for volume, file in zip(samples, files, strict=True):
+                written += write_sample_volumes(volume, file, reference, layout, size)
+    return written
+
+
+def numbered(out: Path, count: int) -> list[Path]:
+    """The files of `count` volumes: ``NAME_1.nii.gz`` and so on; of one, `out` itself."""
+    if count == 1:
+        return [out]
+    ending = ".nii" if out.name.endswith(".nii") else ".nii.gz"
+    stem = out.name.removesuffix(ending)
+    return [out.with_name(f"{stem}_{number}{ending}") for number in range(1, count + 1)]
 
 
 def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: Path) -> tuple[Layout, Size]:

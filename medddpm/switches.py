@@ -1,10 +1,13 @@
-"""The paper's switches: TF32 (Section 5.1, Algorithm 1) and channels-last-3D (Section 5.2, Algorithm 2)."""
+"""The paper's switches, TF32 (Section 5.1, Algorithm 1) and channels-last-3D (5.2, Algorithm 2), and the fast path."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -23,11 +26,19 @@ class Switches:
         name: as in the records and figures: BASE, OPT1, …
         tf32: whether matrix products and cuDNN may round float32 operands to TF32's 10-bit mantissa.
         channels_last: whether 5-D weights and inputs are stored N, D, H, W, C.
+        precision: "fp32" runs the network as it is written; "bf16" and "tf32" run it accelerated, in that precision,
+            with its weights, loss and average in float32 (`medddpm.accelerate`).
     """
 
     name: str
     tf32: bool
     channels_last: bool
+    precision: Literal["fp32", "bf16", "tf32"] = "fp32"
+
+    @property
+    def fast(self) -> bool:
+        """Whether networks run accelerated: fused kernels, and CUDA graphs around the steps that use them."""
+        return self.precision != "fp32"
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -48,25 +59,36 @@ class Switches:
     def on(self, network: nn.Module) -> Iterator[Switches]:
         """Sets the flags, lays out `network`'s 5-D parameters and buffers, and converts every 5-D input of its calls.
 
-        Values do not change, only strides; the optimizer may hold the parameters already. On leaving, every tensor
-        has the strides it came with, and the network no longer converts its inputs.
+        Values do not change, only strides; the optimizer may hold the parameters already. A fast setting accelerates
+        the network too, unless it is already. On leaving, every tensor has the strides it came with, and the network
+        runs as it did before. May be nested, on one network or several.
         """
         restore_flags = _set_tf32(self.tf32)
         tensors = [t for t in (*network.parameters(), *network.buffers()) if t.dim() == 5]
         strides = [t.stride() for t in tensors]
-        hook = network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(restore_flags)
+            undo.callback(_put_back, tensors, strides)
             for tensor in tensors:
                 tensor.data = tensor.data.contiguous(memory_format=self.memory_format)
+            if not self.fast:
+                undo.callback(network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True).remove)
+            elif not hasattr(network, "acceleration"):
+                self._accelerate(network, undo)
             yield self
-        finally:
-            hook.remove()
-            for tensor, stride in zip(tensors, strides, strict=True):
-                if tensor.stride() != stride:
-                    tensor.data = torch.empty_strided(
-                        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
-                    ).copy_(tensor.data)
-            restore_flags()
+
+    def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
+        from medddpm.accelerate import accelerate, restore  # brings Triton, which only a fast setting should wait for
+        from medddpm.fused import serves
+
+        accelerate(network, self.precision, report=lambda _line: None)
+        undo.callback(restore, network)
+        first = next(network.parameters(), None)
+        if first is not None and not serves(first.device):
+            _say_once(
+                f"{self.name}: its kernels need a GPU of compute capability 8.0 or more, and Triton; "
+                "computing the same in float32 without them"
+            )
 
     def _convert_inputs(
         self, _network: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
@@ -77,6 +99,20 @@ class Switches:
             return value
 
         return tuple(convert(a) for a in args), {k: convert(v) for k, v in kwargs.items()}
+
+
+def _put_back(tensors: list[torch.Tensor], strides: list[tuple[int, ...]]) -> None:
+    for tensor, stride in zip(tensors, strides, strict=True):
+        if tensor.stride() != stride:
+            tensor.data = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(
+                tensor.data
+            )
+
+
+def _say_once(line: str) -> None:
+    if line not in _said and os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first
+        _said.add(line)
+        print(line, file=sys.stderr)
 
 
 def _set_tf32(on: bool) -> Callable[[], None]:
@@ -115,11 +151,13 @@ def _set_tf32(on: bool) -> Callable[[], None]:
 
 # What puts back the flags of each `with` now open, innermost last: the flags are the process's, not a setting's.
 _entered: list[Callable[[], None]] = []
+_said: set[str] = set()
 
 BASE = Switches("BASE", tf32=False, channels_last=False)
 OPT1 = Switches("OPT1", tf32=True, channels_last=False)
 OPT2 = Switches("OPT2", tf32=False, channels_last=True)
 OPT12 = Switches("OPT12", tf32=True, channels_last=True)
+FAST = Switches("FAST", tf32=True, channels_last=True, precision="bf16")
 
-SETTINGS: dict[str, Switches] = {setting.name: setting for setting in (BASE, OPT1, OPT2, OPT12)}
-"""Every setting by its name, in the order of the paper's figures."""
+SETTINGS: dict[str, Switches] = {setting.name: setting for setting in (BASE, OPT1, OPT2, OPT12, FAST)}
+"""Every setting by its name, in the order of the figures: the paper's four, then ours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,20 +16,21 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
-from medddpm import runs
+from medddpm import graphs, runs
 from medddpm.checkpoints import load_state
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.processes import deferred_signals, joined, pick_device, told_to_stop
+from medddpm.progress import Report
 from medddpm.runs import TrainConfig, Volumes
+from medddpm.steps import GraphedStep, lay_out_alike
 from medddpm.switches import SETTINGS
 from medddpm.unet import UNet3D
 from medddpm.volumes import write_sample_volumes
 
 PHASES = ("load", "forward", "backward", "update")
-"""What a step consists of, by the names a `Trainer` gives its `phase`."""
+"""What a step consists of, by the names a `Trainer` gives its `phase`; in a CUDA graph, the first and last."""
 
 
 class Trainer:
@@ -37,16 +39,20 @@ class Trainer:
     Every random draw is a function of the seed and of the draw's number alone, so a run may be cut anywhere and two
     processes of one micro-step compute what one process of two does.
 
+    While its network is accelerated (`with FAST.on(trainer.unet)`) on a GPU of this process alone, a step is one CUDA
+    graph, the average's update aside, and never waits for the device. It draws what it draws outside a graph.
+
     Args:
         config: the run's.
         volumes: what it is trained on.
         device: where.
+        graph: whether an accelerated step may be one CUDA graph; a profiler sees kernels and phases without.
 
     Attributes:
         phase: entered around each phase of a step, with its name out of `PHASES`; a profiler's marks go here.
     """
 
-    def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device, graph: bool = True) -> None:
         self.config = config
         self.volumes = volumes
         self.device = device
@@ -58,7 +64,13 @@ class Trainer:
             self.unet = unet_for(config, volumes).to(device)
         self.diffusion = GaussianDiffusion(self.unet).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.unet.parameters(), lr=config.learning_rate)
+        fast = SETTINGS[config.switches].fast and device.type == "cuda"
+        self._may_capture = fast and graph and self.world == 1
+        self._graphed: GraphedStep | None = None
+        self._acceleration: object = None  # under which the last step was made
+        self.optimizer = torch.optim.Adam(
+            self.unet.parameters(), lr=config.learning_rate, fused=fast or None, capturable=self._may_capture
+        )
         self.phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         self.step = 0
         self.losses: list[float] = []  # of every step up to the last `read_losses`
@@ -77,10 +89,24 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer step over `accumulation` micro-steps; `read_losses` tells its loss."""
+        graphed = self._may_capture and graphs.wanted(self.unet)
+        acceleration = getattr(self.unet, "acceleration", None)
+        if acceleration is not self._acceleration:  # the weights have been laid out anew
+            lay_out_alike(list(self.diffusion.parameters()), list(self.ema.parameters()), self.optimizer)
+        if self._graphed is not None and not (graphed and acceleration is self._acceleration):
+            self._graphed = None
+            self.optimizer.zero_grad()  # they were the graph's
+        self._acceleration = acceleration
+        if graphed:
+            self._graphed_step()
+        else:
+            self._eager_step()
+
+    def _eager_step(self) -> None:
         losses = []
         for micro in range(self.config.accumulation):
             with self.phase("load"):
-                image, mask = self._load()
+                image, mask = (tensor.to(self.device, non_blocking=True) for tensor in self._load())
             last = micro == self.config.accumulation - 1
             with contextlib.nullcontext() if last or self.world == 1 else self._network.no_sync():  # type: ignore[operator]
                 with self.phase("forward"):
@@ -91,10 +117,24 @@ class Trainer:
                     if self.config.read_every_loss:
                         loss.item()
         with self.phase("update"):
-            self._update()
-            self._pending.append(torch.stack(losses).sum())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self._count(torch.stack(losses).sum())
+
+    def _graphed_step(self) -> None:
+        with self.phase("load"):
+            batches = [self._load() for _ in range(self.config.accumulation)]
+        if self._graphed is None:
+            on_device = [(image.to(self.device), mask.to(self.device)) for image, mask in batches]
+            self._graphed = GraphedStep(self.diffusion, self.optimizer, on_device)
+        with self.phase("update"):
+            loss = self._graphed(batches, [self._seed(micro) for micro in range(self.config.accumulation)])
+            if self.config.read_every_loss:
+                loss.item()  # of the whole step: within a graph there is nothing to wait for
+            self._count(loss)
 
     def _load(self) -> tuple[Tensor, Tensor]:
+        """The next image and mask, on the host; for a GPU in memory that it can fetch from by itself."""
         if self._batches is None:
             self._batches = iter(
                 DataLoader(
@@ -105,16 +145,19 @@ class Trainer:
                 )
             )
         image, mask = next(self._batches)
-        return image.to(self.device, non_blocking=True), mask.to(self.device, non_blocking=True)
+        return image, mask
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
-        draw = self._draw(self.step, micro)
-        self._generator.manual_seed(int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0]))
-        return self._network(image, mask, generator=self._generator)
+        return self._network(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
 
-    def _update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+    def _seed(self, micro: int) -> int:
+        """Of a micro-step's timesteps and noise."""
+        draw = self._draw(self.step, micro)
+        return int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0])
+
+    def _count(self, loss: Tensor) -> None:
+        """Ends a step: its loss, its number, and what it means for the average."""
+        self._pending.append(loss)
         self.step += 1
         ours, theirs = list(self.ema.parameters()), list(self.diffusion.parameters())
         with torch.no_grad():
@@ -184,13 +227,21 @@ class Trainer:
         for name, model in (("model", self.diffusion), ("ema", self.ema)):
             load_state(model, content.get(name, {}), path)
         try:
-            self.optimizer.load_state_dict(content["optimizer"])
+            self._load_optimizer(content["optimizer"])
             self.step, self.losses = int(content["step"]), content["losses"].tolist()
         except (KeyError, ValueError, AttributeError, TypeError):
             raise BadInput(
                 path, "it holds no state of a training", "sample from it, or train in another folder"
             ) from None
         self._pending, self._batches = [], None
+        self._graphed = self._acceleration = None
+        self.optimizer.zero_grad()
+
+    def _load_optimizer(self, saved: Mapping[str, Any]) -> None:
+        # Which of Adam's implementations is this machine's affair, not the checkpoint's.
+        ours = {name: self.optimizer.defaults[name] for name in ("fused", "foreach", "capturable")}
+        groups = [{**group, **ours} for group in saved["param_groups"]]
+        self.optimizer.load_state_dict({**saved, "param_groups": groups})
 
 
 def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
@@ -252,7 +303,10 @@ def train(
             runs.claim(out, config, volumes)
         if found := runs.newest(out):
             trainer.load(found[1], found[0])
-        with SETTINGS[config.switches].on(trainer.unet):
+        setting = SETTINGS[config.switches]
+        if lead and setting.fast and where.type == "cuda" and trainer.world > 1:
+            print(f"{setting.name}: several processes train without CUDA graphs", file=sys.stderr)
+        with setting.on(trainer.unet):
             _loop(trainer, out, steps, stopped, progress and lead)
         return torch.tensor(trainer.losses)
 
@@ -260,14 +314,14 @@ def train(
 def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, progress: bool) -> None:
     config, lead = trainer.config, trainer.rank == 0
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
-    with _Report(out, trainer, steps, shown=progress) as report:
+    with Report(out, config.switches, trainer.step, steps, shown=progress, logged=lead) as report:
         while trainer.step < steps:
             trainer.train_step()
             step = trainer.step
             due = step == steps or bool(config.save_every and step % config.save_every == 0)
             if step % read_every == 0 or due:
                 stop = told_to_stop(stopped, trainer.device)
-                report.losses()
+                report.losses(trainer.read_losses(), step)
                 if lead and (due or stop):
                     runs.save(out, trainer.state(), config.keep)
                 if lead and config.sample_every and step % config.sample_every == 0 and not stop:
@@ -276,52 +330,15 @@ def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, pro
                     break
 
 
-class _Report:
-    """The progress bar and the TensorBoard log of a run, in its first process; refuses a loss that is no number."""
-
-    def __init__(self, out: Path, trainer: Trainer, steps: int, shown: bool) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
-
-        self._out, self._trainer = out, trainer
-        # What a killed run logged behind its last checkpoint is made again: the log forgets it.
-        self._log = SummaryWriter(str(out / "tensorboard"), purge_step=trainer.step + 1) if trainer.rank == 0 else None
-        self._bar = tqdm(
-            total=steps, initial=trainer.step, desc=trainer.config.switches, unit="step", disable=not shown
-        )
-
-    def __enter__(self) -> _Report:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.close()
-        if self._log:
-            self._log.close()
-
-    def losses(self) -> None:
-        """Shows and logs the steps since the last call.
-
-        Raises:
-            BadInput: where a loss is not finite; what has been saved is kept.
-        """
-        losses, step = self._trainer.read_losses(), self._trainer.step
-        self._bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
-        self._bar.update(len(losses))
-        if self._log:
-            for number, loss in enumerate(losses, start=step - len(losses) + 1):
-                self._log.add_scalar("loss", loss, number)
-            if rate := self._bar.format_dict["rate"]:
-                self._log.add_scalar("steps_per_second", rate, step)
-        if not np.isfinite(losses).all():
-            raise BadInput(
-                self._out,
-                f"the loss is no longer a number at step {step}",
-                "lower --learning-rate, or run `medddpm check` over the data; the last checkpoint is kept",
-            )
-
-
 def write_sample(trainer: Trainer, path: Path) -> None:
-    """Draws a volume for the first mask, all timesteps, from the average; one file an image channel."""
+    """Draws a volume for the first mask, all timesteps, from the average; one file an image channel.
+
+    It is drawn under the run's setting, whether or not that is on already.
+    """
     _, mask = trainer.volumes[0]
     generator = torch.Generator().manual_seed(trainer.config.seed)
-    sample = trainer.averaged.sample(mask[None].to(trainer.device), generator=generator)[0]
+    diffusion = trainer.averaged
+    with SETTINGS[trainer.config.switches].on(diffusion.denoise_fn):
+        sample = diffusion.sample(mask[None].to(trainer.device), generator=generator)[0].cpu()
+        graphs.forget(diffusion.denoise_fn)  # training needs its memory
     write_sample_volumes(sample, path, trainer.volumes.reference(0), trainer.volumes.layout, trainer.volumes.size)

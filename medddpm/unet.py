@@ -238,6 +238,10 @@ class UNet3D(nn.Module):
             "attention_rates": list(self.attention_rates),
         }
 
+    def takes(self, x: Tensor) -> bool:
+        """Whether `x` is (N, in_channels, D, H, W) with sides that are multiples of `stride`."""
+        return x.dim() == 5 and x.shape[1] == self.in_channels and not any(side % self.stride for side in x.shape[2:])
+
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Predicts the noise in `x`.
 
@@ -251,7 +255,7 @@ class UNet3D(nn.Module):
         Raises:
             ValueError: on a shape the network does not take.
         """
-        if x.dim() != 5 or x.shape[1] != self.in_channels or any(side % self.stride for side in x.shape[2:]):
+        if not self.takes(x):
             raise ValueError(
                 f"input is {tuple(x.shape)}: this network takes (N, {self.in_channels}, D, H, W) "
                 f"with D, H and W multiples of {self.stride}"

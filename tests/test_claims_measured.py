@@ -306,6 +306,21 @@ def test_a_setting_that_is_missing_cannot_be_judged(copied: Path) -> None:
     assert "no window of the H200 has" in found.at["P100", "reason"]
 
 
+def test_a_setting_that_the_paper_does_not_have_changes_no_claim(copied: Path) -> None:
+    """Not even one that launches what no other does (KN7), in a run that holds nothing else."""
+    before = [settled(copied, view) for view in ("window", "step")]
+    stood = takeaways.settle(claims_measured.every_run(copied))
+    folder = copied / "figures" / "records" / "H200"
+    for view in ("window", "step"):
+        table = read(folder / f"kernels_opt12_{view}_run1.csv", KERNELS)
+        fast = table.assign(config="FAST", kernel="volta_scudnn_128x64", family="_5x_cudnn_volta_scudnn", fma_pct=99.0)
+        for run_number in (1, 2):
+            write(fast, folder / f"kernels_fast_{view}_run{run_number}.csv", KERNELS, {})
+    for view, found in zip(("window", "step"), before, strict=True):
+        pd.testing.assert_frame_equal(settled(copied, view), found)
+    pd.testing.assert_frame_equal(takeaways.settle(claims_measured.every_run(copied)), stood)
+
+
 MIX = {
     "xmma_wgrad": {"inst_fp": 6.0, "inst_int": 4.0, "duration_ns": 80.0},
     "vectorized_elementwise_kernel": {"inst_fp": 3.0, "inst_int": 4.0, "duration_ns": 10.0},

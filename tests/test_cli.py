@@ -41,7 +41,7 @@ def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folde
 
 
 def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:
-    for setting in ("opt1", "OPT12"):
+    for setting in ("opt1", "OPT12", "fast"):
         out = tmp_path / setting
         assert main(["train", "--phantom", "1", "--switches", setting, "--out", str(out), "--steps", "1", *TINY]) == 0
         assert checkpoints_of(out)
@@ -74,6 +74,27 @@ def test_a_sample_lies_on_its_masks_grid(trained: Path, tmp_path: Path, orientat
     assert values.max() <= 1
     assert values.std() > 0.01
     np.testing.assert_array_equal(values, second.get_fdata())
+
+
+def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
+    trained: Path, head_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """In batches of two and alone; under the fast path too, which draws the same noise."""
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--device", "cpu", "-q"]
+    command += ["--sampler", "dpm++", "--steps", "3"]
+    several = [*command, "--count", "3", "--batch", "2", "--seed", "5", "--out"]
+    assert main([*several, str(tmp_path / "v.nii.gz")]) == 0
+    files = [tmp_path / f"v_{number}.nii.gz" for number in (1, 2, 3)]
+    assert capsys.readouterr().out.split("\n")[:-1] == list(map(str, files))
+    assert main([*several, str(tmp_path / "fast.nii"), "--switches", "fast"]) == 0
+    volumes = [nibabel.load(file).get_fdata() for file in files]
+    for number, volume in enumerate(volumes):
+        assert main([*command, "--seed", str(5 + number), "--out", str(tmp_path / "one.nii")]) == 0
+        np.testing.assert_allclose(nibabel.load(tmp_path / "one.nii").get_fdata(), volume, atol=1e-5)
+        np.testing.assert_allclose(nibabel.load(tmp_path / f"fast_{number + 1}.nii").get_fdata(), volume, atol=1e-4)
+    assert np.abs(volumes[0] - volumes[1]).max() > 0.1
+    assert np.abs(volumes[1] - volumes[2]).max() > 0.1
 
 
 def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:
@@ -193,6 +214,10 @@ def test_the_package_gives_what_the_readme_names() -> None:
     import medddpm
 
     assert {name: getattr(medddpm, name) for name in medddpm.__all__}
+    from medddpm.accelerate import FEATURES  # a module of the same name as the function
+
+    assert FEATURES
+    assert medddpm.accelerate(torch.nn.Identity(), report=None).acceleration
     with pytest.raises(AttributeError, match="no attribute 'UNet2D'"):
         _ = medddpm.UNet2D
     assert isinstance(medddpm.GaussianDiffusion(torch.nn.Identity()), torch.nn.Module)

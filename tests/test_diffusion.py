@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medddpm.diffusion import SAMPLERS, GaussianDiffusion
+from medddpm.diffusion import SAMPLERS, GaussianDiffusion, ahead
 
 
 class GaussianDenoiser(nn.Module):
@@ -161,3 +161,79 @@ def test_the_mask_reaches_the_network() -> None:
     mask = torch.stack([torch.full((2, 4, 4, 4), -1.0), torch.full((2, 4, 4, 4), 1.0)])
     low, high = diffusion.sample(mask, 10, "ddim", generator=torch.Generator().manual_seed(0))
     assert low.mean() > high.mean()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_step_is_the_papers_equation(sampler: str) -> None:
+    """Each step of a trajectory from its own x_t and x_0, as the papers write it, in float64.
+
+    The posterior's mean and variance of Ho et al. equations 6 and 7; Song et al. equation 12 with σ = 0; Lu et al. 2022
+    algorithm 2, the multistep solver in D.
+    """
+    diffusion, path = gaussian(0.4), []
+    steps = 250 if sampler == "ddpm" else 9
+    mask = torch.zeros(1, 2, 4, 4, 4)
+    diffusion.sample(mask, steps, sampler, generator=torch.Generator().manual_seed(7), trajectory=path)
+    draws = torch.Generator().manual_seed(7)
+    torch.randn(path[0].shape, generator=draws)
+    times = diffusion._times(steps, sampler)
+    bar = [*diffusion.alphas_cumprod.double().tolist(), 1.0]
+    earlier: tuple[Tensor, float] | None = None
+    for x, after, t, s in zip(path, path[1:], times, [*times[1:], -1], strict=False):
+        x, a, b = x.double(), bar[t], bar[s]
+        noise = diffusion.denoise_fn(x.float(), torch.tensor([t])).double()
+        clean = ((x - math.sqrt(1 - a) * noise) / math.sqrt(a)).clamp(-1, 1)
+        if sampler == "ddpm":
+            beta = 1 - a / b
+            expected = (math.sqrt(b) * beta * clean + math.sqrt(1 - beta) * (1 - b) * x) / (1 - a)
+            if s >= 0:
+                fresh = torch.randn(x.shape, generator=draws).double()
+                expected += math.sqrt(beta * (1 - b) / (1 - a)) * fresh
+        elif sampler == "ddim":
+            kept = (x - math.sqrt(a) * clean) / math.sqrt(1 - a)
+            expected = math.sqrt(b) * clean + math.sqrt(1 - b) * kept
+        elif s < 0:
+            expected = clean
+        else:
+            lambdas = [0.5 * math.log(each / (1 - each)) for each in (a, b)]
+            h = lambdas[1] - lambdas[0]
+            d = clean
+            if earlier is not None:
+                ratio = earlier[1] / h
+                d = (1 + 1 / (2 * ratio)) * clean - 1 / (2 * ratio) * earlier[0]
+            expected = math.sqrt((1 - b) / (1 - a)) * x - math.sqrt(b) * (math.exp(-h) - 1) * d
+            earlier = clean, h
+        torch.testing.assert_close(after.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_volume_with_a_generator_of_its_own_is_the_same_in_any_batch(sampler: str) -> None:
+    diffusion = gaussian(0.3, timesteps=20)
+    masks = torch.zeros(3, 2, 4, 4, 4)
+
+    def drawn(*seeds: int) -> Tensor:
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        return diffusion.sample(masks[: len(seeds)], 20, sampler, generator=generators)
+
+    together = drawn(3, 4, 5)
+    assert torch.equal(together, torch.cat([drawn(3), drawn(4, 5)]))
+    assert torch.equal(
+        together[1:2], diffusion.sample(masks[:1], 20, sampler, generator=torch.Generator().manual_seed(4))
+    )
+    with pytest.raises(ValueError, match="zip"):
+        diffusion.sample(masks, 20, sampler, generator=[torch.Generator()] * 2)
+
+
+def test_what_is_drawn_ahead_comes_in_order_and_no_more_of_it() -> None:
+    made: list[int] = []
+
+    def items():
+        for number in range(4):
+            made.append(number)
+            yield torch.tensor(number)
+
+    coming = ahead(items())
+    assert next(coming) == 0
+    assert [int(item) for item in coming] == [1, 2, 3]
+    assert made == [0, 1, 2, 3]
+    assert list(ahead(iter([]))) == []

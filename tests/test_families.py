@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from medddpm.study.families import FAMILIES, GROUPS, family_named, family_of
 from medddpm.study.instructions import CLASSES, class_column, class_counts
 from medddpm.study.kernel_names import dimensions, function_name, same_name
 
+PACKAGE = Path(__file__).parents[1] / "medddpm"
+RECORDS = PACKAGE.parent / "figures" / "records"
 SM80, SM90 = "sm80_xmma_fprop_implicit_gemm", "sm90_xmma_fprop_implicit_gemm"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
 NAMES = [
@@ -74,6 +78,44 @@ NAMES = [
     ("triton_tem_fused_mm_2", "triton matmul"),
     ("Memset (Device)", "memset and memcpy"),
     ("Memcpy DtoD (Device -> Device)", "memset and memcpy"),
+    # of a step under FAST, as CUPTI recorded it on an H200
+    ("_norm_statistics", "fused norm"),
+    ("_norm_merge", "fused norm"),
+    ("_norm_apply", "fused norm"),
+    ("_norm_sums", "fused norm backward"),
+    ("_norm_merge_sums", "fused norm backward"),
+    ("_norm_apply_backward", "fused norm backward"),
+    ("_upsample", "upsample"),
+    ("_upsample_backward", "upsample backward"),
+    ("_add", "fused add"),
+    ("_add_product", "fused skip product"),
+    ("_column_sums", "fused column sums"),
+    ("_edge_spread", "fused convolution"),
+    ("_edge_gather", "fused convolution"),
+    ("_edge_correlate", "fused weight gradient"),
+    (f"{SM90}_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel"
+     "__5x_cudnn", "sm90_xmma_fprop_implicit"),
+    ("sm90_xmma_dgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize256x64x64_warpgroupsize1x1x1_g1"
+     "_strided_execute_kernel__5x_cudnn", "xmma_dgrad"),
+    ("sm90_xmma_wgrad_indexed_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_warpgroupsize1x1x1_g1"
+     "_execute_segment_k_on_kernel__5x_cudnn", "xmma_wgrad"),
+    ("void cask_plugin__5x_cudnn::xmma__5x_cudnn::init_device_workspace_kernel<xmma__5x_cudnn::implicit_gemm::fprop::"
+     "Warp_specialized_params_non_template<xmma__5x_cudnn::Grid_constant_params> >", "other convolution"),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x192_1x4x1_cga1x1x1_kernel0_0",
+     "attention"),
+    ("void cudnn::fusion::compute_dot_do_o_specialized<true, 256>(void const*, void const*, void*)", "attention"),
+    ("void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*, unsigned int)", "attention"),
+    ("nvjet_sm90_tst_32x64_64x16_2x1_v_bz_splitK_NTN", "gemm"),
+    ("void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nn_align1>", "gemm"),
+    ("void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>", "gemm"),
+    ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+     "TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<c10::BFloat16, float, 2, 1, 1>>",
+     "multi_tensor copy"),
+    ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+     "TensorListMetadata<1>, at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, 0>>",
+     "multi_tensor_apply"),
+    ("void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)",
+     "copy"),
     ("my_own_kernel(float *)", "other"),
 ]  # fmt: skip
 
@@ -81,6 +123,21 @@ NAMES = [
 @pytest.mark.parametrize(("kernel", "family"), NAMES, ids=lambda text: re.sub(r"\W+", "_", text)[:40])
 def test_a_kernel_has_its_family(kernel: str, family: str) -> None:
     assert family_of(kernel).name == family
+
+
+def test_every_kernel_of_this_package_has_a_family() -> None:
+    """Those that are launched, `_name[grid](…)`; what they call is inlined."""
+    sources = "".join(path.read_text() for path in sorted(PACKAGE.glob("*.py")))
+    kernels = set(re.findall(r"@triton\.jit\ndef (\w+)\(", sources))
+    launched = {name for name in kernels if re.search(rf"\b{name}\[", sources)}
+    assert {"_norm_apply", "_upsample", "_edge_spread"} <= launched
+    assert {name for name in launched if family_of(name).group == "other"} == set()
+
+
+def test_the_records_hold_the_families_of_the_table() -> None:
+    for path in sorted(RECORDS.glob("*/kernels_*.csv")):
+        rows = pd.read_csv(path, usecols=["kernel", "family"]).drop_duplicates()
+        assert [family_of(kernel).name for kernel in rows["kernel"]] == list(rows["family"]), path.name
 
 
 def test_the_table_of_families_is_sound() -> None:

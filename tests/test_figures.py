@@ -22,10 +22,10 @@ drawn = pytest.mark.mpl_image_compare(baseline_dir="baseline", style="default", 
 
 
 def curves() -> pd.DataFrame:
-    """Forty steps of four settings, made up so that each line and bar has a place of its own."""
+    """Forty steps of the settings, made up so that each line and bar has a place of its own."""
     step = np.arange(1, 41)
     rows = []
-    for place, name in enumerate(["OPT12", "BASE", "OPT2", "OPT1"]):  # in no order that a figure may keep
+    for place, name in enumerate(["OPT12", "FAST", "BASE", "OPT2", "OPT1"]):  # in no order that a figure may keep
         loss = 0.8 * np.exp(-step / (20 + 5 * place)) + 0.02 * np.sin(step)
         rows.append(
             pd.DataFrame({"setting": name, "step": step, "loss": loss, "step_ms": 100 * (place + 1) + step % 7})

@@ -173,6 +173,20 @@ def test_the_caption_tells_what_is_blank() -> None:
     assert "H100 paper: heat (OPT2, OPT12), cold (OPT2, OPT12)." in caption([whole, shown, cold])
 
 
+def test_the_paper_is_not_said_to_lack_what_it_does_not_have() -> None:
+    """FAST is ours: of the paper it is neither drawn nor missed; of a machine it is, until it is measured there."""
+    by_run = measured()
+    fast = by_run.xs("OPT1", level="config", drop_level=False).rename(index={"OPT1": "FAST"})
+    everywhere = panel("heat, %", stated_by_paper(), pd.concat([by_run, fast]), "x")
+    assert "FAST" not in caption([everywhere])
+    here = panel("heat, %", stated_by_paper(), pd.concat([by_run, fast.drop("A10", level="gpu")]), "x")
+    assert caption([here]).endswith("; A10 window: heat (FAST); A10 step: heat (FAST).")
+    axis = settings_figure([here], columns=1).axes[0]
+    dashes = [text for text in axis.texts if text.get_text() == "–"]
+    groups = [round(text.get_position()[0]) for text in dashes if text.get_color() == SETTING_COLOURS["FAST"]]
+    assert [list(here.values.index)[group] for group in groups] == ["A10\nwindow", "A10\nstep"]
+
+
 def test_a_ratio_of_one_has_no_number() -> None:
     shown = panel("heat", stated_by_paper() / 20, measured(("H200",)), "y")
     axis = settings_figure([shown], columns=1, log=True).axes[0]

@@ -242,12 +242,12 @@ def test_a_dry_run_prints_what_would_be_typed(tmp_path: Path, monkeypatch, capsy
     out = tmp_path / "a folder"
     assert main(["profile", "--dry-run", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 * (2 + 1 + 2 + 1)
-    assert f"gzip -9n > {shlex.quote(str(out / 'opt12_step_run1_raw.csv.gz'))}" in lines[-2]
+    assert len(lines) == 5 * (2 + 1 + 2 + 1)
+    assert f"gzip -9n > {shlex.quote(str(out / 'fast_step_run1_raw.csv.gz'))}" in lines[-2]
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", ["--switches=base,fast", "--view=trace", "--switches=", "--repeat=0"])
+@pytest.mark.parametrize("option", ["--switches=base,quick", "--view=trace", "--switches=", "--repeat=0"])
 def test_unknown_names_are_refused(option: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["profile", "--out", "x", option])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -69,6 +70,27 @@ def test_conda_installs_nothing_else() -> None:
     ]
     packages = pins([line for line in conda_pip_lines() if not line.startswith("--")])
     assert set(packages) == {canonicalize_name(r.name) for r in DIRECT}
+
+
+def test_one_package_is_installed_without_what_it_requires_and_every_setup_says_so() -> None:
+    lines = [line for line in (ROOT / "requirements.nodeps.lock").read_text().splitlines() if not line.startswith("#")]
+    assert [re.fullmatch(r"[\w.-]+==\d[\w.]*", line) is not None for line in lines] == [True]
+    assert not set(pins(lines)) & set(pins(lock_lines())), "`make lock` would give it its requirements"
+    makefile = (ROOT / "Makefile").read_text()
+    (ready,) = re.findall(r"^\$\(READY\): (.+)\n((?:\t.+\n)+)", makefile, re.MULTILINE)
+    assert {"requirements.lock", "requirements.nodeps.lock"} <= set(ready[0].split())
+    installs = [line.partition(" install ")[2] for line in ready[1].splitlines() if "pip install" in line]
+    assert installs[:2] == ["-qq -r requirements.lock", "-qq --no-deps -r requirements.nodeps.lock"]
+    for name in ("environment.yml", "README.md"):
+        assert "pip install --no-deps -r requirements.nodeps.lock" in (ROOT / name).read_text()
+
+
+def test_the_networks_of_that_package_need_only_what_is_locked() -> None:
+    name = "dynamic-network-architectures"
+    required = {canonicalize_name(Requirement(text).name) for text in importlib.metadata.requires(name) or []}
+    assert required - set(pins(lock_lines())) == {"timm"}, "then requirements.nodeps.lock tells it wrong"
+    code = "import sys, dynamic_network_architectures.architectures.unet; sys.exit('timm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_ci_calls_exactly_make_test() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from medddpm import switches
 from medddpm.cli import SWITCHES
-from medddpm.switches import BASE, OPT1, OPT2, OPT12, SETTINGS, Switches
+from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 
 EVERY = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
@@ -92,7 +95,7 @@ def test_a_setting_of_flags_alone_needs_no_network(setting: Switches) -> None:
     assert flags() == before
 
 
-@pytest.mark.parametrize("setting", [OPT2, OPT12])
+@pytest.mark.parametrize("setting", [OPT2, OPT12, FAST])
 def test_a_setting_that_moves_weights_asks_whose(setting: Switches) -> None:
     before = flags()
     with pytest.raises(TypeError, match=rf"{setting.name}\.on\(network\)"), setting:
@@ -160,4 +163,52 @@ def test_the_command_knows_every_setting() -> None:
         (True, False),
         (False, True),
         (True, True),
+        (True, True),
     ]
+    assert [s.name for s in SETTINGS.values() if s.fast] == ["FAST"]
+
+
+# The fast path
+
+
+def test_a_fast_setting_accelerates_and_undoes_it() -> None:
+    net = network()
+    for setting, precision in ((FAST, "bf16"), (replace(FAST, precision="tf32"), "tf32")):
+        with setting.on(net):
+            assert net.acceleration.precision == precision
+            assert any("forward" in vars(module) for module in net.modules())
+        assert not any("forward" in vars(module) for module in net.modules())
+        assert not hasattr(net, "acceleration")
+
+
+@pytest.mark.parametrize("inner", [FAST, OPT12], ids=["FAST", "OPT12"])
+def test_settings_may_be_nested_on_one_network_and_on_another(inner: Switches) -> None:
+    """As where a sample is drawn from the average, or from the network itself, while that is being trained."""
+    trained, average, before = network(), network(), flags()
+    strides = [parameter.stride() for parameter in trained.parameters()]
+    with FAST.on(trained):
+        acceleration, places = trained.acceleration, [parameter.data_ptr() for parameter in trained.parameters()]
+        inside = flags()
+        for net in (trained, average):
+            with inner.on(net):
+                assert hasattr(average, "acceleration") == (inner.fast and net is average)
+            assert not hasattr(average, "acceleration")
+        with pytest.raises(RuntimeError, match="in the middle"), inner.on(trained):
+            raise RuntimeError("in the middle")
+        assert flags() == inside
+        assert trained.acceleration is acceleration
+        assert [parameter.data_ptr() for parameter in trained.parameters()] == places  # which a graph has noted down
+    assert not hasattr(trained, "acceleration")
+    assert [parameter.stride() for parameter in trained.parameters()] == strides
+    assert flags() == before
+
+
+def test_what_the_fast_path_falls_back_to_is_said_once(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(switches, "_said", set())
+    for _ in range(2):
+        with FAST.on(network()), FAST.on(network()):
+            pass
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("FAST: its kernels need a GPU")

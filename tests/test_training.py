@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from medddpm import switches
 from medddpm.checkpoints import load_checkpoint, read_checkpoint
 from medddpm.errors import BadInput
 from medddpm.runs import TrainConfig, checkpoints_of
@@ -117,6 +118,26 @@ def test_seeds_differ_and_settings_share_their_start(volumes, tmp_path: Path) ->
     layout = run(volumes, tmp_path / "c", 2, switches="OPT12")
     assert not torch.equal(base, other)
     torch.testing.assert_close(base, layout, rtol=1e-4, atol=1e-5)
+
+
+def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Where its kernels cannot run it computes in float32, and says so in one line; also when it is cut and resumed.
+
+    Samples are drawn from the weights themselves and, behind `ema_start`, from their average, while it is on.
+    """
+    monkeypatch.setattr(switches, "_said", set())
+    changes = {"learning_rate": 1e-3, "ema_start": 3}
+    base = run(volumes, tmp_path / "base", 4, **changes)
+    fast = run(volumes, tmp_path / "fast", 4, switches="FAST", sample_every=2, **changes)
+    torch.testing.assert_close(fast, base, rtol=0, atol=1e-4)
+    run(volumes, tmp_path / "cut", 2, switches="FAST", **changes)
+    assert torch.equal(run(volumes, tmp_path / "cut", 4, switches="FAST", **changes), fast)
+    assert differences(newest(tmp_path / "fast"), newest(tmp_path / "cut")) == []
+    assert newest(tmp_path / "fast")["model"].keys() == newest(tmp_path / "base")["model"].keys()
+    assert len(list((tmp_path / "fast" / "samples").iterdir())) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "FAST" in line]
+    assert len(said) == 1
+    assert "in float32" in said[0]
 
 
 def test_the_run_leaves_a_log_a_sample_and_a_model_that_can_be_loaded(volumes, tmp_path: Path) -> None:

@@ -19,17 +19,23 @@ from medddpm.study.claims import STAND_IN, TOLERANCE, Claim, Finding, claims_of,
 from medddpm.study.claims_causes import Runs, as_text, causes, mean
 from medddpm.study.claims_rules import Run
 from medddpm.study.kernel_records import found, kernels
+from medddpm.study.stated import SETTINGS
 
 SEVERAL = ("H100", "H200", "A100", "V100")
 OF_ANOTHER = {"KN6": "A100", "KN7": "V100"}  # kernels that cuDNN has for one architecture (Sections 4.2 and 6.1)
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[Run]]:
-    """Every kernels table by card and part (as `kernel_records.Record` has them), a `Run` each; empty without any."""
+    """Every kernels table by card and part (as `kernel_records.Record` has them), a `Run` each; empty without any.
+
+    Of the paper's settings alone: what runs under another, as FAST is, neither confirms nor refutes it.
+    """
     parts = sorted({record.part for record in found(root) if record.table == "kernels"})
     runs: dict[tuple[str, str], list[Run]] = {}
     if parts:
-        for key, table in kernels(root, tuple(parts)).groupby(["gpu", "part", "run"], sort=False):
+        tables = kernels(root, tuple(parts))
+        of_paper = tables[tables["config"].isin(SETTINGS)]
+        for key, table in of_paper.groupby(["gpu", "part", "run"], sort=False):
             gpu, part, _ = map(str, key)
             runs.setdefault((gpu, part), []).append(Run(table))
     return runs

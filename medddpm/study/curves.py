@@ -1,4 +1,4 @@
-"""Loss and time of every training step under each setting, from the same seed (the four of the paper's Section 6)."""
+"""Loss and time of every training step under each setting, the paper's (Section 6) and ours, from the same seed."""
 
 from __future__ import annotations
 

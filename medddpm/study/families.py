@@ -41,6 +41,14 @@ FAMILIES = (
     Family("triton upsample", "resampling", r"triton_\w*(?:upsample|unsafe_index)"),
     Family("triton reduction", "reduction", r"triton_(?:red|per)_"),
     Family("triton pointwise", "pointwise", r"triton_"),
+    # This package's own, by the names that `medddpm.fused_norm` and its neighbours give them.
+    Family("fused norm backward", "normalization", r"^_norm_(?:\w*sums|\w*backward)"),
+    Family("fused norm", "normalization", r"^_norm_"),
+    Family("fused weight gradient", "convolution", r"^_edge_correlate"),  # of the first and the last convolution
+    Family("fused convolution", "convolution", r"^_edge_"),
+    Family("fused skip product", "matmul", r"^_add_product"),  # a residual sum that makes its 1×1×1 convolution itself
+    Family("fused add", "pointwise", r"^_add"),
+    Family("fused column sums", "reduction", r"^_column_sums"),  # gradients of biases
     # cuDNN's convolutions on Ampere's and on Hopper's tiles; FP32 ones run on CUDA cores under the same names.
     Family("sm80_xmma_fprop_implicit", "convolution", r"sm8\d_xmma_fprop", "KN1"),
     Family("sm90_xmma_fprop_implicit", "convolution", r"sm(?:9\d|1\d\d)_xmma_fprop", "KN2"),
@@ -55,7 +63,8 @@ FAMILIES = (
     Family("nchwToNhwcKernel", "layout", r"nchwToNhwc|[fF]oldedNhwc"),
     Family("cudnn layout", "layout", r"convertTensor|genericTranspose|transpose_readWrite|region_transform"),
     Family("cudnn helper", "convolution", r"computeOffsets|precompute\w*_ind|(?:scale|set|add)\w*Tensor|reorderFil"),
-    Family("attention", "matmul", r"(?i:flash_|fmha|sdpa|attention)"),
+    # cuDNN's attention is generated at run time; around its backward pass it sums and converts.
+    Family("attention", "matmul", r"(?i:flash_|fmha|sdpa|attention)|cudnn::fusion::(?:compute_dot_do|convert_dq)"),
     # cuDNN's remaining convolutions: CUTLASS's, direct, Winograd, generated at run time; and PyTorch's own.
     Family(
         "other convolution", "convolution",
@@ -71,11 +80,12 @@ FAMILIES = (
     ),
     Family("group norm parameters", "normalization", r"ComputeFusedParams"),
     Family("other norm", "normalization", r"(?i:(?:group|layer|batch|instance|rms)_?norm)|bn_[fb]w"),
-    # The optimizer and the moving average: one launch over many tensors.
+    # One launch over many tensors: parameters copied to another precision; the optimizer and the moving average.
+    Family("multi_tensor copy", "layout", r"multi_tensor_apply.*CopyFunctor"),
     Family("multi_tensor_apply", "update", r"multi_tensor_apply|Fused(?:Adam|Optimizer)"),
     # Matrix products: the time embedding, and 1×1×1 convolutions that are run as such.
     Family("gemm", "matmul", r"(?i:gemm|gemv|nvjet|splitk|cublas)|cutlass|dot_kernel|reduce_1Block"),
-    # Trilinear upsampling and other resampling; backward scatters with atomics.
+    # Trilinear upsampling and other resampling, PyTorch's and this package's.
     Family("upsample backward", "resampling", r"(?i:(?:upsample|interpolate)\w*(?:backward|grad))"),
     Family("upsample", "resampling", r"(?i:upsample|interpolate)"),
     Family("pooling", "resampling", r"(?i:(?:max|avg|average)_?\w*pool|pooling)"),
@@ -98,7 +108,6 @@ FAMILIES = (
     # Not kernels: the driver fills and copies by engines of its own, and only a trace shows it.
     Family("memset and memcpy", "layout", r"(?i:^\W*(?:cuda ?)?mem(?:set|cpy))"),
     Family("nccl", "update", r"(?i:nccl)"),
-    Family("fused pointwise", "pointwise", r"^_*fused_"),  # hand-written Triton, such as this package's own
 )  # fmt: skip
 
 

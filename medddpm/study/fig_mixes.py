@@ -47,6 +47,7 @@ _KINDS = {
     "_5x_cudnn_volta_scudnn": "convolution, forward",
     "xmma_dgrad": "convolution, input gradient",
     "xmma_wgrad": "convolution, weight gradient",
+    "fused weight gradient": "convolution, weight gradient",
 }
 
 

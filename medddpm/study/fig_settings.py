@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from medddpm.study.figures import SETTING_COLOURS, new_figure
 
 VIEWS = ("window", "step")
+OURS = "FAST"  # which the paper does not have: that it states nothing of it goes without saying
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) ->
 def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
     """Grouped bars, a panel a metric: hollow the paper's, filled ours with the extremes of its runs as a line.
 
-    A dash stands where nothing is stated or measured.
+    A dash stands where nothing is stated or measured of a setting that might be.
 
     Args:
         panels: see `panel`.
@@ -87,7 +88,7 @@ def caption(panels: list[Panel]) -> str:
     blank: dict[str, list[str]] = {}
     for shown in panels:
         for group, row in shown.values.iterrows():
-            if missing := [str(name) for name in row.index[row.isna()] if name != "FAST"]:
+            if missing := [str(n) for n in row.index[row.isna()] if n != OURS or group not in shown.of_paper]:
                 blank.setdefault(f"{str(group).replace(chr(10), ' ')}", []).append(
                     f"{shown.title.partition(',')[0]} ({', '.join(missing)})"
                 )
@@ -113,7 +114,8 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
             x = group + (place - (len(settings) - 1) / 2) * width
             value = float(drawn.loc[label, name])
             if np.isnan(value):
-                axis.text(x, ground, "–", ha="center", va="bottom", color=colour, fontsize=6)
+                if name != OURS or label not in shown.of_paper:
+                    axis.text(x, ground, "–", ha="center", va="bottom", color=colour, fontsize=6)
                 continue
             face = "white" if label in shown.of_paper else colour
             axis.bar(x, value - ground, width * 0.86, ground, color=face, edgecolor=colour, linewidth=0.9, zorder=2)

@@ -33,7 +33,7 @@ class Record:
         path: the file.
         table: "kernels" or "launches" (schema `TRACE`).
         gpu: its machine's folder.
-        config: BASE, OPT1, OPT2, OPT12 …
+        config: BASE, OPT1, OPT2, OPT12, FAST …
         part: "window", "step", "window-300" …
         run: of that machine, from 1.
     """
@@ -50,11 +50,10 @@ def found(root: Path) -> list[Record]:
     """Every such record of the repository at `root`: by machine (in the records' order), run, setting and part."""
     machines = gpu_folders(root)
     listed = [record for folder in machines for record in _records_of(folder)]
-    settings = {name: place for place, name in enumerate(SETTINGS)}
     places = {folder.name: place for place, folder in enumerate(machines)}
 
     def order(r: Record) -> tuple[object, ...]:
-        return places[r.gpu], r.run, settings.get(r.config, len(settings)), r.config, r.part != "window", r.part
+        return places[r.gpu], r.run, *_place(r.config), r.part != "window", r.part
 
     return sorted(listed, key=order)
 
@@ -100,9 +99,9 @@ def kernels(root: Path, parts: tuple[str, ...] = PARTS) -> pd.DataFrame:
 
 
 def launches(root: Path, gpu: str) -> dict[str, pd.DataFrame]:
-    """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting."""
-    ordered = [r for r in found(root) if r.table == "launches" and r.gpu == gpu]
-    return {record.config: read(record.path, TRACE) for record in ordered}
+    """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order."""
+    newest = {r.config: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
+    return {name: read(newest[name], TRACE) for name in sorted(newest, key=_place)}
 
 
 def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
@@ -131,6 +130,11 @@ def spread(by_run: pd.DataFrame) -> pd.DataFrame:
     groups = by_run.groupby(level=names, sort=False)
     apart = (groups.max() - groups.min()) / groups.mean().abs()
     return apart.where(groups.count() > 1)
+
+
+def _place(setting: str) -> tuple[int, str]:
+    """Of a setting among all: those of `SETTINGS` in their order, then others by name."""
+    return (SETTINGS.index(setting) if setting in SETTINGS else len(SETTINGS)), setting
 
 
 def _records_of(folder: Path) -> Iterator[Record]:

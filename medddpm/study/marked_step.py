@@ -102,7 +102,10 @@ def nvtx_range(name: str) -> Iterator[None]:
 
 
 def build(setting: Switches, size: int, channels: int, accumulation: int, device: torch.device) -> Trainer:
-    """A trainer of the published network on one phantom, ready in memory, without a kernel launched."""
+    """A trainer of the published network on one phantom, ready in memory, without a kernel launched.
+
+    It makes no CUDA graph under any setting: a profiler is to see every launch, and the phase it belongs to.
+    """
     config = TrainConfig(
         switches=setting.name,
         image_size=size,
@@ -112,7 +115,7 @@ def build(setting: Switches, size: int, channels: int, accumulation: int, device
     )
     volumes = Phantom(1, (size, size, size))
     volumes[0]  # now in the data set's memory
-    return Trainer(config, volumes, device)
+    return Trainer(config, volumes, device, graph=False)
 
 
 def lay_out_on_host(network: nn.Module, setting: Switches) -> None:

@@ -74,7 +74,7 @@ class Measurement:
     """One table to bring home: a run of ncu, or of the plain trace that weights the step view.
 
     Args:
-        setting: BASE, OPT1, OPT2 or OPT12.
+        setting: BASE, OPT1, OPT2, OPT12 or FAST.
         view: "window" or "step".
         number: of the run, from 1.
         kind: "raw" (the metrics), "details" (ncu's rules, with their estimated speedups) or "trace" (every launch in

@@ -88,7 +88,7 @@ CLAIMS = Schema(
 )
 TRAINING = Schema(
     {
-        "setting": Column("str", "the switches it was trained under: BASE, OPT1, OPT2 or OPT12"),
+        "setting": Column("str", "the setting it was trained under: BASE, OPT1, OPT2, OPT12 or FAST"),
         "step": Column("int64", "optimizer steps done, from 1"),
         "loss": Column("float64", "mean absolute error of the predicted noise over the step's batch"),
         "step_ms": Column("float64", "wall time of the step", unit="ms"),
@@ -133,6 +133,55 @@ GENERATIVE = Schema(
         "configuration": Column("str", "where the network's configuration is published"),
     }
 )
+BENCH = Schema(
+    {
+        "network": Column("str", "whose row it is, as `medddpm.study.bench_networks` names it"),
+        "setting": Column("str", "how it runs, as `medddpm.study.bench_rungs` names it"),
+        "measure": Column(
+            "str",
+            "a training step (forward, loss, backward, Adam), a forward pass without gradients, or a whole volume",
+            allowed=("step", "forward", "sample"),
+        ),
+        "sampler": Column("str", "of a sample: ddpm, ddim or dpm++", nullable=True),
+        "steps": Column("int64", "network evaluations of a sample; otherwise 1"),
+        "batch": Column("int64", "volumes at once"),
+        "size": Column("str", "D×H×W of a volume, as 128x128x128"),
+        "median_ms": Column("float64", "time", unit="ms"),
+        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+        "samples": Column("int64", "how often it was timed"),
+        "peak_gib": Column(
+            "float64",
+            "the most that tensors held at once (torch.cuda.max_memory_allocated), a graph's capture included",
+            unit="GiB",
+            nullable=True,
+        ),
+        "tflops": Column(
+            "float64", "FLOPs of the network as it is written, by the median", unit="TFLOP/s", nullable=True
+        ),
+        "gbps": Column("float64", "bytes read from and written to DRAM, by the median", unit="GB/s", nullable=True),
+        "rel_error_output": Column(
+            "float64", "norm of the output's difference from BASE's, by the norm of BASE's", nullable=True
+        ),
+        "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
+    }
+)
+CEILINGS = Schema(
+    {
+        "ceiling": Column(
+            "str",
+            "a copy, bytes read and written counted; or a product of random square matrices",
+            allowed=("copy", "fp32", "tf32", "bf16"),
+        ),
+        "value": Column("float64", "the rate at the median"),
+        "unit": Column("str", "of the value", allowed=("GB/s", "TFLOP/s")),
+        "median_ms": Column("float64", "time", unit="ms"),
+        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+        "samples": Column("int64", "how often it was timed"),
+        "size": Column("int64", "bytes that are copied, or rows of a matrix"),
+    }
+)
 
 
 def _counter(meaning: str, unit: str = "") -> Column:
@@ -144,7 +193,7 @@ _CLASSES = ("floating-point", "integer", "load/store", "movement", "predicate", 
             "conversion", "miscellaneous")  # fmt: skip
 KERNELS = Schema(
     {
-        "config": Column("str", "the switches it ran under: BASE, OPT1, OPT2, OPT12"),
+        "config": Column("str", "the setting it ran under: BASE, OPT1, OPT2, OPT12 or FAST"),
         "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=("window", "step")),
         "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step"),
         "kernel": Column("str", "name"),

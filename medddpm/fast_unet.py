@@ -1,0 +1,229 @@
+"""The fast path's rules for our own network (`unet`): what stands in for the forward of each of its blocks.
+
+Volumes are channels-last throughout. Convolutions run without their bias: it goes, with the timestep, into the shift of
+the norm that follows, or into the residual sum. The decoder never concatenates: its blocks take the two tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm import fused
+from medddpm.fast_forward import Forward, Rule, Weight
+from medddpm.unet import GROUPS, ResBlock, timestep_embedding
+
+
+class Carried(NamedTuple):
+    """A volume on its way through the network, and what its next reader is to add to it.
+
+    Args:
+        x: (N, C, D, H, W).
+        owed: (C,), what is still to be added to every voxel.
+    """
+
+    x: Tensor
+    owed: Tensor | None = None
+
+
+class ResBlockForward(Forward):
+    """norm and SiLU at once, the timestep in the second norm, the skip's 1³ convolution within the sum."""
+
+    what = "residual block"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.carries = "residual" in features
+        self.first, self.second = Weight(self.module.in_layers[2]), Weight(self.module.out_layers[3])
+        self.skip = Weight(self.module.skip_connection)
+        layers = (*self.module.in_layers, *self.module.out_layers, self.module.skip_connection)
+        self.handled = (self.module.in_layers, self.module.out_layers, *layers)
+
+    def compute(self, x: Tensor, emb: Tensor) -> Tensor:
+        """x: (N, C, D, H, W); emb: (N, E)."""
+        shift = self.module.emb_layers(emb) + self.module.in_layers[2].bias
+        return self.carry(Carried(x), shift).x if self.carries else self._plain(x, shift)
+
+    def carry(self, volume: Carried, shift: Tensor, other: Carried | None = None) -> Carried:
+        """The block, its input the channels of `volume` and behind them those of `other`.
+
+        Args:
+            volume, other: nothing may be owed where there is no `other`.
+            shift: (N, C), the timestep's and the first convolution's bias.
+        """
+        block, x = self.module, volume.x
+        before, after = block.in_layers, block.out_layers
+        beside = None if other is None else other.x
+        owed = None
+        if volume.owed is not None and beside is not None:
+            owed = functional.pad(volume.owed, (0, beside.shape[1]))
+        h, x, beside = fused.kept_group_norm(x, GROUPS, before[0].weight, before[0].bias, other=beside, shift=owed)
+        h = fused.conv3d(h, self.first.of(h), None, 1, 1)
+        h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
+        h = fused.conv3d(h, self.second.of(h), None, 1, 1)
+        if self.skip.parameter is None:
+            y = fused.add(h, x, bias=after[3].bias)
+        else:
+            weight = self.skip.of(x).flatten(1)
+            bias = after[3].bias + block.skip_connection.bias
+            if volume.owed is not None:
+                bias = bias + functional.linear(volume.owed.to(weight.dtype), weight[:, : x.shape[1]])
+            y = fused.add(h, x, beside, weight=weight, bias=bias)
+        return Carried(y)
+
+    def _plain(self, x: Tensor, shift: Tensor) -> Tensor:
+        block = self.module
+        before, after = block.in_layers, block.out_layers
+        h = fused.group_norm(x, GROUPS, before[0].weight, before[0].bias)
+        h = functional.conv3d(h, self.first.of(h), padding=1)
+        h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
+        h = functional.conv3d(h, self.second.of(h), after[3].bias.to(h.dtype), padding=1)
+        if self.skip.parameter is not None:
+            x = functional.conv3d(x, self.skip.of(x), block.skip_connection.bias.to(x.dtype))
+        return x + h
+
+
+class AttentionForward(Forward):
+    """Voxels as rows, which channels-last memory has them as, and scaled-dot-product attention over them."""
+
+    what = "attention"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.flash = "attention" in features
+        self.qkv, self.out = Weight(self.module.qkv), Weight(self.module.proj_out)
+        self.handled = (self.module.norm, self.module.qkv, self.module.proj_out)
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns the same shape."""
+        block = self.module
+        h, x, _ = fused.kept_group_norm(x, GROUPS, block.norm.weight, block.norm.bias, activation="none")
+        n, c = x.shape[:2]
+        rows = h.permute(0, 2, 3, 4, 1).reshape(n, 1, -1, c)  # one head
+        qkv = functional.linear(rows, self.qkv.of(rows).flatten(1), block.qkv.bias.to(rows.dtype))
+        q, k, v = qkv.chunk(3, dim=-1)
+        if self.flash:
+            h = functional.scaled_dot_product_attention(q, k, v)
+        else:
+            scale = c**-0.25
+            weight = torch.softmax(((q * scale) @ (k * scale).mT).float(), dim=-1)
+            h = weight.to(v.dtype) @ v
+        h = functional.linear(h, self.out.of(h).flatten(1))
+        h = h.reshape(n, *x.shape[2:], c).permute(0, 4, 1, 2, 3)
+        return fused.add(h, x, bias=block.proj_out.bias)
+
+
+class UpsampleForward(Forward):
+    """The trilinear kernels, with their gathered backward."""
+
+    what = "upsampling"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.conv = Weight(self.module.conv)
+        self.handled = (self.module.conv,)
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
+        return fused.conv3d(fused.upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1)
+
+    def carry(self, volume: Carried) -> Carried:
+        """The same, the convolution's bias still owed; nothing may be owed before."""
+        return Carried(
+            fused.conv3d(fused.upsample(volume.x), self.conv.of(volume.x), None, 1, 1), self.module.conv.bias
+        )
+
+
+class UNetForward(Forward):
+    """The network: its first and last convolution, every timestep's projection at once, and the decoder's pairs.
+
+    A block without a stand-in of its own gets the plain tensor.
+    """
+
+    what = "3-D U-Net"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        net = self.module
+        self.carries, self.edges = "residual" in features, "edges" in features
+        self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
+        self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
+        self.projections = tuple(Weight(block.emb_layers[1]) for block in self.blocks)
+        self.handled = (net.input_blocks[0][0], net.out, *net.out)
+
+    def compute(self, x: Tensor, t: Tensor) -> Tensor:
+        """As `UNet3D.forward`."""
+        net = self.module
+        if not net.takes(x):
+            return self.original(x, t)  # which says why not
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        emb = net.time_embed(timestep_embedding(t, net.model_channels).to(x.dtype))
+        shifts = self._shifts(emb) if self.carries else {}
+
+        x = x.to(dtype)
+        convolve = fused.conv3d if self.edges else functional.conv3d
+        volume = Carried(convolve(x, self.first.of(x), net.input_blocks[0][0].bias.to(dtype), 1, 1))
+        skips = [volume]
+        for stage in net.input_blocks[1:]:
+            volume = self._through(stage, volume, emb, shifts)
+            skips.append(volume)
+        volume = self._through(net.middle_block, volume, emb, shifts)
+        for stage, following in zip(net.output_blocks, [*net.output_blocks[1:], None], strict=True):
+            volume = self._through(stage, volume, emb, shifts, skips.pop(), following)
+        norm, head = net.out[0], net.out[2]
+        x = fused.group_norm(volume.x, GROUPS, norm.weight, norm.bias)
+        return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
+
+    def _shifts(self, emb: Tensor) -> dict[nn.Module, Tensor]:
+        """What each block adds to every voxel before its second norm: one product for the timesteps of all."""
+        h = functional.silu(emb)
+        weight = torch.cat([w.of(h) for w in self.projections])
+        biases = [block.emb_layers[1].bias for block in self.blocks]
+        bias = torch.cat(biases) + torch.cat([block.in_layers[2].bias for block in self.blocks])
+        together = functional.linear(h, weight) + bias
+        return dict(zip(self.blocks, together.split([len(b) for b in biases], dim=1), strict=True))
+
+    def _through(
+        self,
+        stage: Any,
+        volume: Carried,
+        emb: Tensor,
+        shifts: dict[nn.Module, Tensor],
+        skip: Carried | None = None,
+        following: Any = None,
+    ) -> Carried:
+        """One stage; in the decoder with its skip, and with the stage that follows, which may take what is owed."""
+        for layer in stage:
+            stand_in = layer.__dict__.get("forward")
+            if isinstance(stand_in, ResBlockForward) and self.carries:
+                volume = stand_in.carry(volume, shifts[layer], skip)
+                skip = None
+            elif isinstance(stand_in, UpsampleForward) and self._takes_owed(following):
+                volume = stand_in.carry(volume)
+            else:
+                x = volume.x if skip is None else torch.cat([volume.x, skip.x], dim=1)
+                skip = None
+                volume = Carried(layer(x, emb) if isinstance(layer, ResBlock) else layer(x))
+        return volume
+
+    def _takes_owed(self, stage: Any) -> bool:
+        return self.carries and stage is not None and isinstance(stage[0].__dict__.get("forward"), ResBlockForward)
+
+
+def _where(feature: str, rule: type[ResBlockForward | AttentionForward | UpsampleForward | UNetForward]) -> Rule:
+    def asked(module: nn.Module, features: frozenset[str]) -> Forward | None:
+        return rule(module, features) if feature in features else None
+
+    return asked
+
+
+RULES: dict[str, Rule] = {
+    "medddpm.unet.UNet3D": _where("norm", UNetForward),
+    "medddpm.unet.ResBlock": _where("norm", ResBlockForward),
+    "medddpm.unet.AttentionBlock": _where("norm", AttentionForward),
+    "medddpm.unet.Upsample": _where("upsample", UpsampleForward),
+}

@@ -1,0 +1,134 @@
+"""Work captured once as a CUDA graph and launched as one (PyTorch's notes on CUDA semantics, whole-network capture)."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Outputs = TypeVar("Outputs")
+
+
+class GraphedCall(Generic[Outputs]):
+    """`function(*example_inputs)` as one graph: it is run a few times, captured, and from then on replayed.
+
+    The function must do the same work on the same addresses each time: it may not read a value back, make tensors on
+    the host, nor choose by a tensor's content. It runs `warmup` times before the capture, effects and all, and does not
+    run again: whoever calls it keeps alive what it reads beside its inputs (weights, tables).
+
+    Args:
+        function: of tensors; its outputs may be tensors in any nesting.
+        example_inputs: on one CUDA device, in the shape, dtype and layout of all inputs to come.
+        generators: of that device, those the function draws from. Their seed and offset count at each replay, so one
+            seeded before a call draws in the graph what it would draw outside.
+        warmup: runs before the capture, for libraries to choose and load their kernels.
+
+    Attributes:
+        inputs: the tensors the graph reads.
+
+    Raises:
+        RuntimeError: where an input is not on a CUDA device, or the function cannot be captured.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Outputs],
+        *example_inputs: Tensor,
+        generators: Sequence[torch.Generator] = (),
+        warmup: int = 3,
+    ) -> None:
+        devices = {tensor.device for tensor in example_inputs}
+        if len(devices) != 1 or next(iter(devices)).type != "cuda":
+            places = ", ".join(sorted(map(str, devices))) or "nowhere"
+            raise RuntimeError(f"a CUDA graph takes tensors of one CUDA device, and these are on {places}")
+        (device,) = devices
+        self.inputs = tuple(tensor.detach().clone() for tensor in example_inputs)
+        with torch.cuda.device(device):
+            # One stream for both: the workspaces and autograd's streams of the warm-up then serve the capture.
+            stream = torch.cuda.Stream(device)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(warmup):
+                    function(*self.inputs)
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            for generator in generators:
+                self._graph.register_generator_state(generator)
+            # thread_local: a data loader's thread may pin memory meanwhile.
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                self._outputs = function(*self.inputs)
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        """Copies the inputs to where the graph reads them and replays it, without waiting for the device.
+
+        Args:
+            inputs: of the examples' shapes; on any device. Pinned host memory is copied while the host goes on.
+
+        Returns:
+            the captured outputs: the same tensors at each call, overwritten by the next one.
+
+        Raises:
+            ValueError: on another number or shape of inputs.
+        """
+        if [tensor.shape for tensor in inputs] != [tensor.shape for tensor in self.inputs]:
+            given, known = ([tuple(tensor.shape) for tensor in tensors] for tensors in (inputs, self.inputs))
+            raise ValueError(f"the graph was captured for inputs of shape {known}, not {given}")
+        for static, tensor in zip(self.inputs, inputs, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        self._graph.replay()
+        return self._outputs
+
+
+def wanted(network: nn.Module) -> bool:
+    """Whether work on `network` is to be captured: it was accelerated, is on a GPU, and graphs are not `off`."""
+    first = next(network.parameters(), None)
+    return _allowed and getattr(network, "acceleration", None) is not None and first is not None and first.is_cuda
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Inside, nothing new is captured or replayed: every kernel is launched by itself, for measuring and profiling."""
+    global _allowed
+    before, _allowed = _allowed, False
+    try:
+        yield
+    finally:
+        _allowed = before
+
+
+def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
+    """The graph that `capture` made for this key, captured again only where it no longer fits.
+
+    One graph is kept for each acceleration of a network, and let go with it. It fits as long as the tensors of `owner`
+    lie where they lay and the flags of precision are as they were.
+
+    Args:
+        owner: holds all tensors that the captured function reads beside its inputs.
+        network: the accelerated one.
+        key: what else the graph depends on, such as the inputs' shapes.
+        capture: makes the graph.
+    """
+    acceleration = network.acceleration
+    places = tuple(tensor.data_ptr() for tensor in (*owner.parameters(), *owner.buffers()))
+    backends = torch.backends
+    flags = backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+    number, key = id(acceleration), (key, places, flags, network.training)
+    known = _kept.get(number)
+    if known is None or known[1] != key:
+        _kept.pop(number, None)  # its memory is free for the new one
+        of = weakref.ref(acceleration, lambda _, kept=_kept: kept.pop(number, None))  # type: ignore[misc]
+        known = _kept[number] = (of, key, capture())
+    return known[2]
+
+
+def forget(network: nn.Module) -> None:
+    """Frees the graph `kept` of a network, and the memory it computes in."""
+    _kept.pop(id(getattr(network, "acceleration", None)), None)
+
+
+_allowed = True
+_kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}
