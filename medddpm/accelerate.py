@@ -106,7 +106,9 @@ class Root(Forward):
         args = _mapped(args, _laid_out)
         kwargs = _mapped(kwargs, _laid_out)
         # What hangs on the network's own call has been called already, by that.
-        forward = self.original if self.inner is None or held_back(self.module) else self.inner.compute
+        inner = self.inner
+        held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
+        forward = self.original if inner is None or held else inner.compute
         with self.arithmetic(first):
             out = forward(*args, **kwargs)
         if first is None:
@@ -218,7 +220,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Non
         if rule is None or module in handled or not free:
             continue
         stand_in = rule(module, frozenset(features))
-        if stand_in is not None:
+        if stand_in is not None and not any(hooked(inner) for inner in stand_in.handled):
             stand_ins[module] = stand_in
             handled.update(stand_in.handled)
 

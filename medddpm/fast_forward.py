@@ -40,9 +40,14 @@ class Forward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module calls in place of its forward."""
-        if hooked(self.module):  # perhaps by what changes its weights
+        if not self.free:
             return self.original(*args, **kwargs)
         return self.compute(*args, **kwargs)
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing hangs on the module or on those handled: it would want to be called, or change weights."""
+        return not hooked(self.module) and not any(hooked(module) for module in self.handled)
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """What the module's forward computes, faster."""
@@ -58,8 +63,10 @@ Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether something is to be called when this module is: its forward must then run as a whole."""
-    return any(getattr(module, name, None) for name in HOOKS) or torch.nn.modules.module._has_any_global_hook()
+    """Whether its forward must run as a whole: something is to be called with it, or its parameters are computed."""
+    if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
+        return True
+    return torch.nn.modules.module._has_any_global_hook()
 
 
 class Weight:

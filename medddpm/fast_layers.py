@@ -32,11 +32,11 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def stand_in(module: object, kind: type[F]) -> F | None:
-    """What stands in for the module's forward, where it is of this kind and nothing hangs on the module's call."""
+    """What stands in for the module's forward, where it is of this kind and `free`."""
     if not isinstance(module, nn.Module):
         return None
     forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, kind) and not hooked(module) else None
+    return forward if isinstance(forward, kind) and forward.free else None
 
 
 def idle(module: nn.Module) -> bool:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm import fused
-from medddpm.fast_forward import Forward, Rule, Weight
-from medddpm.unet import GROUPS, ResBlock, timestep_embedding
+from medddpm.fast_forward import Forward, Rule, Weight, hooked
+from medddpm.fast_layers import Convolution, stand_in
+from medddpm.unet import GROUPS, Downsample, ResBlock, timestep_embedding
 
 
 class Carried(NamedTuple):
@@ -28,6 +29,18 @@ class Carried(NamedTuple):
     x: Tensor
     owed: Tensor | None = None
 
+    def whole(self) -> Tensor:
+        """The volume with nothing owed to it any more."""
+        return self.x if self.owed is None else self.x + self.owed.to(self.x.dtype)[:, None, None, None]
+
+
+def _owed(volume: Carried, other: Carried | None) -> Tensor | None:
+    """What is owed to the channels of both together."""
+    both = [volume] if other is None else [volume, other]
+    if all(each.owed is None for each in both):
+        return None
+    return torch.cat([each.x.new_zeros(each.x.shape[1]) if each.owed is None else each.owed for each in both])
+
 
 class ResBlockForward(Forward):
     """norm and SiLU at once, the timestep in the second norm, the skip's 1³ convolution within the sum."""
@@ -38,39 +51,39 @@ class ResBlockForward(Forward):
         super().__init__(module)
         self.carries = "residual" in features
         self.first, self.second = Weight(self.module.in_layers[2]), Weight(self.module.out_layers[3])
-        self.skip = Weight(self.module.skip_connection)
+        self.skip, self.projection = Weight(self.module.skip_connection), Weight(self.module.emb_layers[1])
         layers = (*self.module.in_layers, *self.module.out_layers, self.module.skip_connection)
-        self.handled = (self.module.in_layers, self.module.out_layers, *layers)
+        self.handled = (self.module.in_layers, self.module.out_layers, *layers, *self.module.emb_layers.modules())
 
     def compute(self, x: Tensor, emb: Tensor) -> Tensor:
         """x: (N, C, D, H, W); emb: (N, E)."""
-        shift = self.module.emb_layers(emb) + self.module.in_layers[2].bias
+        linear = self.module.emb_layers[1]
+        h = functional.silu(emb)
+        shift = functional.linear(h, self.projection.of(h)) + (linear.bias + self.module.in_layers[2].bias)
         return self.carry(Carried(x), shift).x if self.carries else self._plain(x, shift)
 
     def carry(self, volume: Carried, shift: Tensor, other: Carried | None = None) -> Carried:
         """The block, its input the channels of `volume` and behind them those of `other`.
 
         Args:
-            volume, other: nothing may be owed where there is no `other`.
+            volume, other: what is owed to them goes into the first norm's shift and into the sum.
             shift: (N, C), the timestep's and the first convolution's bias.
         """
         block, x = self.module, volume.x
         before, after = block.in_layers, block.out_layers
         beside = None if other is None else other.x
-        owed = None
-        if volume.owed is not None and beside is not None:
-            owed = functional.pad(volume.owed, (0, beside.shape[1]))
+        owed = _owed(volume, other)
         h, x, beside = fused.kept_group_norm(x, GROUPS, before[0].weight, before[0].bias, other=beside, shift=owed)
         h = fused.conv3d(h, self.first.of(h), None, 1, 1)
         h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
         h = fused.conv3d(h, self.second.of(h), None, 1, 1)
         if self.skip.parameter is None:
-            y = fused.add(h, x, bias=after[3].bias)
+            y = fused.add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
         else:
             weight = self.skip.of(x).flatten(1)
             bias = after[3].bias + block.skip_connection.bias
-            if volume.owed is not None:
-                bias = bias + functional.linear(volume.owed.to(weight.dtype), weight[:, : x.shape[1]])
+            if owed is not None:
+                bias = bias + functional.linear(owed.to(weight.dtype), weight)
             y = fused.add(h, x, beside, weight=weight, bias=bias)
         return Carried(y)
 
@@ -130,11 +143,9 @@ class UpsampleForward(Forward):
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
         return fused.conv3d(fused.upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1)
 
-    def carry(self, volume: Carried) -> Carried:
-        """The same, the convolution's bias still owed; nothing may be owed before."""
-        return Carried(
-            fused.conv3d(fused.upsample(volume.x), self.conv.of(volume.x), None, 1, 1), self.module.conv.bias
-        )
+    def carry(self, x: Tensor) -> Carried:
+        """The same, the convolution's bias still owed."""
+        return Carried(fused.conv3d(fused.upsample(x), self.conv.of(x), None, 1, 1), self.module.conv.bias)
 
 
 class UNetForward(Forward):
@@ -151,7 +162,6 @@ class UNetForward(Forward):
         self.carries, self.edges = "residual" in features, "edges" in features
         self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
         self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
-        self.projections = tuple(Weight(block.emb_layers[1]) for block in self.blocks)
         self.handled = (net.input_blocks[0][0], net.out, *net.out)
 
     def compute(self, x: Tensor, t: Tensor) -> Tensor:
@@ -162,7 +172,8 @@ class UNetForward(Forward):
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         emb = net.time_embed(timestep_embedding(t, net.model_channels).to(x.dtype))
-        shifts = self._shifts(emb) if self.carries else {}
+        carried = self.carries and any(stand_in(block, ResBlockForward) for block in self.blocks)
+        shifts = self._shifts(emb, dtype) if carried else {}
 
         x = x.to(dtype)
         convolve = fused.conv3d if self.edges else functional.conv3d
@@ -172,46 +183,42 @@ class UNetForward(Forward):
             volume = self._through(stage, volume, emb, shifts)
             skips.append(volume)
         volume = self._through(net.middle_block, volume, emb, shifts)
-        for stage, following in zip(net.output_blocks, [*net.output_blocks[1:], None], strict=True):
-            volume = self._through(stage, volume, emb, shifts, skips.pop(), following)
+        for stage in net.output_blocks:
+            volume = self._through(stage, volume, emb, shifts, skips.pop())
         norm, head = net.out[0], net.out[2]
-        x = fused.group_norm(volume.x, GROUPS, norm.weight, norm.bias)
+        x = fused.group_norm(volume.x, GROUPS, norm.weight, norm.bias, shift=volume.owed)
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
 
-    def _shifts(self, emb: Tensor) -> dict[nn.Module, Tensor]:
+    def _shifts(self, emb: Tensor, dtype: torch.dtype) -> dict[nn.Module, Tensor]:
         """What each block adds to every voxel before its second norm: one product for the timesteps of all."""
-        h = functional.silu(emb)
-        weight = torch.cat([w.of(h) for w in self.projections])
-        biases = [block.emb_layers[1].bias for block in self.blocks]
-        bias = torch.cat(biases) + torch.cat([block.in_layers[2].bias for block in self.blocks])
+        blocks = {block: forward for block in self.blocks if (forward := stand_in(block, ResBlockForward)) is not None}
+        h = functional.silu(emb.to(dtype))
+        weight = torch.cat([forward.projection.of(h) for forward in blocks.values()])
+        biases = [block.emb_layers[1].bias for block in blocks]
+        bias = torch.cat(biases) + torch.cat([block.in_layers[2].bias for block in blocks])
         together = functional.linear(h, weight) + bias
-        return dict(zip(self.blocks, together.split([len(b) for b in biases], dim=1), strict=True))
+        return dict(zip(blocks, together.split([len(b) for b in biases], dim=1), strict=True))
 
     def _through(
-        self,
-        stage: Any,
-        volume: Carried,
-        emb: Tensor,
-        shifts: dict[nn.Module, Tensor],
-        skip: Carried | None = None,
-        following: Any = None,
+        self, stage: Any, volume: Carried, emb: Tensor, shifts: dict[nn.Module, Tensor], skip: Carried | None = None
     ) -> Carried:
-        """One stage; in the decoder with its skip, and with the stage that follows, which may take what is owed."""
+        """One stage; in the decoder with its skip."""
         for layer in stage:
-            stand_in = layer.__dict__.get("forward")
-            if isinstance(stand_in, ResBlockForward) and self.carries:
-                volume = stand_in.carry(volume, shifts[layer], skip)
+            block, up = stand_in(layer, ResBlockForward), stand_in(layer, UpsampleForward)
+            if block is not None and self.carries:
+                volume = block.carry(volume, shifts[layer], skip)
                 skip = None
-            elif isinstance(stand_in, UpsampleForward) and self._takes_owed(following):
-                volume = stand_in.carry(volume)
+                continue
+            x = volume.whole() if skip is None else torch.cat([volume.whole(), skip.whole()], dim=1)
+            skip = None
+            down = stand_in(layer.op, Convolution) if type(layer) is Downsample and not hooked(layer) else None
+            if up is not None and self.carries:
+                volume = up.carry(x)
+            elif down is not None and self.carries:
+                volume = Carried(down.product(x), layer.op.bias)
             else:
-                x = volume.x if skip is None else torch.cat([volume.x, skip.x], dim=1)
-                skip = None
                 volume = Carried(layer(x, emb) if isinstance(layer, ResBlock) else layer(x))
         return volume
-
-    def _takes_owed(self, stage: Any) -> bool:
-        return self.carries and stage is not None and isinstance(stage[0].__dict__.get("forward"), ResBlockForward)
 
 
 def _where(feature: str, rule: type[ResBlockForward | AttentionForward | UpsampleForward | UNetForward]) -> Rule:

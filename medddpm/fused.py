@@ -143,7 +143,14 @@ def _norm(
             f"activation is {activation!r}: it must be one of {', '.join(ACTIVATIONS)}, and prelu comes with slopes"
         )
     volumes = [a for a in (x, other, residual) if a is not None]
-    if takes(*volumes) and len({(a.shape[0], *a.shape[2:]) for a in volumes}) == 1:
+    # The kernels know no broadcasting: whatever is not of its plain shape is the definition's to take or refuse.
+    plain = (
+        _alike(*volumes)
+        and (residual is None or residual.shape[1] == channels)
+        and all(a is None or a.shape == (channels,) for a in (weight, bias))
+        and (shift is None or shift.shape in ((channels,), (x.shape[0], channels)))
+    )
+    if plain and takes(*volumes):
         if slopes is not None:
             slopes = slopes.expand(channels)
         weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
@@ -156,6 +163,11 @@ def _norm(
         activation=activation, slope=slope,
     )  # fmt: skip
     return (y, x) if other is None else (y, x, other)
+
+
+def _alike(*volumes: Tensor) -> bool:
+    """Whether these are as many samples of the same sides."""
+    return len({(a.shape[0], *a.shape[2:]) for a in volumes}) == 1
 
 
 def group_norm_definition(
@@ -235,7 +247,8 @@ def add(
 ) -> Tensor:
     """A residual block's sum: `h + bias + x`, or `h + bias + weight · [x, other]`, the skip a convolution of 1³.
 
-    The kernels read every volume once and write once: 3 times a tensor's bytes for the plain sum.
+    The kernels read every volume once and write once: 3 times a tensor's bytes for the plain sum. Float32 products
+    round to TF32 there.
 
     Args:
         h: (N, C, D, H, W).
@@ -248,7 +261,13 @@ def add(
         (N, C, D, H, W), of h's dtype.
     """
     volumes = (h, x) if other is None else (h, x, other)
-    if takes(*volumes) and (weight is None or min(a.shape[1] for a in volumes) >= 16):
+    c, inside = h.shape[1], sum(a.shape[1] for a in volumes[1:])
+    if weight is None:
+        plain = x.shape == h.shape and other is None
+    else:  # 16 is the least the matrix units take
+        plain = weight.shape == (c, inside) and weight.dtype == h.dtype and min(a.shape[1] for a in volumes) >= 16
+    if plain and _alike(*volumes) and (bias is None or bias.shape == (c,)) and takes(*volumes):
+        bias = None if bias is None else bias.contiguous()
         return fused_add.Add.apply(h, x, other, weight, bias)  # type: ignore[no-untyped-call]
     return add_definition(h, x, other, weight=weight, bias=bias)
 
@@ -279,27 +298,29 @@ def conv3d(
     """`torch.nn.functional.conv3d`, but where cuDNN wastes the matrix units: few channels, and a product of 1³.
 
     3³ at stride 1 and padding 1 with up to 8 channels on one side and 16 or more on the other has kernels of its own
-    (`fused_edges`), 1³ at stride 1 is a matrix product. Everything else is PyTorch's.
+    (`fused_edges`; float32 products round to TF32 there), 1³ at stride 1 is a matrix product. Everything else is
+    PyTorch's.
 
     Args:
-        x: (N, C_in, D, H, W).
-        weight: (C_out, C_in, *kernel), of x's dtype; x may be wider, it is then taken in the weight's.
+        x: (N, C_in, D, H, W), of the weight's dtype, or wider than BF16 or FP16: then it is taken in the weight's.
+        weight: (C_out, C_in, *kernel).
         bias: (C_out,), any float dtype.
         stride, padding: as PyTorch's; no dilation, no groups.
 
     Returns:
-        (N, C_out, …), of x's dtype.
+        (N, C_out, …), of the weight's dtype.
     """
+    if weight.dtype in (torch.bfloat16, torch.float16):
+        x = x.to(weight.dtype)
     out, inside, *kernel = weight.shape
     plain = stride in (1, (1, 1, 1)) and x.shape[1] == inside
     if plain and kernel == [1, 1, 1] and padding in (0, (0, 0, 0)) and takes(x):
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if weight.dtype in (torch.bfloat16, torch.float16):
-        x = x.to(weight.dtype)
     if plain and kernel == [3, 3, 3] and padding in (1, (1, 1, 1)) and x.dtype == weight.dtype:
         few = fused_edges.MOST if TRITON else 0
+        bias = None if bias is None else bias.contiguous()
         if inside <= few and out >= 16 and _is_volume(x):
             return fused_edges.FewIn.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         if out <= few and inside >= 16 and takes(x):

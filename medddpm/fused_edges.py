@@ -240,5 +240,5 @@ class FewOut(torch.autograd.Function):
             sums = correlate(few, x)[0].reshape(3, 3, 3, f, wide)
             dw = sums.flip(0, 1, 2).permute(3, 4, 0, 1, 2).to(weight.dtype)
         if ctx.bias is not None:
-            db = grads[0].sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+            db = channels_last(grads[0]).sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
         return dx, dw, db

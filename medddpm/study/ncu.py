@@ -20,16 +20,13 @@ from numpy.typing import NDArray
 from medddpm.errors import BadInput
 from medddpm.study.families import OTHER, family_of
 from medddpm.study.instructions import CLASSES, class_column, class_counts
-from medddpm.study.kernel_names import dimensions, function_name, launch_keys, same_name
+from medddpm.study.kernel_names import dimensions, same_name
 from medddpm.study.metrics import INSTRUCTIONS, METRICS
 from medddpm.study.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
-from medddpm.study.records import KERNELS, TRACE, meta_path, read, read_meta
+from medddpm.study.records import KERNELS, meta_path, read_meta
+from medddpm.study.step_weights import SCALED, weighed
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
-KNOWN_LEAST = 0.5  # of a trace's time in launches that were profiled; with less the two are not of one step
-
-
-_COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
 
 
@@ -42,12 +39,14 @@ class Parsed:
         matched: the share of the trace's time that has counters; None without a trace.
         other: the share of the table's time in kernels of no family.
         notes: a sentence each, of what a reader of the table should know.
+        trace: name of the trace by which counts were weighed and counters scaled; None without a trace.
     """
 
     table: pd.DataFrame
     matched: float | None
     other: float
     notes: list[str] = field(default_factory=list)
+    trace: str | None = None
 
     def __str__(self) -> str:
         """One line: what there is, and how much of the time it explains."""
@@ -61,7 +60,8 @@ def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
     """What stands beside the table: how `raw` was measured, where its own description tells, and what was found."""
     measured = read_meta(raw) if meta_path(raw).is_file() else {}
     found = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
-    return {**measured, "parsed_from": Path(raw).name, **found}
+    scaled = {"scaled_by": {"trace": parsed.trace, "how": SCALED}} if parsed.trace else {}
+    return {**measured, "parsed_from": Path(raw).name, **found, **scaled}
 
 
 def parse(
@@ -78,7 +78,8 @@ def parse(
         config: the setting, as BASE.
         view: "window" (a row a launch of `raw`) or "step" (a row a distinct launch: kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
-        trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations.
+        trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations, and
+            counters are scaled by them, as `medddpm.study.step_weights` says.
 
     Raises:
         BadInput: a file cannot be read, lacks a metric, or does not belong to the others; says which and why.
@@ -94,7 +95,7 @@ def parse(
     table["count"] = 1
     matched = None
     if trace is not None:
-        table, matched = _weighed(table, raw, Path(trace), notes)
+        table, matched = weighed(table, raw, Path(trace), notes)
     table["config"], table["view"] = config, view
     table["family"] = table["kernel"].map({name: family_of(name).name for name in table["kernel"].unique()})
     table["priority"] = (table["count"] * table["duration_ns"] * table["est_speedup_pct"] / 100).round(3)
@@ -104,7 +105,8 @@ def parse(
         rest = table[table["family"] == OTHER].assign(time=lambda t: t["count"] * t["duration_ns"])
         longest = rest.groupby("kernel")["time"].sum().idxmax()
         notes.append(f"{other:.1%} of the time is in kernels of no family, most of it in {str(longest)[:120]}")
-    return Parsed(table[list(KERNELS.columns)], matched, other, notes)
+    name = None if trace is None else Path(trace).name
+    return Parsed(table[list(KERNELS.columns)], matched, other, notes, name)
 
 
 def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -309,63 +311,3 @@ def _same_launches(names: dict[int, str], table: pd.DataFrame, details: Path, ra
     for launch, kernel in kernels.items():
         if same_name(kernel) != same_name(names[launch]):
             raise BadInput(details, f"is of another report than {raw.name}: launch {launch} is another kernel", remedy)
-
-
-# the step's weights
-
-
-def _weighed(table: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> tuple[pd.DataFrame, float]:
-    """A row for every distinct launch of the trace, with its count, its mean duration there, and ncu's counters.
-
-    Launches are one where kernel (as `same_name` has it), grid and block agree; ncu's values are the mean over its rows
-    of that launch. Where a name still differs between the two, the bare function, grid and block decide. A launch of
-    the trace that ncu has not profiled keeps its count and time and has no counters.
-    """
-    launches = read(trace, TRACE)
-    if launches.empty:
-        raise BadInput(trace, "holds no launch", "trace a step again: medddpm profile --view step")
-    launches = _step_groups(launches)
-    full, bare = launch_keys(table), launch_keys(table, function_name)
-    measured = table[[*_COUNTERS, "est_speedup_pct"]]
-    by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()
-    wanted_full, wanted_bare = launch_keys(launches), launch_keys(launches, function_name)
-    exact = wanted_full.isin(by_full.index)
-    near = ~exact & wanted_bare.isin(by_bare.index)
-    counters = by_full.reindex(wanted_full)
-    counters[near.to_numpy()] = by_bare.reindex(wanted_bare[near]).to_numpy()
-    counters.index = launches.index
-    time = launches["count"] * launches["duration_ns"]
-    total = max(float(time.sum()), 1e-300)
-    found = exact | near
-    known = float(time[found].sum() / total)
-    if known < KNOWN_LEAST:
-        problem = f"only {known:.1%} of its time is in launches of {raw.name}"
-        raise BadInput(trace, problem, "trace and profile the same step, under one setting")
-    if near.any():
-        notes.append(f"{time[near].sum() / total:.1%} of the step's time is matched by function, grid and block only")
-    if not found.all():
-        longest = str(launches["kernel"].iloc[int(time.where(~found).argmax())])[:120]
-        notes.append(f"{time[~found].sum() / total:.1%} of the step's time has no counters, most of it {longest}")
-    if unused := int((~full.isin(wanted_full) & ~bare.isin(wanted_bare[near])).sum()):
-        notes.append(f"{unused} launches of {raw.name} are not in {trace.name} and are left out")
-    return pd.concat([launches, counters], axis="columns"), known
-
-
-def _step_groups(trace: pd.DataFrame) -> pd.DataFrame:
-    """The distinct launches of a trace in order: launch_index of the first, kernel, grid, block, count, duration_ns."""
-    trace = trace.fillna({"grid": "", "block": ""})
-    for column in ("grid", "block"):
-        trace[column] = trace[column].map({text: dimensions(text) for text in trace[column].unique()})
-    groups = trace.groupby(launch_keys(trace), sort=False)
-    return (
-        groups.agg(
-            launch_index=("index", "first"),
-            kernel=("kernel", "first"),
-            grid=("grid", "first"),
-            block=("block", "first"),
-            count=("index", "size"),
-            duration_ns=("duration_ns", "mean"),
-        )
-        .round(3)
-        .reset_index(drop=True)
-    )
