@@ -259,7 +259,7 @@ def test_every_claim_gets_a_status_from_the_committed_records() -> None:
         assert (found["our_value"].isna() == (found["status"] == "not_measurable")).all()
         others = paper.loc[found.index, "gpu"].isin(["A100", "V100"])
         assert set(found.loc[others, "status"]) == {"not_measurable"}
-        known = {"P087", "P101", "P126"} if view == "window" else {"P007", "P101"}
+        known = {"P087", "P101", "P126"} if view == "window" else {"P007", "P087"}
         assert set(found.loc[list(known), "status"]) == {"reproduced"}
         assert found.at["P104", "status"] == "differs"
 

@@ -159,6 +159,26 @@ def test_the_roofline_has_what_was_counted() -> None:
     assert bench_tables.flop(bench_table(), "step") == pytest.approx(STEP_TFLOP)
 
 
+def test_the_roofline_takes_the_profile_where_nothing_was_counted() -> None:
+    kernels = pd.DataFrame(
+        {
+            "config": ["BASE", "BASE", "BASE", "FAST"],
+            "run": [1, 1, 2, 2],
+            "count": [2, 1, 9, 1],
+            "duration_ns": [1e9, 1e9, 1e9, 5e8],
+            "dram_pct": [50.0, np.nan, 100.0, 10.0],
+        }
+    )
+    moved = bench_tables.moved(kernels, peak_gbps=4000.0)
+    assert moved == {"BASE": 4000.0, "FAST": 200.0}, "of the first run of each"
+    bare = bench_table().assign(gbps=np.nan)
+    points = bench_tables.roofline(bare, moved).set_index("setting")
+    assert set(points["measure"]) == {"step"}, "a profile is of a step"
+    step = bare[(bare["network"] == "med-ddpm") & (bare["measure"] == "step") & (bare["setting"] == "FAST")].iloc[0]
+    assert points.loc["FAST", "gbps"] == pytest.approx(200.0 / step["median_ms"] * 1e3)
+    assert bench_tables.roofline(bare).empty
+
+
 def test_each_part_of_a_step_has_its_floor() -> None:
     work = {"forward": FORWARD_TFLOP, "step": STEP_TFLOP}
     parts = bench_tables.remaining(kernels_table(), work, LIMITS, peak_gbps=5000.0)

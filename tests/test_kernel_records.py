@@ -11,9 +11,11 @@ import pytest
 
 from medddpm.errors import BadInput
 from medddpm.study import records
+from medddpm.study.kernel_names import function_name, launch_keys
 from medddpm.study.kernel_records import (
     MACHINE,
     PARTS,
+    Record,
     each_run,
     found,
     kernels,
@@ -23,6 +25,7 @@ from medddpm.study.kernel_records import (
     spread,
 )
 from medddpm.study.stated import SETTINGS as PAPERS
+from medddpm.study.step_weights import step_of
 from medddpm.switches import SETTINGS
 
 ROOT = Path(__file__).parents[1]
@@ -205,9 +208,42 @@ def test_the_records_here_hold_the_papers_settings_twice_in_both_views() -> None
 
 
 def test_no_setting_is_recorded_by_half() -> None:
-    """A figure beside the others lacks nothing: what was profiled at all has both views, and its launches in order."""
+    """A figure beside the others lacks nothing: what was profiled at all has both views; the paper's, every launch."""
     for gpu, table in kernels(ROOT).groupby("gpu"):
         recorded = set(table["config"])
         assert recorded <= set(SETTINGS)
         assert set(zip(table["config"], table["part"], strict=True)) == set(itertools.product(recorded, PARTS))
-        assert set(launches(ROOT, str(gpu))) == recorded
+        assert recorded >= set(launches(ROOT, str(gpu))) >= recorded & set(PAPERS)
+
+
+STEPS = [record for record in found(ROOT) if record.table == "kernels" and record.part == "step"]
+
+
+@pytest.mark.parametrize("record", STEPS, ids=lambda record: record.path.stem)
+def test_a_steps_cycles_fit_into_its_time(record: Record) -> None:
+    """No SM runs faster than its clock: all of them together, 132 times 1980 MHz on an H200."""
+    assert record.gpu == "H200", "give the clock of the other card"
+    step = records.read(record.path, records.KERNELS)
+    step = step[step["cycles_active"].notna()]
+    time = step["count"] * step["duration_ns"]
+    clock = step["cycles_active"] / (132 * step["duration_ns"])  # GHz, were every SM busy throughout
+    assert time[clock > 1.01 * 1.98].sum() < 0.02 * time.sum()
+    assert 0.6 < (time * clock).sum() / (1.98 * time.sum()) < 0.9
+
+
+@pytest.mark.parametrize("record", [r for r in STEPS if r.config in PAPERS], ids=lambda record: record.path.stem)
+def test_a_steps_counters_were_scaled_by_the_trace_that_its_description_names(record: Record) -> None:
+    """ncu counts whole instructions: with the factor taken out again they are whole, and those of one launch agree."""
+    step, meta = records.read(record.path, records.KERNELS), records.read_meta(record.path)["scaled_by"]
+    trace = step_of(records.read(record.path.with_name(meta["trace"]), records.TRACE), meta["step"])
+    ran = trace["duration_ns"].groupby(launch_keys(trace))
+    rows = step[step["count"] > 1].nlargest(20, "instructions")
+    alone = ~launch_keys(step, function_name).duplicated(keep=False)
+    checked = rows[alone[rows.index]]
+    assert len(checked) >= 5
+    keys = launch_keys(checked)
+    factor = keys.map(ran.mean()) / keys.map(ran.first())
+    assert (factor - 1).abs().max() > 0.2, "nothing is scaled"
+    counted = checked["instructions"] / factor
+    assert (counted - counted.round()).abs().max() < 0.05
+    assert (checked["ipc"] * checked["cycles_active"] / checked["instructions"] - 1).abs().max() < 1e-5

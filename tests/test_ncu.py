@@ -357,9 +357,13 @@ def test_a_step_is_weighted_by_its_trace(tmp_path: Path, capsys: pytest.CaptureF
     assert table["count"].tolist() == [2, 2, 1, 1]
     assert table["duration_ns"].tolist() == [300, 150, 30, 70]
     assert table["launch_index"].tolist() == [0, 1, 2, 5]
-    assert table["cycles_active"].dropna().tolist() == [4000] * 3
+    # The profiled launch was each kind's first: its 500 ns stand for a mean of 300, its 100 ns for a mean of 150.
+    assert table["cycles_active"].dropna().tolist() == [4000 * 300 / 500, 4000 * 150 / 100, 4000]
+    assert table.loc[CONV, "inst_fp"] == 1000 * 300 / 500
+    assert table["tensor_pct"].dropna().nunique() == table["ipc"].dropna().nunique() == 1, "a rate is scaled"
     assert np.isnan(table.loc["Memset (Device)", "cycles_active"])
     assert table.loc[CONV, "priority"] == 2 * 300 * 0.5
+    assert records.read_meta(out)["scaled_by"]["trace"] == "trace.csv"
 
 
 def test_ncus_rows_of_one_launch_are_averaged(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ def test_machine_meta_says_what_measures_without_folders() -> None:
 
     meta = records.machine_meta(["/somewhere/bin/medddpm", "bench", "--out=/somewhere/else/bench.csv", "/a/b c.nii.gz"])
     assert meta["command"] == "medddpm bench --out=bench.csv b c.nii.gz"
+    assert records.machine_meta(["/a/medddpm/__main__.py", "book"])["command"] == "medddpm book"
     assert meta["torch"] == torch.__version__
     assert (meta["gpu"] == "cpu") == (not torch.cuda.is_available())
     assert meta["processor"]

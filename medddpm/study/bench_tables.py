@@ -182,14 +182,39 @@ def _verdict(sign: str, limit: float, value: float) -> str:
     return "–" if met is None else ("reached" if met else "missed")
 
 
-def roofline(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
-    """Rows whose DRAM bytes were counted.
+def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
+    """DRAM traffic of a whole step by the profile, GB: each launch's share of the peak over its time.
+
+    Args:
+        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts.
+        peak_gbps: what `dram_pct` is a share of.
+
+    Returns:
+        by setting.
+    """
+    first = kernels[kernels["run"] == kernels.groupby("config", observed=True)["run"].transform("min")]
+    gigabytes = first["count"] * first["duration_ns"] / 1e9 * first["dram_pct"].fillna(0) / 100 * peak_gbps
+    return {
+        str(setting): float(total) for setting, total in gigabytes.groupby(first["config"], observed=True).sum().items()
+    }
+
+
+def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, network: str = OURS) -> pd.DataFrame:
+    """Rows whose DRAM bytes are known: counted over the whole, or else by the profile of a step.
+
+    Args:
+        table: schema `BENCH`.
+        profiled: of `moved`.
+        network: whose.
 
     Returns:
         setting, measure, tflops, gbps, intensity (FLOPs of the network as it is written, by DRAM bytes).
     """
     parts = [rows_of(table, network, measure).reset_index() for measure in ("step", "forward")]
-    rows = pd.concat(parts).dropna(subset=["gbps"])
+    rows = pd.concat(parts)
+    by_profile = rows["setting"].map(dict(profiled or {})) / rows["median_ms"] * 1e3
+    rows["gbps"] = rows["gbps"].fillna(by_profile.where(rows["measure"] == "step"))
+    rows = rows.dropna(subset=["gbps"])
     rows = rows.assign(intensity=1e3 * rows["tflops"] / rows["gbps"])
     return rows[["setting", "measure", "tflops", "gbps", "intensity"]].reset_index(drop=True)
 

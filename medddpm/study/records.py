@@ -493,4 +493,7 @@ def _without_folders(command: Sequence[str]) -> str:
     """`command` as one line, every absolute path cut to its last part; a notebook's kernel is named as such."""
     if command and "ipykernel" in command[0]:
         return "a notebook's kernel"  # its arguments name a connection file that is gone by the time it is read
-    return " ".join(re.sub(r"(^|=)(/[^=]*)", lambda m: m[1] + Path(m[2]).name, word) for word in command)
+    # `python -m medddpm` is the command medddpm, and its file's name says nothing.
+    named = re.sub(r"\w+/__main__\.py$", lambda m: Path(m[0]).parent.name, command[0]) if command else ""
+    words = [named, *command[1:]]
+    return " ".join(re.sub(r"(^|=)(/[^=]*)", lambda m: m[1] + Path(m[2]).name, word) for word in words)

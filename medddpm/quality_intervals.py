@@ -1,0 +1,218 @@
+"""How sure a quality number is: bootstrap intervals over volumes, and the equivalence test of two settings.
+
+Efron & Tibshirani 1993, An Introduction to the Bootstrap; Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657 (the two
+one-sided tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+from medddpm.errors import BadInput
+
+Array = npt.NDArray[np.float64]
+Statistic = Callable[..., Array]
+"""Of weights (R, n), and (R, m) where there are two sets: how often each volume counts, R times over. Gives (R,)."""
+
+FEWEST = 4
+"""Volumes below which there is no interval: three have ten distinct resamples."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its interval, `low` to `high`; both NaN where a set is smaller than `FEWEST`."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    statistic: Statistic,
+    sizes: Sequence[int],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> Estimate:
+    """The statistic with every volume counted once, and its basic bootstrap interval.
+
+    Volumes are resampled, not pairs, patches or voxels: those of one volume are alike, and n (n - 1) / 2 pairs made of
+    n volumes carry the information of n, not of n². Counted as independent they would give intervals far too short.
+
+    The interval is the basic one, twice the value less the resampled quantiles. A distance that cannot be negative is
+    too large on small sets, and larger still on resampled ones; the basic interval takes that bias off, so it may lie
+    below the value, which then is mostly bias.
+
+    Args:
+        statistic: see `Statistic`; a draw for which it is not finite is left out.
+        sizes: volumes a set; every set is resampled by itself.
+        resamples: how many draws; 0 for no interval.
+        level: of the interval.
+        seed: of the draws; the same for every metric, so that a row does not depend on which others are asked for.
+        bounds: what the statistic's range is; the interval is cut to it.
+    """
+    value = float(statistic(*(np.ones((1, size)) for size in sizes))[0])
+    if min(sizes) < FEWEST or resamples < 1 or not np.isfinite(value):
+        return Estimate(value, np.nan, np.nan)
+    rng = np.random.default_rng(seed)
+    draws = [rng.multinomial(size, np.full(size, 1 / size), resamples).astype(np.float64) for size in sizes]
+    drawn = statistic(*draws)
+    low, high = np.quantile(drawn[np.isfinite(drawn)], [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.clip([2 * value - high, 2 * value - low], *bounds)
+    return Estimate(value, float(low), float(high))
+
+
+def mean_of(values: npt.ArrayLike) -> Statistic:
+    """The mean of one number a volume, as a `Statistic`."""
+    numbers = np.asarray(values, np.float64)
+    return lambda weights: weights @ numbers / weights.sum(axis=1)
+
+
+def mean_of_pairs(matrix: npt.ArrayLike, distinct: bool) -> Statistic:
+    """The mean over pairs of volumes, as a `Statistic` of one set (`distinct`) or two.
+
+    `distinct` leaves out the diagonal: pairs of a volume with itself, also when it was drawn twice (its copies would
+    make a resampled set look less diverse than the set is).
+
+    Args:
+        matrix: (n, m), or (n, n) when `distinct`.
+        distinct: whether rows and columns are the same volumes, or stand for the same subjects.
+    """
+    pairs = np.array(matrix, np.float64)
+    if not distinct:
+        return lambda rows, columns: ((rows @ pairs) * columns).sum(1) / (rows.sum(1) * columns.sum(1))
+    np.fill_diagonal(pairs, 0)
+
+    def mean(weights: Array) -> Array:
+        count = weights.sum(axis=1) ** 2 - (weights**2).sum(axis=1)
+        total = ((weights @ pairs) * weights).sum(axis=1)
+        return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+    return mean
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """What the two one-sided tests say of `other` against `reference`.
+
+    Args:
+        difference: mean of `other` less mean of `reference`.
+        low, high: the difference's interval of level 1 - 2 alpha; within ±margin where the two are equivalent.
+        margin: as given.
+        p: the larger of the two tests' p-values.
+        equivalent: whether p is below alpha.
+        seeds: how many runs a setting.
+    """
+
+    difference: float
+    low: float
+    high: float
+    margin: float
+    p: float
+    equivalent: bool
+    seeds: int
+
+
+def equivalence(
+    reference: Sequence[float], other: Sequence[float], margin: float, *, paired: bool = True, alpha: float = 0.05
+) -> Equivalence:
+    """Whether two settings differ by less than `margin`: two one-sided t-tests over runs from several seeds.
+
+    The margin is stated before the other setting's runs are seen: from what matters, or from the reference alone as
+    `seed_margin` does. A small p means equivalent; a large one means not shown, which with few seeds is the usual end:
+    with n paired runs of spread s the interval reaches 1.7 s (n = 3), 1.0 s (5), 0.6 s (10) to either side.
+
+    Args:
+        reference: a number a run (loss, a metric's value).
+        other: the same under the other setting.
+        margin: in the numbers' unit, above 0.
+        paired: whether run i of both has the same seed; else Welch's test for two independent sets.
+        alpha: of each one-sided test.
+
+    Raises:
+        BadInput: no such margin, fewer than two runs, or paired runs of different number.
+    """
+    first, second = np.asarray(reference, np.float64), np.asarray(other, np.float64)
+    if not 0 < margin < np.inf:
+        raise BadInput("margin", f"{margin} is no margin", "state how large a difference would still not matter")
+    if min(len(first), len(second)) < 2 or (paired and len(first) != len(second)):
+        problem = f"{len(first)} and {len(second)} runs cannot be tested"
+        raise BadInput("equivalence", problem, "give at least two seeds a setting, the same ones when paired")
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise BadInput("equivalence", "a run's number is missing or not finite", "test runs that ended well")
+    difference = float(second.mean() - first.mean())
+    spread = np.ptp(second - first) if paired else np.ptp(first) + np.ptp(second)
+    if spread <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
+        p = float(abs(difference) >= margin)
+        return Equivalence(difference, difference, difference, margin, p, p < alpha, len(second))
+    if paired:
+        above = stats.ttest_1samp(second - first, -margin, alternative="greater")
+        below = stats.ttest_1samp(second - first, margin, alternative="less")
+        whole = stats.ttest_1samp(second - first, 0.0)
+    else:
+        above = stats.ttest_ind(second + margin, first, equal_var=False, alternative="greater")
+        below = stats.ttest_ind(second - margin, first, equal_var=False, alternative="less")
+        whole = stats.ttest_ind(second, first, equal_var=False)
+    interval = whole.confidence_interval(1 - 2 * alpha)
+    p = float(max(above.pvalue, below.pvalue))
+    low, high = float(interval.low), float(interval.high)
+    return Equivalence(difference, low, high, margin, p, p < alpha, len(second))
+
+
+def seed_margin(reference: Sequence[float]) -> float:
+    """A margin known from the reference alone: the largest difference between two of its seeds.
+
+    A setting that moves the result by less than another seed does has lost nothing that its user could notice.
+
+    Raises:
+        BadInput: fewer than two runs, or all the same.
+    """
+    values = np.asarray(reference, np.float64)
+    if len(values) < 2 or not np.ptp(values) > 0:
+        raise BadInput("margin", f"{len(values)} runs do not differ", "give the reference's runs from several seeds")
+    return float(np.ptp(values))
+
+
+def equivalence_table(
+    runs: pd.DataFrame, margins: Mapping[str, float], reference: str = "BASE", *, alpha: float = 0.05
+) -> pd.DataFrame:
+    """Every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
+
+    Args:
+        runs: columns setting, seed, metric, value: one row a run and metric.
+        margins: by metric; metrics without one are not tested.
+        reference: the setting that the others are held against.
+        alpha: of each one-sided test.
+
+    Returns:
+        Columns setting, metric, and the fields of `Equivalence`; `between_seeds` is the largest difference between two
+        seeds of the reference, to read the difference against.
+
+    Raises:
+        BadInput: a column, the reference or a metric is missing, or a run is there twice.
+    """
+    wanted = ["setting", "seed", "metric", "value"]
+    lacking = [column for column in wanted if column not in runs.columns]
+    if lacking:
+        raise BadInput("runs", f"no column {', '.join(lacking)}", f"give {', '.join(wanted)}")
+    if runs.duplicated(wanted[:3]).any():
+        raise BadInput("runs", "a setting, seed and metric is there twice", "give one row a run and metric")
+    rows = []
+    for metric, margin in margins.items():
+        table = runs[runs["metric"] == metric].pivot(index="seed", columns="setting", values="value")
+        if reference not in table:
+            raise BadInput("runs", f"no {metric} under {reference}", "name the setting to hold the others against")
+        for setting in table.columns.drop(reference):
+            both = table[[reference, setting]].dropna()
+            first, second = both[reference].tolist(), both[setting].tolist()
+            found = equivalence(first, second, margin, alpha=alpha)
+            rows.append({"setting": setting, "metric": metric, **vars(found), "between_seeds": float(np.ptp(first))})
+    return pd.DataFrame(rows)
