@@ -1,7 +1,7 @@
 """Whether a sample shows what its mask asked for: brain and lesion recovered from the image alone.
 
 Brain: the mean of the channels thresholded after Otsu (1979, IEEE Trans. Syst. Man Cybern. 9:62), which needs no
-reference; its gaps of one voxel closed, the largest component kept, holes (ventricles, fluid dark in T1 and FLAIR)
+reference; narrow gaps closed (one step at 64³), the largest component kept, holes (ventricles, where fluid is dark)
 filled. It suits skull-stripped volumes; a skull would be taken for brain.
 
 Lesion: a voxel of the recovered brain belongs to it where the likelihood ratio of two normal distributions, lesion and
@@ -49,12 +49,15 @@ def otsu_threshold(data: npt.NDArray[np.float32]) -> float:
 def recover_brain(image: Volume) -> Mask:
     """The brain (D, H, W) of a volume (C, D, H, W), by the module's rule; empty where nothing stands out."""
     data = image.mean(axis=0)
-    found = np.pad(data > otsu_threshold(data), 2)
-    found = ndimage.binary_closing(found)
+    steps = max(1, round(min(data.shape) / 64))
+    # Beyond the edge there is nothing; closing would otherwise eat what reaches it.
+    found = np.pad(data > otsu_threshold(data), steps)
+    found = ndimage.binary_closing(found, iterations=steps)
     parts, count = ndimage.label(found)
     if count > 1:
         found = parts == 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
-    return np.asarray(ndimage.binary_fill_holes(found)[2:-2, 2:-2, 2:-2], bool)
+    inside = slice(steps, -steps)
+    return np.asarray(ndimage.binary_fill_holes(found)[inside, inside, inside], bool)
 
 
 @dataclass(frozen=True)

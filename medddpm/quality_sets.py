@@ -17,8 +17,9 @@ what mean pairwise MS-SSIM is for.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -63,6 +64,18 @@ def ms_ssim_scales(size: Sequence[int]) -> int:
     return max(fits)
 
 
+@contextlib.contextmanager
+def float32_convolutions() -> Iterator[None]:
+    """Keeps cuDNN from TF32, its default: SSIM is made of small differences of large averages."""
+    convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = convolution.fp32_precision
+    convolution.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        convolution.fp32_precision = before
+
+
 def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
     """MONAI's MS-SSIM of volumes i, (N, 1, D, H, W) in [-1, 1] to (N,); as many scales as fit.
 
@@ -79,7 +92,8 @@ def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
         weights=[weight / sum(weights) for weight in weights],
         reduction="none",
     )
-    return torch.as_tensor(metric(first, second))[:, 0]
+    with float32_convolutions():
+        return torch.as_tensor(metric(first, second))[:, 0]
 
 
 def ms_ssim_pairs(first: Tensor, second: Tensor | None = None) -> Array:

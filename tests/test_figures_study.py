@@ -13,7 +13,6 @@ from matplotlib.patches import Polygon, Rectangle
 from medddpm.study.families import FAMILIES, OTHER
 from medddpm.study.fig_mixes import (
     CLASS_COLOURS,
-    KIND_COLOURS,
     by_kind,
     kind_of,
     stack_figure,
@@ -28,7 +27,7 @@ from medddpm.study.fig_settings import (
     spread_figure,
 )
 from medddpm.study.fig_windows import PHASE_COLOURS, STARTS, phases_figure, starts_figure
-from medddpm.study.figures import SETTING_COLOURS, new_figure
+from medddpm.study.figures import KIND_COLOURS, SETTING_COLOURS, new_figure
 from medddpm.study.instructions import CLASSES
 from medddpm.study.stated import CARDS, SETTINGS
 from medddpm.study.windows import WINDOW

@@ -13,23 +13,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from medddpm.study.bench_rungs import RUNGS
-from medddpm.study.figures import SETTING_COLOURS, new_figure
+from medddpm.study.figures import KIND_COLOURS, SETTING_COLOURS, new_figure
 
 # Settings that no other figure shows: by what they are made of. Okabe & Ito's, and a light tone of FAST's.
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
 CEILING_COLOUR = "#777777"
 MEASURES = {"step": "o", "forward": "s"}
-GROUP_COLOURS = {
-    "convolution": "#0072B2",
-    "matmul": "#F0E442",
-    "normalization": "#D55E00",
-    "pointwise": "#E69F00",
-    "layout": "#CC79A7",
-    "resampling": "#009E73",
-    "reduction": "#999999",
-    "update": "#4D4D4D",
-    "other": "#DDDDDD",
-}
+GROUP_COLOURS = KIND_COLOURS | {"convolution": "#0072B2"}
 
 
 def colour_of(setting: str) -> str:

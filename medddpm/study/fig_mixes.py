@@ -11,25 +11,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from medddpm.study.families import family_named
-from medddpm.study.figures import new_figure
+from medddpm.study.figures import KIND_COLOURS, new_figure
 from medddpm.study.instructions import CLASSES
 
-# What a kernel does, in the order of every legend. Convolution's three products have one hue: together they are what
-# the paper calls a single kernel's share. Blue, orange and grey alternate in lightness for any colour vision.
-KIND_COLOURS = {
-    "convolution, forward": "#08519C",
-    "convolution, input gradient": "#4292C6",
-    "convolution, weight gradient": "#9ECAE1",
-    "convolution, other": "#DEEBF7",
-    "matmul": "#F0E442",
-    "normalization": "#D55E00",
-    "pointwise": "#E69F00",
-    "layout": "#CC79A7",
-    "resampling": "#009E73",
-    "reduction": "#999999",
-    "update": "#4D4D4D",
-    "other": "#EEEEEE",
-}
 # Paul Tol's muted scheme.
 CLASS_COLOURS = dict(
     zip(

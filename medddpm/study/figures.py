@@ -24,9 +24,25 @@ PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
 
 # Okabe & Ito's colours, which people of any colour vision tell apart; the order is that of every legend.
 SETTING_COLOURS = {"BASE": "#4D4D4D", "OPT1": "#0072B2", "OPT2": "#E69F00", "OPT12": "#009E73", "FAST": "#D55E00"}
+# What a kernel does, in the order of every legend. Convolution's three products have one hue: together they are what
+# the paper calls a single kernel's share. Blue, orange and grey alternate in lightness for any colour vision.
+KIND_COLOURS = {
+    "convolution, forward": "#08519C",
+    "convolution, input gradient": "#4292C6",
+    "convolution, weight gradient": "#9ECAE1",
+    "convolution, other": "#DEEBF7",
+    "matmul": "#F0E442",
+    "normalization": "#D55E00",
+    "pointwise": "#E69F00",
+    "layout": "#CC79A7",
+    "resampling": "#009E73",
+    "reduction": "#999999",
+    "update": "#4D4D4D",
+    "other": "#EEEEEE",
+}
 
 # Of the architecture: by what a layer does.
-KIND_COLOURS = {
+LAYER_COLOURS = {
     "convolution": "#BBBBBB",
     "residual": "#56B4E9",
     "attention": "#F0E442",
@@ -228,7 +244,7 @@ def _layer_box(axis: Axes, x: float, y: float, layer: Layer) -> None:
         0.92,
         0.68,
         boxstyle="round,pad=0,rounding_size=0.06",
-        facecolor=KIND_COLOURS[layer["kind"]],
+        facecolor=LAYER_COLOURS[layer["kind"]],
         edgecolor="black",
         linewidth=0.5,
     )
