@@ -1,4 +1,4 @@
-"""Checkpoints, published and ours: written whole or not at all, read as tensors only."""
+"""Checkpoints, published, ours and released: written whole or not at all, read as tensors only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from medddpm import released
 from medddpm.atomic import replacing
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -44,6 +45,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise BadInput(path, "no such checkpoint", "give the path of a .pt file, or train one with `medddpm train`")
+    if path.suffix == released.SUFFIX:
+        return released.read_released(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -242,7 +242,10 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         """,
     )
     command.add_argument(
-        "--checkpoint", type=Path, required=True, help="a published or own checkpoint, or a run's folder"
+        "--checkpoint",
+        type=Path,
+        required=True,
+        help="a published, own or released (.safetensors) one, or a run's folder",
     )
     command.add_argument("--mask", type=Path, required=True, help="the labels: any size and orientation")
     command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; has the mask's affine and header")
