@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from medddpm.fused_norm import channels_last
+from medddpm.fused_norm import channels_last, empty
 
 MOST = 8  # channels that are few
 ROWS = 64  # voxels a program takes at once, spreading
@@ -118,11 +118,6 @@ def _edge_gather(
     tl.store(y + row * few + f, total.to(y.dtype.element_ty), mask=row < v)
 
 
-def _volume(x: Tensor, channels: int) -> Tensor:
-    n, _, *space = x.shape
-    return torch.empty((n, channels, *space), dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
-
-
 def bordered(few: Tensor) -> Tensor:
     """(N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), a border of zeros around each volume."""
     n, f, d, h, w = few.shape
@@ -144,7 +139,7 @@ def spread(few: Tensor, like: Tensor, table: Tensor, bias: Tensor | None) -> Ten
     """See the module; `few` bordered, `like` any (N, F, D, H, W) of its volume, table (27, F, W) of its dtype."""
     n, _, d, h, w = like.shape
     f, wide = table.shape[1:]
-    y = _volume(like, wide)
+    y = empty(like, wide)
     v, block = n * d * h * w, _block(wide)
     _edge_spread[(triton.cdiv(v, ROWS), triton.cdiv(wide, block))](
         few, table.contiguous(), bias, y, v, d, h, w, wide,
@@ -183,7 +178,7 @@ def gather(x: Tensor, table: Tensor, bias: Tensor | None, few: int) -> Tensor:
         products = torch.mm(taps, rows.t())
     else:
         products = torch.mm(taps, rows.t(), out_dtype=torch.float32)
-    y = _volume(x, few)
+    y = empty(x, few)
     _edge_gather[(triton.cdiv(v, 256), few)](products, bias, y, v, d, h, w, few, HAS_BIAS=bias is not None, BR=256)
     return y
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,11 +111,6 @@ def read_run(out: Path) -> dict[str, Any]:
     except ValueError:
         raise BadInput(record, "it is damaged", "remove it together with the run, or choose another folder") from None
     return content
-
-
-def config_of(run: Mapping[str, Any]) -> TrainConfig:
-    """The configuration in a run.json."""
-    return TrainConfig(**{field.name: run[field.name] for field in fields(TrainConfig) if field.name in run})
 
 
 def checkpoints_of(out: Path) -> list[Path]:
