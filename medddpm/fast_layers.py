@@ -96,7 +96,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
     edges = edges and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
-    if edges and (x.is_cuda or weight.dtype in REDUCED) and not _has_kernels(weight, layer):
+    ours = not layer.transposed and edges and fused.few_channels(weight, layer.stride, cast(Any, layer.padding))
+    if edges and not ours and (x.is_cuda or weight.dtype in REDUCED):
         if weight.shape[inputs] < EDGE:
             lacking = EDGE - weight.shape[inputs]
             x = functional.pad(x, (0, 0) * 3 + (0, lacking))
@@ -114,13 +115,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges
     else:
         y = functional.conv3d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return channels_last(y if y.shape[1] == wanted else y[:, :wanted])
-
-
-def _has_kernels(weight: Tensor, layer: Layer) -> bool:
-    """Whether `fused.conv3d` has its own kernels where this layer's channels are few."""
-    few, many = sorted(weight.shape[:2])
-    plain = layer.stride == (1, 1, 1) and layer.padding == (1, 1, 1) and weight.shape[2:] == (3, 3, 3)
-    return plain and not layer.transposed and few <= EDGE and many >= 2 * EDGE
 
 
 def _padded(weight: Tensor, dim: int, lacking: int) -> Tensor:

@@ -28,6 +28,7 @@ else:
 Activation = Literal["none", "silu", "leaky_relu", "prelu"]
 ACTIVATIONS: tuple[Activation, ...] = ("none", "silu", "leaky_relu", "prelu")  # numbered as `fused_norm` numbers them
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+FEW = 8  # channels, at most, that are few beside twice as many or more
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
 
 
@@ -318,14 +319,20 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if plain and kernel == [3, 3, 3] and padding in (1, (1, 1, 1)) and x.dtype == weight.dtype:
-        few = fused_edges.MOST if TRITON else 0
+    if plain and few_channels(weight, stride, padding) and x.dtype == weight.dtype:
         bias = None if bias is None else bias.contiguous()
-        if inside <= few and out >= 16 and _is_volume(x):
+        if inside <= FEW and _is_volume(x):
             return fused_edges.FewIn.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        if out <= few and inside >= 16 and takes(x):
+        if out <= FEW and takes(x):
             return fused_edges.FewOut.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
+
+
+def few_channels(weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
+    """Whether `conv3d` has kernels of its own for a weight (C_out, C_in, *kernel): a few channels beside many."""
+    few, many = sorted(weight.shape[:2])
+    plain = weight.shape[2:] == (3, 3, 3) and stride in (1, (1, 1, 1)) and padding in (1, (1, 1, 1))
+    return plain and few <= FEW and many >= 2 * FEW
 
 
 def _is_volume(x: Tensor) -> bool:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from medddpm.fused_norm import channel_block, channels_last, empty, summing
+from medddpm.fused_norm import channel_block, channels_last, empty, even, summing
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
 ROWS, WIDE, DEEP = 128, 128, 64  # a program's tile of the product: rows, output channels, channels summed at once
@@ -86,9 +86,8 @@ def column_sums(x: Tensor) -> Tensor:
     v = x.numel() // c
     rows, block, programs = summing(1, v, c)
     partial = torch.empty((programs, c), dtype=torch.float32, device=x.device)
-    even = v % rows == 0 and c % block == 0
     _column_sums[(programs * triton.cdiv(c, block),)](
-        x, partial, v, c, programs, EVEN=even, BR=rows, BC=block, num_warps=2
+        x, partial, v, c, programs, EVEN=even(v, c, rows, block), BR=rows, BC=block, num_warps=2
     )
     return partial.sum(0)
 

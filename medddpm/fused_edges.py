@@ -21,7 +21,6 @@ from torch import Tensor
 
 from medddpm.fused_norm import channels_last, empty
 
-MOST = 8  # channels that are few
 ROWS = 64  # voxels a program takes at once, spreading
 ROWS_ONE, ROWS_MORE = 128, 32  # and correlating, of one channel and of several
 PROGRAMS = 528  # of the correlation: four for each of an H200's 132 multiprocessors

@@ -287,7 +287,7 @@ def summing(n: int, v: int, *widths: int) -> tuple[int, int, int]:
     return rows, block, max(1, min(triton.cdiv(v, rows), wanted))
 
 
-def _even(v: int, c: int, rows: int, block: int) -> bool:
+def even(v: int, c: int, rows: int, block: int) -> bool:
     """Whether tiles cover the tensor without a rest, and need no mask."""
     return v % rows == 0 and c % block == 0
 
@@ -344,7 +344,7 @@ class Norm(torch.autograd.Function):
             width = part.shape[1]
             _norm_statistics[(programs * triton.cdiv(width, block), n)](
                 part, partial[0], partial[1], v, width, c, offset, programs,
-                EVEN=_even(v, width, rows, block), BR=rows, BC=block, num_warps=WARPS,
+                EVEN=even(v, width, rows, block), BR=rows, BC=block, num_warps=WARPS,
             )  # fmt: skip
         slots, wide = _group_tile(c // groups, programs)
         _norm_merge[(groups, n)](
@@ -357,7 +357,7 @@ class Norm(torch.autograd.Function):
             rows, block = channel_block(width, APPLY_TILE)
             _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
                 part, residual, slopes, y, tables, v, width, c, offset, slope,
-                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=_even(v, width, rows, block),
+                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
                 BR=rows, BC=block, num_warps=WARPS,
             )  # fmt: skip
         ctx.set_materialize_grads(False)
@@ -387,7 +387,7 @@ class Norm(torch.autograd.Function):
             width = part.shape[1]
             _norm_sums[(programs * triton.cdiv(width, broad), n)](
                 part, dy, residual, d_residual, slopes, tables, partial, v, width, c, offset, programs, slope,
-                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=_even(v, width, tall, broad),
+                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, tall, broad),
                 BR=tall, BC=broad, num_warps=WARPS,
             )  # fmt: skip
         slots, wide = _group_tile(c // groups, programs)
@@ -405,7 +405,7 @@ class Norm(torch.autograd.Function):
             dx = empty(part, width)
             _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
                 part, behind, handed, dx, slopes, tables, sums, v, width, c, offset, slope,
-                ACT=after, HAS_MORE=handed is not None, EVEN=_even(v, width, rows, block),
+                ACT=after, HAS_MORE=handed is not None, EVEN=even(v, width, rows, block),
                 BR=rows, BC=block, num_warps=WARPS,
             )  # fmt: skip
             results.append(dx)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medddpm.errors import BadInput
 from medddpm.study import records
 from medddpm.study.bench_networks import NETWORKS
 from medddpm.study.bench_rungs import LADDER, ORDINARY, RUNGS
@@ -32,12 +31,7 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     Raises:
         BadInput: there is none, or one does not fit its schema.
     """
-    paths = [folder / NAME for folder in records.gpu_folders(root)]
-    found = {path.parent.name: records.read(path, records.BENCH) for path in paths if path.is_file()}
-    if not found:
-        remedy = "restore it (git checkout), or measure on a GPU: medddpm book --only 16 --measure"
-        raise BadInput(root / "figures" / "records", f"no machine's folder has a {NAME}", remedy)
-    return found
+    return records.of_every_machine(root, NAME, records.BENCH, notebook="16")
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:

@@ -142,12 +142,7 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     Raises:
         BadInput: there is none, or one does not fit its schema.
     """
-    paths = [folder / NAME for folder in records.gpu_folders(root)]
-    found = {path.parent.name: records.read(path, records.GENERATIVE) for path in paths if path.is_file()}
-    if not found:
-        remedy = "restore it (git checkout), or measure on a GPU: medddpm book --only 04 --measure"
-        raise BadInput(root / "figures" / "records", f"no machine's folder has a {NAME}", remedy)
-    return found
+    return records.of_every_machine(root, NAME, records.GENERATIVE, notebook="04")
 
 
 def trace_command(names: Sequence[str], precisions: Sequence[str], out: Path, python: str = "python") -> list[str]:

@@ -308,6 +308,26 @@ def gpu_folders(root: str | os.PathLike[str]) -> list[Path]:
     return sorted(folders, key=lambda p: (p.name == "cpu", known.get(p.name, len(known)), p.name))
 
 
+def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> dict[str, pd.DataFrame]:
+    """Every machine's table of that name in the repository at `root`, by its folder's name.
+
+    Args:
+        root: of the repository.
+        name: NAME.csv.
+        schema: the table's.
+        notebook: the number of the one that measures it.
+
+    Raises:
+        BadInput: there is none, or one does not fit its schema.
+    """
+    paths = [folder / name for folder in gpu_folders(root)]
+    found = {path.parent.name: read(path, schema) for path in paths if path.is_file()}
+    if not found:
+        remedy = f"restore it (git checkout), or measure on a GPU: medddpm book --only {notebook} --measure"
+        raise BadInput(root / "figures" / "records", f"no machine's folder has a {name}", remedy)
+    return found
+
+
 def gpu_folder_name(gpu: str) -> str:
     """The records folder of a card by the name its driver gives: "NVIDIA H100 80GB HBM3" is "H100"; "cpu" stays."""
     if gpu == "cpu":
