@@ -26,9 +26,9 @@ from medddpm.fast_forward import Forward, Rule, Weight, cast, hooked
 from medddpm.fast_layers import channels_last
 
 PRECISIONS = ("bf16", "tf32")
-FEATURES = ("norm", "upsample", "residual", "edges", "attention", "casts")
+FEATURES = ("norm", "upsample", "residual", "edges", "attention", "casts", "convolution")
 """Norms with what stands beside them; resampling; residual sums and concatenations; convolutions of few channels;
-scaled-dot-product attention; all weights cast at once."""
+scaled-dot-product attention; all weights cast at once; kernels for the convolutions of many channels."""
 
 RULES: dict[str, Rule] = {
     **fast_layers.RULES,

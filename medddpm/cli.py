@@ -474,8 +474,8 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--switches", type=bench_settings, metavar="NAME,…",
         help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
-        "casts, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 (base,opt1,opt2,opt12,fast; "
-        "of others' networks opt1, all of autocast and compile, fast-eager and fast)",
+        "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 "
+        "(base,opt1,opt2,opt12,fast; of others' networks opt1, all of autocast and compile, fast-eager and fast)",
     )  # fmt: skip
     command.add_argument("--ladder", action="store_true", help="of med-ddpm all of these")
     command.add_argument(

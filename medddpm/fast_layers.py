@@ -55,7 +55,7 @@ class Convolution(Forward):
         super().__init__(module)
         self.weight = Weight(module)
         self.bias = Weight(module, "bias")
-        self.edges = "edges" in features
+        self.edges, self.many = "edges" in features, "convolution" in features
 
     def compute(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         """x: (N, C, D, H, W). Returns what the layer does, channels-last."""
@@ -84,14 +84,15 @@ class Convolution(Forward):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        return convolve(channels_last(x), weight, bias, self.module, self.edges)
+        return convolve(channels_last(x), weight, bias, self.module, self.edges, self.many)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges: bool) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges: bool, many: bool = False) -> Tensor:
     """`layer`'s convolution of a channels-last x by the given weight and bias, channels-last.
 
     With `edges`, channel counts that no fast kernel takes are brought to the next one that has some: up to 7 input
-    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again.
+    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again;
+    and `many` channels may have the kernels of `fused_conv`.
     """
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
@@ -111,7 +112,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges
             x, weight, bias, layer.stride, padding, layer.output_padding, layer.groups, layer.dilation
         )
     elif edges:
-        y = fused.conv3d(x, weight, bias, layer.stride, cast(tuple[int, int, int], layer.padding))
+        y = fused.conv3d(x, weight, bias, layer.stride, cast(tuple[int, int, int], layer.padding), many)
     else:
         y = functional.conv3d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return channels_last(y if y.shape[1] == wanted else y[:, :wanted])

@@ -49,7 +49,7 @@ class ResBlockForward(Forward):
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
-        self.carries = "residual" in features
+        self.carries, self.many = "residual" in features, "convolution" in features
         self.first, self.second = Weight(self.module.in_layers[2]), Weight(self.module.out_layers[3])
         self.skip, self.projection = Weight(self.module.skip_connection), Weight(self.module.emb_layers[1])
         layers = (*self.module.in_layers, *self.module.out_layers, self.module.skip_connection)
@@ -74,9 +74,9 @@ class ResBlockForward(Forward):
         beside = None if other is None else other.x
         owed = _owed(volume, other)
         h, x, beside = fused.kept_group_norm(x, GROUPS, before[0].weight, before[0].bias, other=beside, shift=owed)
-        h = fused.conv3d(h, self.first.of(h), None, 1, 1)
+        h = fused.conv3d(h, self.first.of(h), None, 1, 1, self.many)
         h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
-        h = fused.conv3d(h, self.second.of(h), None, 1, 1)
+        h = fused.conv3d(h, self.second.of(h), None, 1, 1, self.many)
         if self.skip.parameter is None:
             y = fused.add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
         else:
@@ -136,16 +136,16 @@ class UpsampleForward(Forward):
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
-        self.conv = Weight(self.module.conv)
+        self.conv, self.many = Weight(self.module.conv), "convolution" in features
         self.handled = (self.module.conv,)
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
-        return fused.conv3d(fused.upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1)
+        return fused.conv3d(fused.upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1, self.many)
 
     def carry(self, x: Tensor) -> Carried:
         """The same, the convolution's bias still owed."""
-        return Carried(fused.conv3d(fused.upsample(x), self.conv.of(x), None, 1, 1), self.module.conv.bias)
+        return Carried(fused.conv3d(fused.upsample(x), self.conv.of(x), None, 1, 1, self.many), self.module.conv.bias)
 
 
 class UNetForward(Forward):

@@ -24,6 +24,12 @@ if importlib.util.find_spec("triton") is not None:
     TRITON = True
 else:
     TRITON = False
+try:  # Gluon is part of Triton from 3.6 on
+    from medddpm import fused_conv
+except ImportError:
+    GLUON = False
+else:
+    GLUON = True
 
 Activation = Literal["none", "silu", "leaky_relu", "prelu"]
 ACTIVATIONS: tuple[Activation, ...] = ("none", "silu", "leaky_relu", "prelu")  # numbered as `fused_norm` numbers them
@@ -295,18 +301,20 @@ def conv3d(
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
     padding: int | tuple[int, ...] = 0,
+    many: bool = True,
 ) -> Tensor:
-    """`torch.nn.functional.conv3d`, but where cuDNN wastes the matrix units: few channels, and a product of 1³.
+    """`torch.nn.functional.conv3d`, but where cuDNN wastes the matrix units: 3³ at stride 1 and padding 1, and 1³.
 
-    3³ at stride 1 and padding 1 with up to 8 channels on one side and 16 or more on the other has kernels of its own
-    (`fused_edges`; float32 products round to TF32 there), 1³ at stride 1 is a matrix product. Everything else is
-    PyTorch's.
+    3³ with up to 8 channels on one side and 16 or more on the other has kernels of its own (`fused_edges`; float32
+    products round to TF32 there), and on a Hopper GPU so has 3³ of 32 channels or more in BF16 or FP16 (`fused_conv`),
+    where the volume fills the card. 1³ at stride 1 is a matrix product. Everything else is PyTorch's.
 
     Args:
         x: (N, C_in, D, H, W), of the weight's dtype, or wider than BF16 or FP16: then it is taken in the weight's.
         weight: (C_out, C_in, *kernel).
         bias: (C_out,), any float dtype.
         stride, padding: as PyTorch's; no dilation, no groups.
+        many: whether many channels may have kernels of their own too.
 
     Returns:
         (N, C_out, …), of the weight's dtype.
@@ -325,6 +333,8 @@ def conv3d(
             return fused_edges.FewIn.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         if out <= FEW and takes(x):
             return fused_edges.FewOut.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    if many and GLUON and plain and padding in (1, (1, 1, 1)) and takes(x) and fused_conv.takes(x, weight):
+        return fused_conv.Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
 
 

@@ -90,8 +90,11 @@ NAMES = [
     ("_add", "fused add"),
     ("_add_product", "fused skip product"),
     ("_column_sums", "fused column sums"),
-    ("_edge_spread", "fused convolution"),
-    ("_edge_gather", "fused convolution"),
+    ("_conv", "fused convolution"),
+    ("_conv_adjoint", "fused data gradient"),
+    ("_conv_weight", "fused weight gradient"),
+    ("_edge_spread", "fused edge"),
+    ("_edge_gather", "fused edge"),
     ("_edge_correlate", "fused weight gradient"),
     (f"{SM90}_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel"
      "__5x_cudnn", "sm90_xmma_fprop_implicit"),

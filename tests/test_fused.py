@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ CLOSE = {BF16: 1e-2, FP16: 2e-3, FP32: 2e-4}  # norm of the difference over the 
 TF32_CLOSE = {BF16: 1e-2, FP32: 2e-3}  # where FP32 operands are multiplied as TF32
 CUBE, POINT = (3, 3, 3), (1, 1, 1)
 ODD, LARGE = (33, 7, 3), (33, 33, 65)  # the large one: more tiles than programs, and a rest
+CUBES = ((1, 1, 1), (3, 9, 128), (16, 16, 16))
 Widths = tuple[int, ...]  # channels of x, or of x and other
 CASE = ("widths", "space", "groups", "more", "activation")
 CASES = [
@@ -35,6 +38,8 @@ CASES = [
 ]
 SERVED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= fused.OLDEST
 gpu = pytest.mark.skipif(not SERVED, reason="the kernels need a GPU with BF16")
+HOPPER = SERVED and fused.GLUON and torch.cuda.get_device_capability() == (9, 0)
+hopper = pytest.mark.skipif(not HOPPER, reason="the kernels need a Hopper GPU, and Triton with Gluon")
 
 
 @pytest.fixture(autouse=True)
@@ -335,6 +340,45 @@ def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
     for space in (ODD, LARGE):
         given["x"] = volume(2, inside, *space, dtype=dtype, device=DEVICE)
         check(fused.conv3d, lambda x, **a: functional.conv3d(x, **a), given, TF32_CLOSE[dtype], padding=side // 2)
+
+
+@hopper
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize(
+    ("inside", "out", "spaces"), [(64, 64, (ODD, LARGE)), (200, 40, ((5, 6, 64),)), (32, 96, CUBES)]
+)
+def test_kernels_of_many_channels(
+    inside: int, out: int, spaces: tuple[Widths, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they would be slower than cuDNN they must be right too."""
+    from medddpm import fused_conv
+
+    assert fused_conv.works(torch.device(DEVICE, torch.cuda.current_device()))
+    calls = Counter[str]()
+    for name in ("convolve", "weight_gradient"):
+        function = getattr(fused_conv, name)
+        monkeypatch.setattr(fused_conv, name, lambda *a, f=function, n=name, **k: calls.update([n]) or f(*a, **k))
+    for name in ("pays", "gradient_pays"):
+        monkeypatch.setattr(fused_conv, name, lambda *_: True)
+    weight = volume(out, inside, *CUBE, dtype=dtype, device=DEVICE) / (inside * 27) ** 0.5
+    given = {"weight": weight, "bias": torch.randn(out, device=DEVICE)}
+    for space in spaces:
+        given["x"] = volume(2, inside, *space, dtype=dtype, device=DEVICE)
+        check(fused.conv3d, lambda x, **a: functional.conv3d(x, **a), given, CLOSE[dtype], padding=1)
+    assert calls == {"convolve": 7 * len(spaces), "weight_gradient": 3 * len(spaces)}  # forward 4 times, backward 3
+
+
+@hopper
+def test_many_channels_have_cudnn_where_the_kernels_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    from medddpm import fused_conv
+
+    monkeypatch.setattr(fused_conv, "works", functools.cache(fused_conv.works.__wrapped__))
+    monkeypatch.setattr(fused_conv, "convolve", lambda x, weight, bias=None, turned=False: torch.zeros_like(x))
+    x, weight = volume(1, 64, 64, 64, 64, dtype=BF16, device=DEVICE), volume(64, 64, *CUBE, dtype=BF16, device=DEVICE)
+    assert fused_conv.pays(x, 64)
+    with pytest.warns(UserWarning, match="cuDNN's are used"):
+        y = fused.conv3d(x, weight, None, 1, 1)
+    assert torch.equal(y, functional.conv3d(x, weight, padding=1))
 
 
 @gpu

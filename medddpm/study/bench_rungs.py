@@ -87,6 +87,7 @@ _ADDED = (
     ("edges", "+ edges", "+ own kernels for the first and last convolution"),
     ("attention", "+ attention", "+ scaled-dot-product attention"),
     ("casts", "+ casts", "+ weights cast to BF16 at once"),
+    ("convolution", "+ convolution", "+ own kernels for the 3³ convolutions"),
 )
 _features = [feature for feature, _, _ in _ADDED]
 _grown = [

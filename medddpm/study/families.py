@@ -44,8 +44,10 @@ FAMILIES = (
     # This package's own, by the names that `medddpm.fused_norm` and its neighbours give them.
     Family("fused norm backward", "normalization", r"^_norm_(?:\w*sums|\w*backward)"),
     Family("fused norm", "normalization", r"^_norm_"),
-    Family("fused weight gradient", "convolution", r"^_edge_correlate"),  # of the first and the last convolution
-    Family("fused convolution", "convolution", r"^_edge_"),
+    Family("fused data gradient", "convolution", r"^_conv_adjoint"),
+    Family("fused weight gradient", "convolution", r"^_(?:conv_weight|edge_correlate)"),
+    Family("fused convolution", "convolution", r"^_conv"),
+    Family("fused edge", "convolution", r"^_edge_"),  # the first and the last convolution
     Family("fused skip product", "matmul", r"^_add_product"),  # a residual sum that makes its 1×1×1 convolution itself
     Family("fused add", "pointwise", r"^_add"),
     Family("fused column sums", "reduction", r"^_column_sums"),  # gradients of biases

@@ -31,6 +31,8 @@ _KINDS = {
     "_5x_cudnn_volta_scudnn": "convolution, forward",
     "xmma_dgrad": "convolution, input gradient",
     "xmma_wgrad": "convolution, weight gradient",
+    "fused convolution": "convolution, forward",
+    "fused data gradient": "convolution, input gradient",
     "fused weight gradient": "convolution, weight gradient",
 }
 
