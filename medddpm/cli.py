@@ -163,6 +163,9 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--keep", type=whole(1), default=2, help="checkpoints kept (2)")
     command.add_argument("--workers", type=whole(0), default=0, help="processes that prepare volumes ahead (0)")
     command.add_argument(
+        "--resident", action="store_true", help="prepare all volumes first and keep them in the device's memory"
+    )
+    command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
     )
     command.add_argument("--no-check", action="store_true", help="do not read the whole data folder first")
@@ -206,7 +209,10 @@ def train(arguments: argparse.Namespace) -> int:
         if arguments.data
         else Phantom(arguments.phantom, size, arguments.contrast)
     )
-    losses = run(config, volumes, arguments.out, arguments.steps, device=arguments.device, progress=not arguments.quiet)
+    losses = run(
+        config, volumes, arguments.out, arguments.steps, device=arguments.device, resident=arguments.resident,
+        progress=not arguments.quiet,
+    )  # fmt: skip
     done = len(losses) >= arguments.steps
     if os.environ.get("RANK", "0") == "0":
         ending = "" if done else f" of {arguments.steps}; the same command goes on from there"

@@ -75,6 +75,12 @@ def deferred_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
+def leave_signals_to_the_parent(_worker: int = 0) -> None:
+    """In a process that loads data: Ctrl-C reaches the whole group, and the parent ends it when the step is made."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def told_to_stop(stopped: threading.Event, device: torch.device) -> bool:
     """Whether any process was, so that all leave after the same step; a collective call where they are several."""
     if distributed.is_initialized():

@@ -21,8 +21,9 @@ from medddpm import graphs, runs
 from medddpm.checkpoints import load_state
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.processes import deferred_signals, joined, pick_device, told_to_stop
+from medddpm.processes import deferred_signals, joined, leave_signals_to_the_parent, pick_device, told_to_stop
 from medddpm.progress import Report
+from medddpm.resident import Resident
 from medddpm.runs import TrainConfig, Volumes
 from medddpm.steps import GraphedStep, lay_out_alike
 from medddpm.switches import SETTINGS
@@ -77,6 +78,7 @@ class Trainer:
         self._pending: list[Tensor] = []  # of the steps since, still on the device
         self._average = get_ema_multi_avg_fn(config.ema_decay)
         self._batches: Iterator[list[Tensor]] | None = None
+        self._indices: Iterator[list[int]] | None = None
         self._generator = torch.Generator(device)
         self._network: nn.Module = self.diffusion
         if self.world > 1:
@@ -134,7 +136,11 @@ class Trainer:
             self._count(loss)
 
     def _load(self) -> tuple[Tensor, Tensor]:
-        """The next image and mask, on the host; for a GPU in memory that it can fetch from by itself."""
+        """The next image and mask: where they are resident, or on the host in memory that a GPU can fetch from."""
+        if isinstance(self.volumes, Resident):
+            if self._indices is None:
+                self._indices = self._order()
+            return self.volumes.batch(next(self._indices))
         if self._batches is None:
             self._batches = iter(
                 DataLoader(
@@ -142,6 +148,7 @@ class Trainer:
                     batch_sampler=self._order(),
                     num_workers=self.config.workers,
                     pin_memory=self.device.type == "cuda",
+                    worker_init_fn=leave_signals_to_the_parent,
                 )
             )
         image, mask = next(self._batches)
@@ -233,7 +240,7 @@ class Trainer:
             raise BadInput(
                 path, "it holds no state of a training", "sample from it, or train in another folder"
             ) from None
-        self._pending, self._batches = [], None
+        self._pending, self._batches, self._indices = [], None, None
         self._graphed = self._acceleration = None
         self.optimizer.zero_grad()
 
@@ -274,6 +281,7 @@ def train(
     steps: int,
     *,
     device: str = "auto",
+    resident: bool = False,
     progress: bool = True,
 ) -> Tensor:
     """Trains until the run in `out` has made `steps` steps in all, resuming what is there.
@@ -287,6 +295,7 @@ def train(
         out: the run's folder, made where it is not.
         steps: in all, those made before included.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
+        resident: prepares every volume first and keeps it in the device's memory.
         progress: shows a bar with the loss and the rate.
 
     Returns:
@@ -297,7 +306,8 @@ def train(
     """
     out, where = Path(out), pick_device(device)
     with joined(where), deferred_signals() as stopped:
-        trainer = Trainer(config, volumes, where)
+        kept = Resident(volumes, where, config.workers, progress) if resident else volumes
+        trainer = Trainer(config, kept, where)
         lead = trainer.rank == 0
         if lead:
             runs.claim(out, config, volumes)

@@ -22,6 +22,7 @@ from torch import Tensor
 from medddpm import switches
 from medddpm.checkpoints import load_checkpoint, read_checkpoint
 from medddpm.errors import BadInput
+from medddpm.resident import Resident
 from medddpm.runs import TrainConfig, checkpoints_of
 from medddpm.training import Trainer, train
 from medddpm.volumes import VolumeFolder
@@ -66,6 +67,23 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_bit(volumes, tmp_
     assert whole.shape == (7,)
     assert torch.equal(whole, resumed)
     assert differences(newest(tmp_path / "whole"), newest(tmp_path / "cut")) == []
+
+
+def test_resident_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) -> None:
+    """Begun with volumes prepared as they are wanted, gone on with where workers have brought all to memory."""
+    whole = run(volumes, tmp_path / "whole", 7, batch_size=2)
+    run(volumes, tmp_path / "kept", 3, batch_size=2)
+    config = replace(TINY, batch_size=2, workers=2)
+    assert torch.equal(train(config, volumes, tmp_path / "kept", 7, device="cpu", resident=True, progress=False), whole)
+    assert differences(newest(tmp_path / "whole"), newest(tmp_path / "kept")) == []
+
+
+def test_volumes_that_do_not_fit_the_gpu_are_refused(volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    image, mask = volumes[0]
+    free = 2 * len(volumes) * (image.nbytes + mask.numel()) - 1
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    with pytest.raises(BadInput, match=r"--resident: 3 volumes take 0\.0 GiB, more than half of what the GPU has free"):
+        Resident(volumes, torch.device("cuda", 0))
 
 
 def test_a_step_is_the_specified_one(volumes, tmp_path: Path) -> None:
@@ -179,19 +197,26 @@ def test_killed_five_times_it_ends_with_the_same_weights(volumes, head_folder: P
     assert not list(out.rglob(".writing-*"))
 
 
-def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(head_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
+    head_folder: Path, tmp_path: Path, workers: str
+) -> None:
+    """As Ctrl-C sends it: to the process and to those that load its volumes."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "medddpm", "train", "--data", str(head_folder), "--out", str(out)]
-    command += [*COMMAND, "--steps", "100000", "--save-every", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command += [*COMMAND, "--steps", "100000", "--save-every", "0", "--workers", workers]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     while not (out / "tensorboard").exists():
         assert process.poll() is None
         time.sleep(0.05)
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     printed, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in complaint
+    assert complaint.count("stopping after this step") == 1
     step = newest(out)["step"]
     assert f"stopped at step {step} of 100000" in printed
 
