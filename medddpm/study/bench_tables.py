@@ -18,10 +18,10 @@ from medddpm.study.families import family_named
 NAME, CEILINGS_NAME = "bench.csv", "ceilings.csv"
 OURS, BRATS, RIVAL = "med-ddpm", "med-ddpm-brats", "monai-diffusion"
 
-_PRODUCTS = {  # of a convolution, by what cuDNN calls its kernels
-    "convolution, weight gradient": r"wgrad",
-    "convolution, input gradient": r"dgrad|bprop",
-    "convolution, forward": r"fprop|implicit_convolve|scudnn",
+_PRODUCTS = {  # of a convolution, by what cuDNN and this package call their kernels
+    "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
+    "convolution, input gradient": r"dgrad|bprop|^_conv_adjoint",
+    "convolution, forward": r"fprop|implicit_convolve|scudnn|^_conv$",
 }
 
 
@@ -262,9 +262,8 @@ def remaining(
 def _part(kernel: str, family: str) -> str:
     if _group(family) != "convolution":
         return family
-    if family.startswith("fused"):  # this package's own, which say what they are
-        return family
-    return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), "convolution, other")
+    rest = family if family.startswith("fused") else "convolution, other"  # this package's say what they are
+    return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), rest)
 
 
 def _group(family: str) -> str:

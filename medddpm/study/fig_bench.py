@@ -114,8 +114,6 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
             x, y, MEASURES[point["measure"]], color=colour_of(setting), markersize=5, markeredgecolor="white",
             markeredgewidth=0.4, zorder=3,
         )  # fmt: skip
-        if point["measure"] == "step":
-            axis.annotate(setting, (x, y), (4, -3), textcoords="offset points", fontsize=6, va="top")
     axis.set_yscale("log")
     _log(axis, low, high)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -124,10 +122,13 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     names = {"step": "training step", "forward": "forward pass"}
     present = [measure for measure in MEASURES if measure in set(points["measure"])]
     handles = [
-        Line2D([], [], color="black", marker=MEASURES[m], linestyle="none", markersize=4, label=names[m])
-        for m in present
+        Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=4, label=label)
+        for label, colour, marker in (
+            *((setting, colour_of(setting), "o") for setting in dict.fromkeys(points["setting"].astype(str))),
+            *((names[measure], "black", MEASURES[measure]) for measure in present),
+        )
     ]
-    axis.legend(handles=handles, loc="lower right")
+    axis.legend(handles=handles, loc="lower right", ncols=2)
     return figure
 
 
