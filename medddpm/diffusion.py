@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from medddpm import graphs
 
-SAMPLERS = ("ddpm", "ddim", "dpm++")
+SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
 """What noise is drawn from: one generator for all volumes of a batch, one for each, or PyTorch's own."""
@@ -152,8 +152,9 @@ class GaussianDiffusion(nn.Module):
         Args:
             mask: (N, M, D, H, W), on the network's device.
             steps: network evaluations; default T. "ddpm" takes exactly T, the others 1 … T.
-            sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021) or
-                "dpm++" (DPM-Solver++(2M), Lu et al. 2022).
+            sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021), "dpm++" (DPM-Solver++(2M),
+                Lu et al. 2022) or "sde-dpm++" (its stochastic sibling there, SDE-DPM-Solver++(2M): fresh noise at every
+                step, so that a network's earlier errors are drawn over, where the other two keep them).
             generator: of any device; a CPU one gives the same noise on every machine. A sequence of N gives each
                 volume its own, and then its noise whatever the batch.
             progress: shows a bar with its rate.
@@ -169,7 +170,7 @@ class GaussianDiffusion(nn.Module):
         if sampler not in SAMPLERS:
             raise ValueError(f"sampler is {sampler!r}: choose one of {', '.join(SAMPLERS)}")
         if sampler == "ddpm" and steps != self.timesteps:
-            raise ValueError(f"ddpm takes all {self.timesteps} steps, not {steps}: for fewer choose ddim or dpm++")
+            raise ValueError(f"ddpm takes all {self.timesteps} steps, not {steps}: for fewer choose another")
         if not 1 <= steps <= self.timesteps:
             raise ValueError(f"steps is {steps}: choose 1 to {self.timesteps}")
 
@@ -230,7 +231,7 @@ class GaussianDiffusion(nn.Module):
         """
         last = self.timesteps - 1
         times = np.linspace(last, 0, steps).round().astype(int)
-        if sampler == "dpm++":
+        if sampler.endswith("dpm++"):
             alphas_cumprod = self.alphas_cumprod.double().cpu().numpy()
             half_snr = 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
             wanted = np.linspace(half_snr[last], half_snr[0], steps)
@@ -242,7 +243,9 @@ class GaussianDiffusion(nn.Module):
 
     def _coefficients(self, times: Sequence[int], sampler: str) -> list[tuple[float, float, float, float]]:
         """What x at the next timestep is made of, a row a step: the shares of x, x_0, fresh noise and the last x_0."""
-        return {"ddpm": self._ancestral, "ddim": self._ddim, "dpm++": self._dpm_solver}[sampler](times)
+        if sampler.endswith("dpm++"):
+            return self._dpm_solver(times, stochastic=sampler.startswith("sde"))
+        return {"ddpm": self._ancestral, "ddim": self._ddim}[sampler](times)
 
     def _ancestral(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
         """Ho et al. algorithm 2: the posterior's mean, and its noise but for the last step."""
@@ -264,8 +267,11 @@ class GaussianDiffusion(nn.Module):
             rows.append((kept, alpha[following] - kept * alpha[t], 0.0, 0.0))
         return rows
 
-    def _dpm_solver(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
+    def _dpm_solver(self, times: Sequence[int], stochastic: bool) -> list[tuple[float, float, float, float]]:
         """DPM-Solver++(2M), Lu et al. 2022 algorithm 2: x_0 extrapolated in λ = log(α/σ) from this step and the last.
+
+        Stochastic: SDE-DPM-Solver++(2M), the same for the diffusion's SDE. Of the noise only e^(-h) is kept, and
+        as much drawn anew as keeps its variance.
 
         The first step has no predecessor, and the last goes to λ = ∞ where extrapolation has no meaning: first order.
         """
@@ -274,8 +280,11 @@ class GaussianDiffusion(nn.Module):
         h_before = math.inf  # the last step's length in λ
         for t, following in itertools.pairwise(times):
             h = math.log(alpha[following] / sigma[following]) - math.log(alpha[t] / sigma[t])
-            weight, extrapolation = -alpha[following] * math.expm1(-h), 0.5 * h / h_before
-            rows.append((sigma[following] / sigma[t], weight * (1 + extrapolation), 0.0, -weight * extrapolation))
+            forgotten = -math.expm1(-2 * h if stochastic else -h)
+            kept = sigma[following] / sigma[t] * (math.exp(-h) if stochastic else 1.0)
+            fresh = sigma[following] * math.sqrt(forgotten) if stochastic else 0.0
+            weight, extrapolation = alpha[following] * forgotten, 0.5 * h / h_before
+            rows.append((kept, weight * (1 + extrapolation), fresh, -weight * extrapolation))
             h_before = h
         return [*rows, (0.0, 1.0, 0.0, 0.0)]
 

@@ -106,6 +106,26 @@ def test_the_second_order_solver_is_the_better_one_on_the_models_schedule(steps:
     assert flow_error("dpm++", steps) < 0.5 * flow_error("ddim", steps)
 
 
+@pytest.mark.parametrize("sampler", ["dpm++", "sde-dpm++"])
+def test_fewer_steps_keep_the_images_spread(sampler: str) -> None:
+    std, mask = 0.2, torch.zeros(1, 2, 16, 32, 32)
+    sample = gaussian(std).sample(mask, 20, sampler, generator=torch.Generator().manual_seed(0))
+    assert sample.std() == pytest.approx(std, rel=0.1)
+
+
+def test_a_networks_error_is_drawn_over_by_fresh_noise_and_kept_without() -> None:
+    """A network that sees a tenth too little noise everywhere leaves noise in what a solver of the ODE draws."""
+    left = {}
+    for sampler in ("dpm++", "sde-dpm++"):
+        diffusion = gaussian(0.01)
+        exact = diffusion.denoise_fn.forward
+        diffusion.denoise_fn.forward = lambda x, t, exact=exact: 0.9 * exact(x, t)
+        mask = torch.zeros(1, 2, 16, 16, 16)
+        sample = diffusion.sample(mask, 20, sampler, generator=torch.Generator().manual_seed(0))
+        left[sampler] = float(sample.std())
+    assert left["sde-dpm++"] < 0.7 * left["dpm++"]
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_sample_repeats_from_its_seed_and_stays_in_range(sampler: str) -> None:
     diffusion = gaussian(5.0)  # far wider than the clamp
@@ -116,7 +136,7 @@ def test_a_sample_repeats_from_its_seed_and_stays_in_range(sampler: str) -> None
     assert not torch.equal(a[0], a[1])
 
 
-@pytest.mark.parametrize("sampler", ["ddim", "dpm++"])
+@pytest.mark.parametrize("sampler", ["ddim", "dpm++", "sde-dpm++"])
 @pytest.mark.parametrize("steps", [1, 2, 10, 123, 249, 250])
 def test_each_timestep_is_visited_at_most_once(sampler: str, steps: int) -> None:
     times = gaussian(0.5)._times(steps, sampler)
@@ -126,7 +146,7 @@ def test_each_timestep_is_visited_at_most_once(sampler: str, steps: int) -> None
     assert times[-1] == 0 or steps == 1
 
 
-@pytest.mark.parametrize("sampler", ["ddim", "dpm++"])
+@pytest.mark.parametrize("sampler", ["ddim", "dpm++", "sde-dpm++"])
 @pytest.mark.parametrize("steps", [1, 2, 10])
 def test_a_trajectory_runs_from_the_noise_to_the_sample(sampler: str, steps: int) -> None:
     path: list[Tensor] = []
@@ -168,7 +188,7 @@ def test_a_step_is_the_papers_equation(sampler: str) -> None:
     """Each step of a trajectory from its own x_t and x_0, as the papers write it, in float64.
 
     The posterior's mean and variance of Ho et al. equations 6 and 7; Song et al. equation 12 with σ = 0; Lu et al. 2022
-    algorithm 2, the multistep solver in D.
+    algorithm 2, the multistep solver in D, and its stochastic sibling.
     """
     diffusion, path = gaussian(0.4), []
     steps = 250 if sampler == "ddpm" else 9
@@ -202,6 +222,10 @@ def test_a_step_is_the_papers_equation(sampler: str) -> None:
                 ratio = earlier[1] / h
                 d = (1 + 1 / (2 * ratio)) * clean - 1 / (2 * ratio) * earlier[0]
             expected = math.sqrt((1 - b) / (1 - a)) * x - math.sqrt(b) * (math.exp(-h) - 1) * d
+            if sampler == "sde-dpm++":
+                expected = math.sqrt((1 - b) / (1 - a)) * math.exp(-h) * x + math.sqrt(b) * (1 - math.exp(-2 * h)) * d
+                fresh = torch.randn(x.shape, generator=draws).double()
+                expected += math.sqrt(1 - b) * math.sqrt(1 - math.exp(-2 * h)) * fresh
             earlier = clean, h
         torch.testing.assert_close(after.double(), expected, rtol=1e-4, atol=1e-4)
 
