@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_check, add_profile, add_parse, add_bench, add_book):
+    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_book):
         add(commands)
     return top
 
@@ -152,6 +152,9 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--channels", type=whole(32), default=64, help="base width, a multiple of 32 (64)")
     command.add_argument("--blocks", type=whole(1), help="residual blocks a level (1; BraTS 2)")
+    command.add_argument(
+        "--channel-mult", type=whole(1), nargs="+", metavar="N", help="each level's width over the base (as published)"
+    )
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
     command.add_argument("--batch-size", type=whole(1), default=1, help="volumes a micro-step and process (1)")
     command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps a step (2)")
@@ -194,6 +197,7 @@ def train(arguments: argparse.Namespace) -> int:
         image_size=size[0],
         model_channels=arguments.channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
+        channel_mult=arguments.channel_mult,
         learning_rate=arguments.learning_rate,
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,
@@ -241,6 +245,7 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         sample,
         "draw synthetic volumes for a mask",
         """
+        medddpm sample --mask mask.nii.gz --out volume.nii.gz             by the model that travels with the package
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
@@ -250,8 +255,8 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--checkpoint",
         type=Path,
-        required=True,
-        help="a published, own or released (.safetensors) one, or a run's folder",
+        help="a published, own or released (.safetensors) one, or a run's folder; without it, the small model of 64³ "
+        "that travels with the package, whose volumes take two cores less than a minute",
     )
     command.add_argument("--mask", type=Path, required=True, help="the labels: any size and orientation")
     command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; has the mask's affine and header")
@@ -259,8 +264,15 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         "--image", type=Path, action="append", default=[],
         help="an image of the case, where a raw BraTS mask needs it and it does not lie beside; may be repeated",
     )  # fmt: skip
-    command.add_argument("--sampler", choices=["ddpm", "ddim", "dpm++"], default="ddpm", help="(ddpm)")
-    command.add_argument("--steps", type=whole(1), help="network evaluations (all; fewer with ddim and dpm++)")
+    command.add_argument(
+        "--sampler",
+        choices=["ddpm", "ddim", "dpm++", "sde-dpm++"],
+        help="(what a released model's file recommends; else ddpm)",
+    )
+    command.add_argument(
+        "--steps", type=whole(1), help="network evaluations (as recommended with the sampler; else all; fewer with "
+        "all but ddpm)",
+    )  # fmt: skip
     command.add_argument("--weights", choices=["ema", "model"], default="ema", help="which of the checkpoint's (ema)")
     command.add_argument("--seed", type=whole(0), default=0, help="of the noise (0); of each further volume one more")
     command.add_argument("--count", type=whole(1), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2 … (1)")
@@ -271,15 +283,17 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def sample(arguments: argparse.Namespace) -> int:
     """Samples; see `medddpm.sampling.sample_to_files`."""
+    from medddpm import models
     from medddpm.runs import checkpoints_of
-    from medddpm.sampling import sample_to_files
+    from medddpm.sampling import keep_freed_memory, sample_to_files
     from medddpm.switches import SETTINGS
 
-    checkpoint: Path = arguments.checkpoint
+    checkpoint: Path = arguments.checkpoint or models.shipped()
     if checkpoint.is_dir():
         if not (found := checkpoints_of(checkpoint)):
             raise BadInput(checkpoint, "this folder has no checkpoints/step-*.pt", "give a run's folder or a .pt file")
         checkpoint = found[-1]
+    keep_freed_memory()
     try:
         files = sample_to_files(
             checkpoint,
@@ -299,6 +313,64 @@ def sample(arguments: argparse.Namespace) -> int:
     except ValueError as error:  # a number of steps that the sampler cannot take
         problem, _, remedy = str(error).partition(": ")
         raise BadInput("--steps", problem, remedy) from None
+    print("\n".join(map(str, files)))
+    return 0
+
+
+# release
+
+
+def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm release`."""
+    command = add_command(
+        commands,
+        release,
+        "write a run's averaged weights in BF16, with its training record and a model card",
+        """
+        medddpm release runs/head64 --out head64.safetensors           and head64.csv, head64.md
+        medddpm release runs/head64 --out head64.safetensors --sampler ddim --steps 25 --held-out 0
+        """,
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="the --out of `medddpm train`")
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="NAME.safetensors", help="where the other two go too"
+    )
+    command.add_argument(
+        "--sampler",
+        choices=["ddpm", "ddim", "dpm++", "sde-dpm++"],
+        default="sde-dpm++",
+        help="what the file recommends (sde-dpm++)",
+    )
+    command.add_argument("--steps", type=whole(1), default=20, help="as many steps (20)")
+    command.add_argument(
+        "--held-out", type=whole(0), default=16, metavar="N",
+        help="other subjects of the phantom that a run on the phantom is measured on, for the card (16; 0 for none)",
+    )  # fmt: skip
+    command.add_argument(
+        "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, how long"
+    )
+    add_switches(command)
+    add_device(command)
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Releases; see `medddpm.releasing.release_run`."""
+    from medddpm.releasing import release_run
+    from medddpm.sampling import keep_freed_memory
+    from medddpm.switches import SETTINGS
+
+    keep_freed_memory()
+    files = release_run(
+        arguments.run,
+        arguments.out,
+        sampler=arguments.sampler,
+        steps=arguments.steps,
+        held_out=arguments.held_out,
+        about=arguments.about,
+        switches=SETTINGS[arguments.switches.upper()],
+        device=arguments.device,
+        progress=not arguments.quiet,
+    )
     print("\n".join(map(str, files)))
     return 0
 

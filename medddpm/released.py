@@ -1,7 +1,8 @@
 """A model as it travels: the averaged weights in one safetensors file, which can hold nothing that runs.
 
 The file is read by any safetensors reader: the network's published names, in BF16 or wider, and in its metadata, as
-JSON, what builds the network again (config, timesteps) and says what it was trained on (layout, size, step).
+JSON, what builds the network again (config, timesteps), says what it was trained on (layout, size, step, training) and
+how to sample from it (sampling).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from medddpm.errors import BadInput
 
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
-KEPT = ("config", "timesteps", "layout", "size", "step")
-"""Of a checkpoint, beside the weights."""
+KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
+"""Of a checkpoint, beside the weights; the last three are there where a run was released (`medddpm.releasing`)."""
 PREFIX = "denoise_fn."
 
 
@@ -34,7 +35,8 @@ def release(
     """Writes a checkpoint's averaged weights to `path`, whole or not at all.
 
     Args:
-        content: of `checkpoints.read_checkpoint`, with one of our own configurations in it.
+        content: of `checkpoints.read_checkpoint`, with one of our own configurations in it; what else is `KEPT` may be
+            added.
         path: NAME.safetensors.
         dtype: of the weights; in BF16 a parameter takes two bytes and keeps eight bits of its mantissa.
         about: a sentence for whoever opens the file: what it was trained on, and by what.
@@ -78,10 +80,11 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
         schedule = GaussianDiffusion(torch.nn.Identity(), int(content["timesteps"])).state_dict()
-        if metadata["format"] != FORMAT or not isinstance(content["config"], dict):
+        told = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
+        if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in told):
             raise ValueError
     except (KeyError, ValueError, TypeError):
         raise BadInput(
-            path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm.released.release` wrote"
+            path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
-    return {**content, "ema": {**weights, **schedule}}
+    return {**content, "about": metadata.get("about", ""), "ema": {**weights, **schedule}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,7 +43,7 @@ class TrainConfig:
 
     Args:
         switches: a name of `medddpm.switches.SETTINGS`.
-        image_size, model_channels, num_res_blocks: as for `UNet3D`.
+        image_size, model_channels, num_res_blocks, channel_mult: as for `UNet3D`.
         learning_rate: Adam's.
         batch_size: volumes of a micro-step, in each process.
         accumulation: micro-steps of a step.
@@ -60,6 +60,7 @@ class TrainConfig:
     image_size: int = 128
     model_channels: int = 64
     num_res_blocks: int = 1
+    channel_mult: Sequence[int] | None = None
     learning_rate: float = 1e-5
     batch_size: int = 1
     accumulation: int = 2
@@ -81,7 +82,9 @@ FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers"}
 def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
     """Makes the folder this run's, or finds that it is."""
     record = out / "run.json"
-    wanted = {**asdict(config), "size": list(volumes.size), "layout": volumes.layout.name, "volumes": volumes.names()}
+    # Of what JSON knows, so that it can be compared with what is read back: a tuple is a list there.
+    wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
+    wanted["volumes"] = volumes.names()
     if record.exists():
         known = read_run(out)
         changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
