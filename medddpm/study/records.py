@@ -183,6 +183,45 @@ CEILINGS = Schema(
     }
 )
 
+QUALITY = Schema(
+    {
+        "plan": Column("str", "why it was trained, as `medddpm.study.parity_plan` names it"),
+        "run": Column("str", "the run's key"),
+        "setting": Column("str", "it was trained and sampled under: BASE, OPT1, OPT2, OPT12 or FAST"),
+        "contrast": Column("str", "of the phantom: t1, t2 or flair; or brats, the four-modality model"),
+        "size": Column("str", "H×W×D of a volume, as 64x64x64"),
+        "width": Column("int64", "base channels of the network"),
+        "seed": Column("int64", "of weights, order, timesteps and noise of the training"),
+        "step": Column("int64", "optimizer steps trained; 0 where a given model was judged"),
+        "sampler": Column("str", "ddpm, ddim, dpm++ or sde-dpm++; none where nothing was sampled", nullable=True),
+        "sampler_steps": Column("int64", "network evaluations of a sample; 0 where nothing was sampled"),
+        "metric": Column(
+            "str",
+            "of `medddpm.quality.METRICS`; held_out_loss, of fixed timesteps and noise; seconds_a_volume (s, tenth and "
+            "ninetieth percentile); ms_a_step (ms, data and all); NAME_mirrored: for the mask turned over",
+        ),
+        "channel": Column("str", "of the image; all where it is not one's"),
+        "tissue": Column("str", "of the mask; all where it is not one's"),
+        "value": Column("float64", "in the metric's unit"),
+        "low": Column("float64", "lower end of its 95% interval over subjects", nullable=True),
+        "high": Column("float64", "upper end", nullable=True),
+        "n": Column("int64", "volumes (of seconds_a_volume batches, of ms_a_step steps)"),
+    }
+)
+LOSS = Schema(
+    {
+        **{name: QUALITY.columns[name] for name in ("plan", "run", "setting", "contrast", "size", "width", "seed")},
+        "part": Column(
+            "str",
+            "training: mean of a window's steps; held-out: subjects never trained on, at fixed timesteps and noise",
+            allowed=("training", "held-out"),
+        ),
+        "step": Column("int64", "optimizer steps done; of a window its last"),
+        "steps": Column("int64", "of the window; 1 of a held-out loss"),
+        "loss": Column("float64", "mean absolute error of the predicted noise"),
+    }
+)
+
 
 def _counter(meaning: str, unit: str = "") -> Column:
     """A value that ncu may not have measured: on another card, or of a launch that it did not see."""

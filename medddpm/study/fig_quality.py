@@ -1,0 +1,289 @@
+"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and what a model draws along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from medddpm.study.figures import SETTING_COLOURS, loss_curves, new_figure, slice_rows
+from medddpm.study.parity_judge import PLANES
+from medddpm.study.parity_tables import SAMPLER_NAMES, TITLES
+from medddpm.study.parity_train import Slices
+
+# Okabe & Ito's; the settings' own are kept for settings.
+SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
+LESION_COLOUR = "#F0E442"
+CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
+GREY = (0, 255)
+Plane = npt.NDArray[np.generic]
+
+
+def figure_1(slices: Slices, quality: pd.DataFrame, plan: str = "contrasts", subject: int = 0) -> Figure:
+    """Conventional above, mask-conditioned synthetic below, a column a contrast; the mask's lesion outlined in both.
+
+    Args:
+        slices: of `parity_store.Kept`.
+        quality: schema `QUALITY`, which says what was sampled.
+        plan: whose runs; a contrast that it lacks is left out.
+        subject: a held-out one.
+    """
+    runs = drawn(quality[quality["plan"] == plan])
+    columns: dict[str, tuple[Plane, Plane, Plane]] = {}
+    for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
+        run = runs[runs["contrast"] == contrast].iloc[-1]
+        at = f"{contrast}/{subject}/{PLANES[0]}"
+        columns[contrast] = (
+            slices[f"truth/{run['subjects']}/-/{at}"],
+            slices[f"sample/{run['run']}/{run['what']}/{at}"],
+            slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2,
+        )
+    rows = {
+        "conventional": [planes[0] for planes in columns.values()],
+        "synthetic": [planes[1] for planes in columns.values()],
+    }
+    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in columns], GREY, width=1.75 * max(2, len(columns)))  # type: ignore[arg-type]
+    for axis, lesion in zip(figure.axes, [planes[2] for planes in columns.values()] * 2, strict=True):
+        outline(axis, lesion)
+    return figure
+
+
+def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
+    """The same masks and the same noise, drawn by models of two settings and several seeds: a row a held-out subject.
+
+    Args:
+        slices: of `parity_store.Kept`.
+        quality: schema `QUALITY`, of one plan.
+        settings: those shown.
+        seeds: of trainings, those shown.
+    """
+    runs = drawn(quality)
+    chosen = [
+        run
+        for seed in seeds
+        for name in settings
+        for _, run in runs[(runs["setting"] == name) & (runs["seed"] == seed)].iterrows()
+    ]
+    first = chosen[0]
+    rows, outlines = {}, []
+    subjects = [n for n in range(3) if f"truth/{first['subjects']}/-/{first['contrast']}/{n}/{PLANES[0]}" in slices]
+    for subject in subjects:
+        at = f"{first['contrast']}/{subject}/{PLANES[0]}"
+        samples = [slices[f"sample/{run['run']}/{run['what']}/{at}"] for run in chosen]
+        rows[f"subject {subject + 1}"] = [slices[f"truth/{first['subjects']}/-/{at}"], *samples]
+        lesion = slices[f"mask/{first['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
+        outlines += [lesion] * (1 + len(chosen))
+    titles = ["held out", *(f"{run['setting']}\nseed {run['seed']}" for run in chosen)]
+    figure = slice_rows(rows, titles, GREY)  # type: ignore[arg-type]
+    for axis, lesion in zip(figure.axes, outlines, strict=True):
+        outline(axis, lesion)
+    return figure
+
+
+def along_the_way(slices: Slices, run: str, most: int = 7) -> Figure:
+    """What the averaged model draws for one held-out mask as its training goes on; a column a step, at most so many."""
+    names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
+    steps = sorted({int(parts[2]) for parts in names})
+    kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(most, len(steps)))]
+    channel = names[0][3]
+    rows = {
+        plane: [slices[f"watch/{run}/{step}/{channel}/0/{plane}"] for step in kept]
+        for plane in PLANES
+        if f"watch/{run}/{kept[0]}/{channel}/0/{plane}" in slices
+    }
+    return slice_rows(rows, [f"{step:,}" for step in kept], GREY)  # type: ignore[arg-type]
+
+
+def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
+    """The case, a sample for its mask, and one for its mask turned over; a column a modality, the tumour outlined.
+
+    Args:
+        slices: of `parity_store.Kept`.
+        quality: schema `QUALITY`, of the plan brats.
+    """
+    run = drawn(quality).iloc[-1]
+    channels = ("t1", "t1ce", "t2", "flair")
+    at, what = f"0/{PLANES[0]}", f"{run['run']}/{run['what']}"
+    rows = {
+        "the case": [slices[f"truth/{run['subjects']}/-/{name}/{at}"] for name in channels],
+        "sample": [slices[f"sample/{what}/{name}/{at}"] for name in channels],
+        "sample, mask\nturned over": [slices[f"mirrored-sample/{what}/{name}/{at}"] for name in channels],
+    }
+    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in channels], GREY, width=5.6)  # type: ignore[arg-type]
+    masks = [slices[f"{kind}mask/{run['subjects']}/-/labels/{at}"] for kind in ("", "", "mirrored-")]
+    for place, axis in enumerate(figure.axes):
+        labels = masks[place // len(channels)]
+        outline(axis, (labels > 0) & (labels < 4))
+    return figure
+
+
+def drawn(quality: pd.DataFrame) -> pd.DataFrame:
+    """A row a run that was sampled: run, setting, contrast, seed, subjects and what, the latter as slices are named."""
+    rows = quality[quality["sampler_steps"] > 0].sort_values("sampler_steps").drop_duplicates("run", keep="last")
+    rows = rows.sort_values("run")
+    what = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]
+    return rows.assign(what=what, subjects=rows["contrast"] + "-" + rows["size"])
+
+
+def outline(axis: Axes, mask: Plane) -> None:
+    """Draws the border of a mask."""
+    if mask.any() and not mask.all():
+        axis.contour(mask.astype(float), [0.5], colors=[LESION_COLOUR], linewidths=0.5)
+
+
+# Losses
+
+
+def losses_figure(loss: pd.DataFrame) -> Figure:
+    """Left, the paper's settings and FAST from one seed, step by step; right, held-out losses of several seeds.
+
+    Args:
+        loss: schema `LOSS`, of the plans "paper" and "short"; one may be missing.
+    """
+    figure = new_figure(height=2.6)
+    left, right = figure.subplots(1, 2)
+    one = loss[(loss["plan"] == "paper") & (loss["part"] == "training")]
+    if len(one):
+        one = one[one["seed"] == one["seed"].min()]
+        loss_curves(one, left, smooth=max(1, int(one["step"].max() / 60)))
+        left.set_title("128³, one seed: training loss")
+    else:
+        nothing(left)
+    several = loss[(loss["plan"] == "short") & (loss["part"] == "held-out")]
+    if len(several):
+        held_out_curves(several, right)
+        right.set_title(f"{_side(several)}, {several['seed'].nunique()} seeds: held-out loss")
+    else:
+        nothing(right)
+    return figure
+
+
+def held_out_curves(loss: pd.DataFrame, axis: Axes) -> Axes:
+    """The held-out loss against the step, a line a run; settings that agree lie on each other, the later on top.
+
+    Args:
+        loss: rows of part "held-out".
+        axis: drawn into.
+    """
+    present = [name for name in SETTING_COLOURS if name in set(loss["setting"])]
+    for place, name in enumerate(present):
+        width = 0.7 + 1.2 * (len(present) - 1 - place)
+        for _, curve in loss[loss["setting"] == name].groupby("seed"):
+            curve = curve.sort_values("step")
+            axis.plot(curve["step"], curve["loss"], color=SETTING_COLOURS[name], linewidth=width)
+    axis.set(xlabel="step", ylabel="loss, mean |ε − ε$_θ$|")
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.legend(handles=[Line2D([], [], color=SETTING_COLOURS[name], label=name) for name in present])
+    return axis
+
+
+def _side(rows: pd.DataFrame) -> str:
+    sides = str(rows["size"].iloc[0]).split("x")
+    return f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(sides)
+
+
+# Parity
+
+
+def parity_figure(table: pd.DataFrame) -> Figure:
+    """A line a metric and setting: the interval of its difference from the reference, in units of the stated margin.
+
+    Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other.
+
+    Args:
+        table: of `parity_tables.parity`.
+    """
+    metrics = list(dict.fromkeys(table["metric"]))
+    settings = list(dict.fromkeys(table["setting"]))
+    figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.6 * len(settings)), width=5.6)
+    axis = figure.subplots()
+    for row in table.to_dict("records"):
+        offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
+        place, margin = metrics.index(row["metric"]) + offset, float(row["margin"])
+        if row["setting"] == settings[0]:
+            reach = float(row["between_seeds"]) / margin
+            axis.barh(metrics.index(row["metric"]), 2 * reach, 0.7, -reach, color="#E5E5E5")
+        low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
+        colour = SETTING_COLOURS[row["setting"]]
+        axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
+        axis.plot(middle, place, "o", color=colour, markersize=3)
+    for border in (-1, 1):
+        axis.axvline(border, color="black", linewidth=0.8)
+    axis.axvline(0, color="black", linewidth=0.4)
+    reach = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
+    axis.set_xlim(-min(6, max(1.5, 1.1 * reach)), min(6, max(1.5, 1.1 * reach)))
+    axis.set_yticks(range(len(metrics)), [TITLES[metric] for metric in metrics])
+    axis.set_ylim(len(metrics) - 0.45, -0.55)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel("difference from the reference, in stated margins; 90% interval")
+    handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
+    handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="two seeds of the reference"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+# Samplers
+
+PANELS = ("psnr", "wasserstein, brain", "frechet", "dice, brain", "lesion_contrast", "diversity")
+IDEALS = {  # what the held-out volumes themselves have
+    "diversity": "diversity_reference",
+    "dice, brain": "dice_reference, brain",
+    "lesion_contrast": "lesion_contrast_reference",
+}
+
+
+def samplers_figure(table: pd.DataFrame) -> Figure:
+    """A panel a metric against seconds a volume, a line a sampler, a point a number of steps.
+
+    Dashed: what the held-out volumes themselves have, where that is known.
+
+    Args:
+        table: of `parity_tables.samplers`.
+    """
+    panels = [name for name in PANELS if name in table]
+    figure = new_figure(height=0.4 + 1.75 * -(-len(panels) // 3))
+    axes = np.atleast_1d(figure.subplots(-(-len(panels) // 3), 3, squeeze=False)).ravel()
+    for axis, name in zip(axes, panels, strict=False):
+        for sampler, colour in SAMPLER_COLOURS.items():
+            rows = table[table["sampler"] == sampler].sort_values("seconds_a_volume")
+            axis.plot(rows["seconds_a_volume"], rows[name], "o-", color=colour, markersize=3, linewidth=1)
+        _steps(axis, table, name)
+        if (ideal := IDEALS.get(name)) in table:
+            axis.axhline(float(table[ideal].mean()), color="black", linewidth=0.7, linestyle="--")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.margins(x=0.12, y=0.22)
+        axis.set_title("PSNR, dB" if name == "psnr" else TITLES[name])
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    for axis in axes[max(0, len(panels) - 3) : len(panels)]:
+        axis.set_xlabel("seconds a volume")
+    present = [name for name in SAMPLER_COLOURS if name in set(table["sampler"])]
+    handles = [
+        Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def _steps(axis: Axes, table: pd.DataFrame, name: str) -> None:
+    """Writes the number of steps above the points of as many: samplers take equally long for them."""
+    for steps, rows in table.groupby("steps"):
+        axis.annotate(
+            f"{steps}", (float(rows["seconds_a_volume"].median()), float(rows[name].max())), (0, 4),
+            textcoords="offset points", fontsize=5.5, ha="center",
+        )  # fmt: skip
+
+
+def nothing(axis: Axes) -> None:
+    """Says in a panel that there is nothing to draw yet."""
+    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
+    axis.set(xticks=[], yticks=[])

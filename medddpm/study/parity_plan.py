@@ -1,0 +1,277 @@
+"""The runs that show whether a setting costs quality: what is trained, how it is judged, how long it should take."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from medddpm.errors import BadInput
+from medddpm.grid import Size
+from medddpm.runs import TrainConfig
+from medddpm.switches import SETTINGS
+
+Chain = tuple[str, int]
+"""A sampler and its steps."""
+
+FULL: Chain = ("ddpm", 250)
+CHAINS: tuple[Chain, ...] = (
+    FULL,
+    *((sampler, steps) for sampler in ("ddim", "dpm++", "sde-dpm++") for steps in (10, 25, 50)),
+)
+BRATS = "brats"  # stands where a contrast does: the four-modality model
+
+# Measured on one H200 at 128³ and 64 channels, batch 1 (figures/records/H200/bench.csv), ms.
+STEP_MS = {"BASE": 1220.0, "OPT1": 230.0, "OPT2": 1370.0, "OPT12": 336.0, "FAST": 39.0}
+FORWARD_MS = {"BASE": 197.0, "OPT1": 89.0, "OPT2": 257.0, "OPT12": 128.0, "FAST": 12.8}
+START_S = 30.0  # a process's: imports, CUDA, kernels compiled or found again, a graph captured
+JUDGE_S = 0.5  # of a volume of 64³, its share of the metrics
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model trained and judged, in a process of its own.
+
+    Args:
+        plan: whose it is, a key of `PLANS`.
+        setting: a key of `SETTINGS`, under which it is trained and sampled.
+        size: (H, W, D).
+        channels: base width.
+        mult: of the width at each level; None for the published ones of that size.
+        contrast: of the phantom, or `BRATS`.
+        seed: of weights, order, timesteps and noise.
+        steps: of training.
+        learning_rate: Adam's.
+        accumulation: micro-steps of a step.
+        chains: how it is sampled; all are judged.
+        held_out: subjects that it is judged on and never trained on; of `BRATS`, samples of the one case.
+        subjects: trained on.
+        batch: volumes sampled at once.
+        watch: steps between two held-out losses while it trains.
+        watched: held-out subjects and timesteps that such a loss is the mean of.
+        snapshots: whether a sample is kept at each watch.
+        checkpoint: judged in place of a training.
+        data: folder of a `BRATS` case.
+    """
+
+    plan: str
+    setting: str
+    size: Size
+    channels: int
+    contrast: str
+    seed: int
+    steps: int
+    learning_rate: float = 1e-4
+    accumulation: int = 1
+    chains: tuple[Chain, ...] = (FULL,)
+    held_out: int = 16
+    subjects: int = 128
+    batch: int = 4
+    watch: int = 500
+    watched: tuple[int, int] = (16, 10)
+    snapshots: bool = False
+    checkpoint: str | None = None
+    data: str | None = None
+    mult: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name, and its folder's."""
+        size = "x".join(map(str, dict.fromkeys(self.size)))
+        parts = [self.plan, self.setting.lower(), self.contrast, size, f"c{self.channels}", f"s{self.seed}"]
+        if self.mult is not None:
+            parts.append("m" + "-".join(map(str, self.mult)))
+        if self.checkpoint is not None:
+            parts += [f"{sampler.replace('+', 'p')}{steps}" for sampler, steps in self.chains]
+        return "_".join(parts)
+
+    @property
+    def config(self) -> TrainConfig:
+        """Of `medddpm.training`: the average's memory is a twentieth of the run, up to the published one."""
+        every = 10
+        decay = min(0.995, 0.5 ** (every / max(1.0, 0.05 * self.steps)))
+        return TrainConfig(
+            switches=self.setting,
+            image_size=self.size[0],
+            model_channels=self.channels,
+            channel_mult=self.mult,
+            num_res_blocks=2 if self.contrast == BRATS else 1,
+            learning_rate=self.learning_rate,
+            accumulation=self.accumulation,
+            ema_decay=round(decay, 4),
+            ema_every=every,
+            ema_start=min(2000, self.steps // 4),
+            seed=self.seed,
+            save_every=0,
+            sample_every=0,
+            keep=1,
+        )
+
+    def write(self, path: Path) -> None:
+        """Describes it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def of(cls, described: dict[str, Any]) -> Run:
+        """The run that `asdict` or `write` described."""
+        chains = tuple((str(sampler), int(steps)) for sampler, steps in described["chains"])
+        mult = None if described.get("mult") is None else tuple(described["mult"])
+        known = {"chains": chains, "size": tuple(described["size"]), "watched": tuple(described["watched"])}
+        return cls(**{**described, **known, "mult": mult})
+
+
+def cube(side: int) -> Size:
+    """(side, side, side)."""
+    return side, side, side
+
+
+def short(settings: Sequence[str] = ("OPT1", "FAST"), seeds: Iterable[int] = range(6)) -> list[Run]:
+    """Whether FAST learns and draws what OPT1 does: both from several seeds, on FLAIR, which shows lesions best.
+
+    Six, not three: where pairs of runs are as far apart as two seeds are, the 90% interval of their mean difference
+    reaches 2.4 of the seeds' deviations to either side with three pairs, which no margin of the seeds' own range can
+    hold, and 1.2 with six, where that range is 2.5. See `parity_tables.MARGINS` for what is asked.
+    """
+    every = [Run("short", setting, cube(64), 32, "flair", seed, 4000) for seed in seeds for setting in settings]
+    return sorted(every, key=lambda run: run.seed)  # a pair complete before the next is begun
+
+
+def paper(settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0, 1, 2)) -> list[Run]:
+    """The paper's four settings and FAST at the published size, from one seed; OPT1 and FAST from others too."""
+    first, *others = seeds
+    kind = {"chains": (("sde-dpm++", 25),), "held_out": 4, "watch": 50, "watched": (4, 5), "batch": 1}
+    slowest_first = sorted(settings, key=lambda name: -STEP_MS[name])
+    pairs = [(name, first) for name in slowest_first]
+    pairs += [(name, seed) for seed in others for name in ("OPT1", "FAST") if name in settings]
+    return [Run("paper", name, cube(128), 64, "t1", seed, 300, **kind) for name, seed in pairs]  # type: ignore[arg-type]
+
+
+def long(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> list[Run]:
+    """One long training at the published size, with samples along the way."""
+    return [
+        Run("long", name, cube(128), 64, "t1", seed, 30_000, watch=2500, watched=(8, 10), batch=1, snapshots=True)
+        for seed in seeds
+        for name in settings
+    ]
+
+
+def contrasts(
+    settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), kinds: Sequence[str] = ("t1", "t2", "flair")
+) -> list[Run]:
+    """A model a contrast, for Figure 1."""
+    return [
+        Run("contrasts", name, cube(128), 64, kind, seed, 10_000, watch=2500, watched=(8, 10), held_out=8, batch=1)
+        for seed in seeds
+        for name in settings
+        for kind in kinds
+    ]
+
+
+def samplers(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> list[Run]:
+    """Steps against quality: every chain from one trained model, a volume at a time as a user draws them."""
+    return [
+        Run("samplers", name, cube(128), 64, "t1", seed, 0, chains=(chain,), batch=1, checkpoint="")
+        for seed in seeds
+        for name in settings
+        for chain in CHAINS
+    ]
+
+
+def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> list[Run]:
+    """The four-modality model overfitting one case: does the mask steer it?"""
+    kind = {"held_out": 4, "subjects": 1, "watch": 1000, "watched": (1, 10), "learning_rate": 2e-4, "batch": 2}
+    return [Run("brats", name, cube(64), 64, BRATS, seed, 6000, **kind) for seed in seeds for name in settings]  # type: ignore[arg-type]
+
+
+PLANS = {plan.__name__: plan for plan in (short, paper, long, contrasts, samplers, brats)}
+
+
+def planned(
+    names: Sequence[str],
+    *,
+    settings: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    data: str | None = None,
+    checkpoint: Path | None = None,
+    only: Sequence[str] = (),
+    **changes: Any,
+) -> list[Run]:
+    """The runs of plans, in the order in which they are begun.
+
+    Args:
+        names: keys of `PLANS`.
+        settings, seeds: in place of each plan's own.
+        data: the BraTS folder.
+        checkpoint: what "samplers" draws from.
+        only: runs whose key contains one of these.
+        changes: fields of `Run` that every run gets, None for the plan's own.
+
+    Raises:
+        BadInput: a plan lacks what it needs, or no run is left.
+    """
+    given: dict[str, Any] = {"settings": settings, "seeds": seeds}
+    given = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    runs = []
+    for name in names:
+        for run in PLANS[name](**given):
+            run = replace(run, **changes)
+            if name == "samplers":
+                if checkpoint is None:
+                    raise BadInput("--plan samplers", "no model to draw from", "give --checkpoint F")
+                chains = changes.get("chains", run.chains)
+                of_model = _trained_as(checkpoint, run)
+                runs += [replace(of_model, chains=(chain,)) for chain in chains]
+                continue
+            if run.contrast == BRATS:
+                if data is None:
+                    raise BadInput("--plan brats", "no case to train on", "give --data DIR with seg/ t1/ t1ce/ …")
+                run = replace(run, data=data)
+            runs.append(run)
+    chosen = {run.key: run for run in runs if not only or any(part in run.key for part in only)}
+    if not chosen:
+        raise BadInput("--only", f"no run's key contains {' or '.join(only)}", "see the keys with --dry-run")
+    return list(chosen.values())
+
+
+def _trained_as(checkpoint: Path, run: Run) -> Run:
+    """The run with size, width and, where the checkpoint lies in a run's folder here, contrast of what was trained."""
+    from medddpm.checkpoints import read_checkpoint
+
+    content = read_checkpoint(checkpoint)
+    if "config" not in content or "size" not in content:
+        raise BadInput(checkpoint, "it does not say its size", "give a checkpoint of `medddpm train`")
+    height, width, depth = content["size"]
+    spec = checkpoint.parents[2] / "spec.json" if len(checkpoint.parents) > 2 else checkpoint
+    contrast = json.loads(spec.read_text())["contrast"] if spec.is_file() and spec != checkpoint else run.contrast
+    channels = content["config"]["model_channels"]
+    return replace(
+        run, size=(height, width, depth), channels=channels, contrast=contrast, checkpoint=str(checkpoint), steps=0
+    )
+
+
+def seconds(run: Run) -> tuple[float, float]:
+    """What training and judging should take on an H200, from the speeds measured there."""
+    work = math.prod(run.size) / 128**3
+    wide = (run.channels / 64) ** 1.5  # between traffic, which grows as the width, and products, as its square
+    blocks = 1.7 if run.contrast == BRATS else 1.0
+    fast = SETTINGS[run.setting].fast
+    step = max(STEP_MS[run.setting] * work * wide * blocks, 4.0 if fast else 25.0) * run.accumulation
+    forward = max(FORWARD_MS[run.setting] * work * wide * blocks, 1.5 if fast else 8.0)
+    watches = run.steps // run.watch if run.steps else 0
+    training = run.steps * step + watches * math.prod(run.watched) * max(forward, 10.0)
+    drawing = run.held_out * forward * sum(steps for _, steps in run.chains)
+    judging = 1e3 * JUDGE_S * (math.prod(run.size) / 64**3) * run.held_out * len(run.chains)
+    return START_S + training / 1e3, (drawing + judging) / 1e3
+
+
+def makespan(runs: Sequence[Run], gpus: int) -> float:
+    """Seconds until the last of the runs should be done, each begun on the first GPU that is free."""
+    free = [0.0] * max(1, gpus)
+    for run in runs:
+        free.sort()
+        free[0] += sum(seconds(run))
+    return max(free)
