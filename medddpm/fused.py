@@ -26,7 +26,7 @@ else:
     TRITON = False
 try:  # Gluon is part of Triton from 3.6 on
     from medddpm import fused_conv
-except ImportError:
+except Exception:  # an experiment of its makers: a later one may lack what an earlier one had, in any way
     GLUON = False
 else:
     GLUON = True

@@ -159,11 +159,11 @@ def last_words(log: Path) -> str:
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; of a machine without, `most` or one None."""
+    """What CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; of a machine without, a single None."""
     import torch
 
     if device == "cpu" or not torch.cuda.is_available():
-        return [None] * 1
+        return [None]
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = told.split(",") if told else [str(index) for index in range(torch.cuda.device_count())]
     return list(names[:most])
@@ -177,6 +177,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"medddpm: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # … --dry-run | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("medddpm: interrupted; the same command goes on", file=sys.stderr)
         return 130
