@@ -120,6 +120,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "train a model, or go on with a run that was cut short",
         """
         medddpm train --phantom --size 64 --steps 2000 --switches opt1 --out runs/head64
+        medddpm train --phantom 512 --size 64 --steps 20000 --switches fast --workers 8 --resident --out runs/quick
         medddpm train --data my_data --steps 50000 --switches opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs

@@ -75,9 +75,39 @@ def deferred_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def leave_signals_to_the_parent(_worker: int = 0) -> None:
-    """In a process that loads data: Ctrl-C reaches the whole group, and the parent ends it when the step is made."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM is a Ctrl-C: the processes that were started, which would go on by themselves, are ended too."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread, which alone is told
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Processes begun inside never hear Ctrl-C, which reaches the whole group: the parent ends them after its step.
+
+    This process hears it on leaving.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_when_told(_worker: int = 0) -> None:
+    """In a process that loads volumes: SIGTERM ends it, whatever it does in the parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

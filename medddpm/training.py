@@ -21,7 +21,7 @@ from medddpm import graphs, runs
 from medddpm.checkpoints import load_state
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.processes import deferred_signals, joined, leave_signals_to_the_parent, pick_device, told_to_stop
+from medddpm.processes import deaf_to_interrupts, deferred_signals, end_when_told, joined, pick_device, told_to_stop
 from medddpm.progress import Report
 from medddpm.resident import Resident
 from medddpm.runs import TrainConfig, Volumes
@@ -142,17 +142,21 @@ class Trainer:
                 self._indices = self._order()
             return self.volumes.batch(next(self._indices))
         if self._batches is None:
-            self._batches = iter(
-                DataLoader(
-                    self.volumes,  # type: ignore[arg-type]
-                    batch_sampler=self._order(),
-                    num_workers=self.config.workers,
-                    pin_memory=self.device.type == "cuda",
-                    worker_init_fn=leave_signals_to_the_parent,
-                )
+            loader: DataLoader[list[Tensor]] = DataLoader(
+                self.volumes,  # type: ignore[arg-type]
+                batch_sampler=self._order(),
+                num_workers=self.config.workers,
+                pin_memory=self.device.type == "cuda",
+                worker_init_fn=end_when_told,
             )
+            with deaf_to_interrupts():
+                self._batches = iter(loader)
         image, mask = next(self._batches)
         return image, mask
+
+    def close(self) -> None:
+        """Ends the processes that load volumes, in order: left to the interpreter's end, they would be killed."""
+        self._batches = None
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
         return self._network(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
@@ -317,7 +321,7 @@ def train(
         setting = SETTINGS[config.switches]
         if lead and setting.fast and where.type == "cuda" and trainer.world > 1:
             print(f"{setting.name}: several processes train without CUDA graphs", file=sys.stderr)
-        with setting.on(trainer.unet):
+        with setting.on(trainer.unet), contextlib.closing(trainer):
             _loop(trainer, out, steps, stopped, progress and lead)
         return torch.tensor(trainer.losses)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medddpm.atomic import check_writable, replacing
 from medddpm.errors import BadInput
+from medddpm.processes import ended_by_sigterm
 from medddpm.study import bench_ceilings, ncu_csv, records
 from medddpm.study.bench_networks import NETWORKS, TIMESTEPS
 from medddpm.study.bench_row import MEASURES, Case
@@ -128,7 +127,7 @@ def bench(jobs: Sequence[Job], out: Path, options: Options, *, command: Sequence
     check_writable(out)
     folder.mkdir(parents=True, exist_ok=True)
     store = Store(out, records.machine_meta(command))
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         _ceilings(store, options)
         for place, job in enumerate(jobs, 1):
             _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}")
@@ -310,21 +309,3 @@ def _problem(said: subprocess.CompletedProcess[str]) -> str:
     errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
     own = [line for line in lines if not line.startswith("==")]
     return (errors or own[::-1] or [f"ended with {said.returncode}"])[0]
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM ends the row's process too, which would otherwise go on by itself."""
-
-    def leave(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread, which alone is told
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

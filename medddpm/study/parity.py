@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any
 
 from medddpm.atomic import check_writable
 from medddpm.errors import BadInput
+from medddpm.processes import ended_by_sigterm
 from medddpm.runs import checkpoints_of
 from medddpm.study import parity_plan, records
 from medddpm.study.bench_store import Store
@@ -76,7 +76,7 @@ class Queue:
         store = Store(self.out / QUALITY, self.meta)
         waiting = list(runs)
         running: dict[str | None, Job] = {}
-        with _ended_by_sigterm(), _ended(running):
+        with ended_by_sigterm(), _ended(running):
             while waiting or running:
                 for gpu in self.gpus:
                     while gpu not in running and waiting:
@@ -299,24 +299,6 @@ def _ended(running: dict[str | None, Job]) -> Iterator[None]:
             job.process.terminate()
         for job in running.values():
             job.process.wait()
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM ends the runs' processes too."""
-
-    def leave(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread, which alone is told
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":
