@@ -31,7 +31,7 @@ from medddpm.study import (
     records,
 )
 from medddpm.study.bench_store import ONE_RUN, Store
-from medddpm.study.parity_data import InMemory, Subjects, keep, prepare
+from medddpm.study.parity_data import Subjects, keep, prepare
 from medddpm.study.parity_plan import CHAINS, FULL, Run, planned
 from medddpm.study.parity_train import held_out_losses, trained
 from medddpm.switches import SETTINGS
@@ -126,7 +126,7 @@ def test_no_held_out_subject_is_trained_on(tmp_path: Path) -> None:
 # the same for every setting
 
 
-def draws(setting: str, volumes: InMemory) -> list[tuple[Tensor, ...]]:
+def draws(setting: str, volumes: Subjects) -> list[tuple[Tensor, ...]]:
     """Image, timestep, noise and mask of each of four steps."""
     trainer = Trainer(replace(TINY, setting=setting).config, volumes, CPU)
     inner, seen, masks = trainer.diffusion.add_noise, [], []

@@ -55,30 +55,6 @@ class Subjects(Dataset[tuple[Tensor, Tensor]]):
         return self._phantom.reference(index)
 
 
-class InMemory(Dataset[tuple[Tensor, Tensor]]):
-    """A data set's items, each made once: at 64³ making a mask's channels takes as long as FAST takes for a step."""
-
-    def __init__(self, volumes: Volumes) -> None:
-        self.size, self.layout, self._volumes = volumes.size, volumes.layout, volumes
-        self._items: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def __len__(self) -> int:
-        return len(self._volumes)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index not in self._items:
-            self._items[index] = self._volumes[index]
-        return self._items[index]
-
-    def names(self) -> list[str]:
-        """As the data set's."""
-        return self._volumes.names()
-
-    def reference(self, index: int) -> nibabel.Nifti1Image:
-        """As the data set's."""
-        return self._volumes.reference(index)
-
-
 def volumes_of(run: Run, folder: Path) -> tuple[Volumes, Volumes]:
     """What a run is trained on, and what it is judged on: of one BraTS case, itself.
 
@@ -87,9 +63,9 @@ def volumes_of(run: Run, folder: Path) -> tuple[Volumes, Volumes]:
         folder: of `prepare`, where the phantom's subjects are or will be kept.
     """
     if run.contrast == BRATS:
-        case = InMemory(VolumeFolder(str(run.data), run.size))
+        case = VolumeFolder(str(run.data), run.size)
         return case, case
-    trained, held_out = (InMemory(Subjects(phantom, keep(phantom, folder))) for phantom in phantoms(run))
+    trained, held_out = (Subjects(phantom, keep(phantom, folder)) for phantom in phantoms(run))
     return trained, held_out
 
 
