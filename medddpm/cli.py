@@ -12,6 +12,7 @@ from medddpm import __version__
 from medddpm.errors import BadInput
 
 SWITCHES = ("base", "opt1", "opt2", "opt12", "fast")
+SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 PROFILE_VIEWS = ("window", "step")
 INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
 
@@ -267,7 +268,7 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--sampler",
-        choices=["ddpm", "ddim", "dpm++", "sde-dpm++"],
+        choices=SAMPLERS,
         help="(what a released model's file recommends; else ddpm)",
     )
     command.add_argument(
@@ -338,7 +339,7 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--sampler",
-        choices=["ddpm", "ddim", "dpm++", "sde-dpm++"],
+        choices=SAMPLERS,
         default="sde-dpm++",
         help="what the file recommends (sde-dpm++)",
     )

@@ -91,8 +91,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges
     """`layer`'s convolution of a channels-last x by the given weight and bias, channels-last.
 
     With `edges`, channel counts that no fast kernel takes are brought to the next one that has some: up to 7 input
-    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again;
-    and `many` channels may have the kernels of `fused_conv`.
+    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again. With `many`, many
+    channels may have the kernels of `fused_conv`.
     """
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)

@@ -8,12 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+from torch.utils.data import DataLoader
 
 from medddpm.errors import BadInput
+
+Item = TypeVar("Item")
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -93,21 +96,21 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Processes begun inside never hear Ctrl-C, which reaches the whole group: the parent ends them after its step.
+def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
+    """`iter(loader)`, whose processes never hear Ctrl-C, which reaches the whole group: the parent ends them.
 
-    This process hears it on leaving.
+    This process hears what came meanwhile once they are begun.
     """
+    loader.worker_init_fn = _end_when_told
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return iter(loader)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_when_told(_worker: int = 0) -> None:
-    """In a process that loads volumes: SIGTERM ends it, whatever it does in the parent."""
+def _end_when_told(_worker: int) -> None:
+    """SIGTERM ends a process that loads volumes, whatever it does in the parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

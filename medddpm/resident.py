@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
-from medddpm.processes import deaf_to_interrupts, end_when_told
+from medddpm.processes import iterated
 from medddpm.runs import Volumes
 
 SHARE = 0.5  # of the device's free memory, at most
@@ -51,12 +51,9 @@ class Resident(Dataset[tuple[Tensor, Tensor]]):
             volumes,  # type: ignore[arg-type]
             batch_size=None,
             num_workers=workers,
-            worker_init_fn=end_when_told,
         )
-        with deaf_to_interrupts():
-            items = iter(loader)
         bar = functools.partial(tqdm, desc="preparing", unit="volume", disable=not progress, leave=False)
-        for index, (image, mask) in enumerate(bar(items, total=len(volumes))):
+        for index, (image, mask) in enumerate(bar(iterated(loader), total=len(volumes))):
             self._images[index], self._masks[index] = image, mask
 
     def __len__(self) -> int:

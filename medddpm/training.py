@@ -7,7 +7,7 @@ import copy
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from medddpm import graphs, runs
 from medddpm.checkpoints import load_state
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.processes import deaf_to_interrupts, deferred_signals, end_when_told, joined, pick_device, told_to_stop
+from medddpm.processes import deferred_signals, iterated, joined, pick_device, told_to_stop
 from medddpm.progress import Report
 from medddpm.resident import Resident
 from medddpm.runs import TrainConfig, Volumes
@@ -77,8 +77,7 @@ class Trainer:
         self.losses: list[float] = []  # of every step up to the last `read_losses`
         self._pending: list[Tensor] = []  # of the steps since, still on the device
         self._average = get_ema_multi_avg_fn(config.ema_decay)
-        self._batches: Iterator[list[Tensor]] | None = None
-        self._indices: Iterator[list[int]] | None = None
+        self._batches: Iterator[Sequence[Tensor]] | None = None
         self._generator = torch.Generator(device)
         self._network: nn.Module = self.diffusion
         if self.world > 1:
@@ -137,20 +136,17 @@ class Trainer:
 
     def _load(self) -> tuple[Tensor, Tensor]:
         """The next image and mask: where they are resident, or on the host in memory that a GPU can fetch from."""
-        if isinstance(self.volumes, Resident):
-            if self._indices is None:
-                self._indices = self._order()
-            return self.volumes.batch(next(self._indices))
         if self._batches is None:
-            loader: DataLoader[list[Tensor]] = DataLoader(
-                self.volumes,  # type: ignore[arg-type]
-                batch_sampler=self._order(),
-                num_workers=self.config.workers,
-                pin_memory=self.device.type == "cuda",
-                worker_init_fn=end_when_told,
-            )
-            with deaf_to_interrupts():
-                self._batches = iter(loader)
+            if isinstance(self.volumes, Resident):
+                self._batches = map(self.volumes.batch, self._order())
+            else:
+                loader: DataLoader[list[Tensor]] = DataLoader(
+                    self.volumes,  # type: ignore[arg-type]
+                    batch_sampler=self._order(),
+                    num_workers=self.config.workers,
+                    pin_memory=self.device.type == "cuda",
+                )
+                self._batches = iterated(loader)
         image, mask = next(self._batches)
         return image, mask
 
@@ -244,7 +240,7 @@ class Trainer:
             raise BadInput(
                 path, "it holds no state of a training", "sample from it, or train in another folder"
             ) from None
-        self._pending, self._batches, self._indices = [], None, None
+        self._pending, self._batches = [], None
         self._graphed = self._acceleration = None
         self.optimizer.zero_grad()
 

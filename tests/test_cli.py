@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from medddpm import cli, diffusion
 from medddpm.cli import main
 from medddpm.phantom import write_phantom
 from medddpm.runs import checkpoints_of
@@ -221,3 +222,7 @@ def test_the_package_gives_what_the_readme_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'UNet2D'"):
         _ = medddpm.UNet2D
     assert isinstance(medddpm.GaussianDiffusion(torch.nn.Identity()), torch.nn.Module)
+
+
+def test_the_samplers_to_choose_from_are_all_there_are() -> None:
+    assert cli.SAMPLERS == diffusion.SAMPLERS
