@@ -32,7 +32,7 @@ from medddpm.study import (
 )
 from medddpm.study.bench_store import ONE_RUN, Store
 from medddpm.study.parity_data import Subjects, keep, prepare
-from medddpm.study.parity_plan import CHAINS, FULL, Run, planned
+from medddpm.study.parity_plan import CHAINS, Run, planned
 from medddpm.study.parity_train import held_out_losses, trained
 from medddpm.switches import SETTINGS
 from medddpm.training import Trainer
@@ -234,7 +234,7 @@ def test_a_curve_has_every_loss_once() -> None:
 
 
 def test_a_run_is_trained_judged_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = replace(TINY, size=(16, 16, 16), steps=2, held_out=4, watch=1, snapshots=True, watched=(1, 2))
+    run = replace(TINY, size=(16, 16, 16), steps=2, held_out=4, watch=1, snapshots=1, watched=(1, 2))
     folder = tmp_path / "out" / run.key
     folder.mkdir(parents=True)
     run.write(folder / "spec.json")
@@ -322,7 +322,8 @@ import numpy
 numpy.savez(folder / "slices.npz")
 row = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all",
        "value": 0.5, "low": 0.4, "high": 0.6, "n": 4}
-result = {"spec": spec, "step": spec["steps"] - (spec["seed"] == 6), "training_s": 1, "judging_s": 1, "quality": [row],
+result = {"spec": spec, "step": spec["steps"] - (spec["seed"] == 6), "training_s": 1, "judging_s": 1,
+          "shared": "--shared" in sys.argv, "quality": [row],
           "loss": []}
 (folder / "result.json").write_text(json.dumps(result))
 """
@@ -333,7 +334,12 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script in place of a run's program."""
     script = tmp_path / "played.py"
     script.write_text(textwrap.dedent(PLAYED))
-    monkeypatch.setattr(parity, "command", lambda folder, *_: [sys.executable, str(script), str(folder)])
+    shared = "--shared"
+
+    def command(folder: Path, data: Path, until: float, device: str, several: bool) -> list[str]:
+        return [sys.executable, str(script), str(folder), *([shared] if several else [])]
+
+    monkeypatch.setattr(parity, "command", command)
     return script
 
 
@@ -355,6 +361,24 @@ def test_runs_are_spread_over_the_gpus_and_done_once(
     assert again.count("there already") == 4
     assert "begun" not in again
     assert len(parity_store.read(tmp_path / "tables").quality) == 4  # type: ignore[union-attr]
+
+
+def test_runs_that_share_a_gpu_are_said_to_and_are_not_timed(tmp_path: Path, played: Path) -> None:
+    runs = [replace(TINY, seed=seed) for seed in range(3)]
+    work = queue(tmp_path, ("3", "3"))
+    work.work(runs)
+    assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3"}
+    kept = parity_store.read(tmp_path / "tables")
+    assert kept is not None
+    assert [told["shared"] for told in kept.meta["runs"].values()] == [True] * 3
+    run = replace(TINY, size=(16, 16, 16), steps=1, held_out=4, watched=(1, 2))
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    run.write(folder / "spec.json")
+    for words, timed in (([], True), (["--shared"], False)):
+        assert parity_run.main([str(folder), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 0
+        found = {row["metric"] for row in json.loads((folder / "result.json").read_text())["quality"]}
+        assert ({"seconds_a_volume"} <= found) == timed
 
 
 def test_a_failed_run_is_a_line_and_the_others_go_on(
@@ -450,9 +474,8 @@ def test_samplers_take_size_and_contrast_from_what_was_trained(tmp_path: Path) -
     trained(run, volumes, held_out, folder, CPU)
     run.write(folder / "spec.json")
     runs = planned(["samplers"], checkpoint=parity._checkpoint(folder), size=(64, 64, 64))
-    assert [run.chains for run in runs] == [(chain,) for chain in CHAINS]
+    assert [run.chains for run in runs] == [CHAINS]
     assert {(run.size, run.channels, run.contrast, run.steps) for run in runs} == {((8, 8, 8), 32, "t2", 0)}
-    assert runs[0].chains == (FULL,)
 
 
 # what is kept

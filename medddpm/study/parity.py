@@ -5,8 +5,8 @@
     python -m medddpm.study.parity --plan samplers --checkpoint runs/parity/long_…/train --out runs/parity
     python -m medddpm.study.parity --plan brats --data ../shared/data/brats2021 --out runs/parity
 
-A run is a process of its own on a GPU of its own. Killed at any time, the same command goes on where it was; what is
-there already is left alone. Plans and their reasons are in `parity_plan`.
+A run is a process of its own, on a GPU of its own unless --at-once asks for several. Killed at any time, the same
+command goes on where it was; what is there already is left alone. Plans and their reasons are in `parity_plan`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Job:
 
 @dataclass
 class Queue:
-    """The runs over the GPUs: as many processes at a time as there are GPUs.
+    """The runs over the GPUs: as many processes at a time as there are places on them.
 
     Args:
         out: a folder a run.
-        gpus: what CUDA_VISIBLE_DEVICES names; one None where there is no GPU.
+        gpus: what CUDA_VISIBLE_DEVICES names, each as often as it takes runs at once; None where there is no GPU.
         meta: `records.machine_meta` of this call.
         tables: where the tables go.
         device: of every run.
@@ -75,11 +75,11 @@ class Queue:
         """Does them in order; returns when all are done, failed or out of time."""
         store = Store(self.out / QUALITY, self.meta)
         waiting = list(runs)
-        running: dict[str | None, Job] = {}
+        running: dict[int, Job] = {}
         with ended_by_sigterm(), _ended(running):
             while waiting or running:
-                for gpu in self.gpus:
-                    while gpu not in running and waiting:
+                for place, gpu in enumerate(self.gpus):
+                    while place not in running and waiting:
                         run = waiting.pop(0)
                         if found := finished(store, run, self.out):
                             print(f"{run.key}: there already, step {found['step']}", flush=True)
@@ -87,10 +87,10 @@ class Queue:
                             self.left.append(run.key)
                             print(f"{run.key}: no time left", flush=True)
                         else:
-                            running[gpu] = self._begun(run, gpu)
+                            running[place] = self._begun(run, gpu)
                 time.sleep(POLL_S)
-                for gpu, job in [(g, j) for g, j in running.items() if j.process.poll() is not None]:
-                    del running[gpu]
+                for place, job in [(p, j) for p, j in running.items() if j.process.poll() is not None]:
+                    del running[place]
                     self._ended(store, job)
 
     def _judging(self, run: Run) -> float:
@@ -107,11 +107,11 @@ class Queue:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(self.gpus))))
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
+        words = command(folder, self.out / "data", until, self.device, self.gpus.count(gpu) > 1)
         with open(folder / "log.txt", "ab") as log:
             process = subprocess.Popen(
-                command(folder, self.out / "data", until, self.device), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, env=environment,
-            )  # fmt: skip
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
         where = "" if gpu is None else f" on GPU {gpu}"
         print(f"{run.key}: begun{where}", flush=True)
         return Job(run, process, time.monotonic())
@@ -146,9 +146,12 @@ def finished(store: Store, run: Run, out: Path) -> dict[str, Any] | None:
     return found if same else None
 
 
-def command(folder: Path, data: Path, until: float, device: str, python: str = sys.executable) -> list[str]:
+def command(
+    folder: Path, data: Path, until: float, device: str, shared: bool = False, python: str = sys.executable
+) -> list[str]:
     """The command of a run's process."""
     words = [python, "-m", "medddpm.study.parity_run", str(folder), "--data", str(data), "--device", device]
+    words += ["--shared"] if shared else []
     return words if until == float("inf") else [*words, "--until", f"{until:.0f}"]
 
 
@@ -198,7 +201,7 @@ def _main(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         checkpoint=checkpoint,
         **changes,
     )
-    gpus = visible_gpus(arguments.device, arguments.gpus)
+    gpus = visible_gpus(arguments.device, arguments.gpus) * arguments.at_once
     expected = parity_plan.makespan(runs, len(gpus)) / 60
     for run in runs:
         training, judging = parity_plan.seconds(run)
@@ -209,7 +212,7 @@ def _main(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if arguments.dry_run:
         for run in runs:
             folder, data = arguments.out / run.key, arguments.out / "data"
-            print(shlex.join(command(folder, data, float("inf"), arguments.device, "python")))
+            print(shlex.join(command(folder, data, float("inf"), arguments.device, arguments.at_once > 1, "python")))
         return 0
     deadline = time.time() + 60 * arguments.minutes if arguments.minutes else float("inf")
     tables = arguments.tables or arguments.out
@@ -240,6 +243,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--minutes", type=float, help="by then all should be judged: training is cut in time for it")
     top.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="PART,…", help="of runs' keys")
     top.add_argument("--gpus", type=int, help="use at most so many")
+    top.add_argument(
+        "--at-once", type=int, default=1, metavar="N",
+        help="runs that share a GPU; more than one keep it busy while others are judged, and are not timed",
+    )  # fmt: skip
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     top.add_argument("--data", type=Path, metavar="DIR", help="of a BraTS case, for the plan brats")
     top.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for the plan samplers")
@@ -290,7 +297,7 @@ def _checkpoint(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _ended(running: dict[str | None, Job]) -> Iterator[None]:
+def _ended(running: dict[int, Job]) -> Iterator[None]:
     """On leaving, what still runs is told to stop after the step in hand, and waited for."""
     try:
         yield

@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Does what `parser` describes; returns the exit code. What went wrong is one line on stderr."""
     arguments = parser().parse_args(argv)
     try:
-        return work(arguments.folder, arguments.until, pick_device(arguments.device), arguments.data)
+        device = pick_device(arguments.device)
+        return work(arguments.folder, arguments.until, device, arguments.data, arguments.shared)
     except BadInput as error:
         print(error, file=sys.stderr)
     except torch.OutOfMemoryError:
@@ -52,10 +53,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--data", type=Path, required=True, help="folder of the subjects")
     top.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970 at which training ends")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
+    top.add_argument("--shared", action="store_true", help="others use the device too: no time is recorded")
     return top
 
 
-def work(folder: Path, until: float, device: torch.device, data: Path) -> int:
+def work(folder: Path, until: float, device: torch.device, data: Path, shared: bool = False) -> int:
     """Trains and judges the run of a folder; returns the exit code."""
     run = Run.of(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
     volumes, held_out = volumes_of(run, data)
@@ -71,7 +73,9 @@ def work(folder: Path, until: float, device: torch.device, data: Path) -> int:
     diffusion.eval()
     began = time.monotonic()
     rows, slices = judged(run, diffusion, held_out)
-    if reached.timed:
+    if shared:
+        rows = [row for row in rows if row["metric"] != "seconds_a_volume"]
+    elif reached.timed:
         value = 1e3 * reached.seconds / reached.timed
         where = {"metric": "ms_a_step", "channel": "all", "tissue": "all"}
         rows.append({"sampler": None, "sampler_steps": None, **where, "value": value, "n": reached.timed})
@@ -81,6 +85,7 @@ def work(folder: Path, until: float, device: torch.device, data: Path) -> int:
         "step": reached.step,
         "training_s": round(reached.seconds, 2),
         "judging_s": round(time.monotonic() - began, 2),
+        "shared": shared,
         "quality": rows,
         "loss": curve(reached, run.steps),
     }

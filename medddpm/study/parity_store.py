@@ -169,6 +169,7 @@ def _told(run: Run, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[s
         "steps_wanted": run.steps, "step": found["step"], "learning_rate": run.learning_rate,
         "accumulation": run.accumulation, "subjects": run.subjects, "held_out": run.held_out,
         "training_s": found["training_s"], "judging_s": found["judging_s"],
+        "shared": found["shared"],
         **({"checkpoint": Path(run.checkpoint).name} if run.checkpoint else {}),
         **{name: meta[name] for name in (*ONE_RUN, "date")},
     }  # fmt: skip

@@ -75,7 +75,7 @@ def trained(
         folder: the run's; watch.json beside the training says what was seen.
         device: where.
         until: `time.time()` at which the step in hand is the last.
-        keep: is given the averaged model and the step at each watch.
+        keep: is given the averaged model and the step, every `run.snapshots` steps (0: at each watch) and at the end.
 
     Returns:
         the averaged model, and where the training stands.
@@ -125,7 +125,7 @@ def _loop(
         reached.timed += step - first
         if watch or leave:
             reached.held_out[step] = float(held_out_losses(run, trainer.averaged, held_out).mean())
-            if keep is not None and not stopped.is_set():
+            if keep is not None and not stopped.is_set() and (leave or step % (run.snapshots or run.watch) == 0):
                 keep(trainer.averaged, step)
         if save:
             runs.save(folder / "train", trainer.state(), trainer.config.keep)
