@@ -146,11 +146,11 @@ def short(settings: Sequence[str] = ("OPT1", "FAST"), seeds: Iterable[int] = ran
 def paper(settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0, 1, 2)) -> list[Run]:
     """The paper's four settings and FAST at the published size, from one seed; OPT1 and FAST from others too."""
     first, *others = seeds
-    kind = {"chains": (("sde-dpm++", 25),), "held_out": 4, "watch": 50, "watched": (4, 5), "batch": 1}
+    kind = {"chains": (("sde-dpm++", 25),), "held_out": 4, "watch": 40, "watched": (4, 5), "batch": 1}
     slowest_first = sorted(settings, key=lambda name: -STEP_MS[name])
     pairs = [(name, first) for name in slowest_first]
     pairs += [(name, seed) for seed in others for name in ("OPT1", "FAST") if name in settings]
-    return [Run("paper", name, cube(128), 64, "t1", seed, 300, **kind) for name, seed in pairs]  # type: ignore[arg-type]
+    return [Run("paper", name, cube(128), 64, "t1", seed, 120, **kind) for name, seed in pairs]  # type: ignore[arg-type]
 
 
 def long(settings: Sequence[str] = ("FAST", "OPT1"), seeds: Iterable[int] = (0,)) -> list[Run]:
@@ -172,7 +172,7 @@ def contrasts(
     """A model a contrast, for Figure 1; FLAIR's is the long one."""
     kind = {"learning_rate": 2e-4, "watch": 1000, "watched": (8, 10), "held_out": 8, "batch": 1}
     return [
-        Run("contrasts", name, cube(128), 64, contrast, seed, 5000, **kind)  # type: ignore[arg-type]
+        Run("contrasts", name, cube(128), 64, contrast, seed, 4000, **kind)  # type: ignore[arg-type]
         for seed in seeds
         for name in settings
         for contrast in contrasts
