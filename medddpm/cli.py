@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -101,13 +102,25 @@ def whole(least: int) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """An argument's type: a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+    value = _number(text)
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return value
+
+
+def not_negative(text: str) -> float:
+    """An argument's type: 0, or a number above."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 # train
@@ -121,7 +134,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "train a model, or go on with a run that was cut short",
         """
         medddpm train --phantom --size 64 --steps 2000 --switches opt1 --out runs/head64
-        medddpm train --phantom 512 --size 64 --steps 20000 --switches fast --workers 8 --resident --out runs/quick
+        medddpm train --phantom 512 --size 64 --steps 20000 --switches fast --offset-noise 0.1 --resident --out runs/q
         medddpm train --data my_data --steps 50000 --switches opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
@@ -160,6 +173,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
     command.add_argument("--batch-size", type=whole(1), default=1, help="volumes a micro-step and process (1)")
     command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps a step (2)")
+    command.add_argument(
+        "--offset-noise", type=not_negative, default=0.0, metavar="X",
+        help="deviation of each volume's noise as a whole: 0.1 lets the mask set the brightness of a sample (0)",
+    )  # fmt: skip
     command.add_argument("--seed", type=whole(0), default=0, help="of weights, order, timesteps and noise (0)")
     command.add_argument(
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for the last only"
@@ -203,6 +220,7 @@ def train(arguments: argparse.Namespace) -> int:
         learning_rate=arguments.learning_rate,
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,
+        offset_noise=arguments.offset_noise,
         seed=arguments.seed,
         save_every=arguments.save_every,
         sample_every=arguments.sample_every,

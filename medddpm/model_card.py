@@ -82,6 +82,7 @@ Mean absolute error of the predicted noise, Adam, the average of the weights is 
 | steps | {step} |
 | learning rate | {learning_rate} |
 | volumes a step | {volumes_a_step} |
+| deviation of a volume's noise as a whole | {offset_noise} |
 | average of the weights | decay {ema_decay} every {ema_every} steps, from step {ema_start} on |
 | setting | {switches} |
 | seed | {seed} |
@@ -151,6 +152,7 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
     return TEMPLATE.format_map(
         config
+        | {"offset_noise": 0.0}  # before it could be chosen
         | training
         | losses(record)
         | {

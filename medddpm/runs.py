@@ -47,6 +47,7 @@ class TrainConfig:
         learning_rate: Adam's.
         batch_size: volumes of a micro-step, in each process.
         accumulation: micro-steps of a step.
+        offset_noise: of `medddpm.diffusion.GaussianDiffusion`.
         ema_decay, ema_every: the average's, and the steps between its updates.
         ema_start: the step up to which the average is the weights.
         seed: of the initial weights, the order of the volumes, the timesteps and the noise.
@@ -64,6 +65,7 @@ class TrainConfig:
     learning_rate: float = 1e-5
     batch_size: int = 1
     accumulation: int = 2
+    offset_noise: float = 0.0
     ema_decay: float = 0.995
     ema_every: int = 10
     ema_start: int = 2000
@@ -86,7 +88,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
     wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
     wanted["volumes"] = volumes.names()
     if record.exists():
-        known = read_run(out)
+        known = {**asdict(TrainConfig()), **read_run(out)}  # of an earlier version it may lack what is newer
         changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
         if changed:
             key = changed[0]

@@ -63,7 +63,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # of the initial weights
             self.unet = unet_for(config, volumes).to(device)
-        self.diffusion = GaussianDiffusion(self.unet).to(device)
+        self.diffusion = GaussianDiffusion(self.unet, offset_noise=config.offset_noise).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         fast = SETTINGS[config.switches].fast and device.type == "cuda"
         self._may_capture = fast and graph and self.world == 1

@@ -11,7 +11,7 @@ from medddpm.phantom import phantom_subject
 from medddpm.study import parity_store, records
 from medddpm.study.figures import three_slices, where_most
 from medddpm.study.parity_judge import PLANES
-from medddpm.study.parity_plan import CHAINS, Run, brats, contrasts, long, paper, samplers, short
+from medddpm.study.parity_plan import Run, brats, contrasts, long, offset, paper, samplers, short
 from medddpm.switches import SETTINGS
 
 # What the reference's runs have on average, and how far a run lies from that.
@@ -32,18 +32,18 @@ LEVELS = {
     ("lesion_contrast", "t1", "lesion"): (-0.11, 0.004),
     ("lesion_contrast_reference", "t1", "lesion"): (-0.12, 0.0),
 }
-STEPS = {"short": 40, "paper": 30, "long": 100, "contrasts": 40, "brats": 40, "samplers": 0}
+STEPS = {"short": 40, "offset": 40, "paper": 30, "long": 100, "contrasts": 40, "brats": 40, "samplers": 0}
 
 
 def quality_rows(run: Run, shift: float = 0.0) -> list[dict[str, object]]:
     """A run's rows; `shift` moves every metric by so many of its runs' deviations, the wrong way with few steps."""
-    rng = np.random.default_rng([run.seed, list(SETTINGS).index(run.setting)])
     known = {
         "plan": run.plan, "run": run.key, "setting": run.setting, "contrast": run.contrast,
         "size": "x".join(map(str, run.size)), "width": run.channels, "seed": run.seed, "step": STEPS[run.plan],
     }  # fmt: skip
     rows: list[dict[str, object]] = []
     for sampler, steps in run.chains:
+        rng = np.random.default_rng([run.seed, list(SETTINGS).index(run.setting)])
         fewer = 0.0 if steps == 250 else {"ddim": 60.0, "dpm++": 25.0, "sde-dpm++": 30.0}[sampler] / steps
         for (metric, channel, tissue), (level, spread) in LEVELS.items():
             better = 1 if metric in ("psnr", "ssim", "dice") else -1
@@ -82,9 +82,8 @@ def loss_rows(run: Run) -> list[dict[str, object]]:
 
 
 def every_run() -> list[Run]:
-    """Of every plan; those of "samplers" a chain each."""
-    cases = [*short(seeds=range(4)), *paper(), *long(), *contrasts(), *brats()]
-    return cases + [run for run in samplers() if run.chains[0] in CHAINS]
+    """Of every plan."""
+    return [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *contrasts(), *brats(), *samplers()]
 
 
 def tables(runs: list[Run], shift: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,27 @@ def test_the_loss_draws_from_its_generator_alone() -> None:
     torch.rand(7)
     assert torch.equal(first, drawn(1))
     assert not torch.equal(first, drawn(2))
+
+
+def test_offset_noise_moves_each_volume_as_a_whole_and_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, mask = torch.zeros(400, 1, 4, 4, 4), torch.zeros(400, 2, 4, 4, 4)
+    seen: dict[float, Tensor] = {}
+    for offset in (0.0, 2.0):
+        diffusion = gaussian(0.5)
+        diffusion.offset_noise = offset
+        inner = diffusion.add_noise
+
+        def note(image: Tensor, t: Tensor, noise: Tensor, offset: float = offset, inner: Any = inner) -> Tensor:
+            seen[offset] = noise
+            return inner(image, t, noise)
+
+        monkeypatch.setattr(diffusion, "add_noise", note)
+        diffusion.loss(image, mask, generator=torch.Generator().manual_seed(0))
+    plain, moved = seen[0.0], seen[2.0]
+    difference = moved - plain  # the same draws beneath
+    assert difference.flatten(1).std(dim=1).max() < 1e-6
+    assert difference.mean(dim=(1, 2, 3, 4)).std() == pytest.approx(2, rel=0.1)
+    assert plain.std() == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -29,6 +29,12 @@ def kept() -> Kept:
     return Kept(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(shown))
 
 
+def shown(kept: Kept) -> pd.DataFrame:
+    """What Figure 1 is made of."""
+    quality = kept.quality
+    return quality[quality["plan"].isin(("contrasts", "long")) & (quality["setting"] == "FAST")]
+
+
 def parity_of(shift: float, seeds: int = 6) -> pd.DataFrame:
     return parity_tables.parity(tables(short(seeds=range(seeds)), shift)[0]).set_index("metric")
 
@@ -69,7 +75,7 @@ def test_a_relative_margin_goes_by_the_reference() -> None:
 
 def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
     quality, _ = tables(short(seeds=range(3)))
-    cut = quality["run"] == "short_fast_flair_64_c32_s1"
+    cut = quality["run"] == short()[3].key
     quality.loc[cut, "step"] = 7
     assert (parity_tables.parity(quality)["seeds"] == 2).all()
     assert parity_tables.parity(quality[quality["seed"] == 0]).empty
@@ -175,15 +181,15 @@ def test_sentences_have_the_records_numbers(kept: Kept) -> None:
     assert "a trained model judged" in parity_told.plan(kept, "samplers")
     lines = parity_told.brats(kept.of("brats")).splitlines()
     assert lines[2] == "Dice with the mask turned over: brain 0.600, tumour 0.600"
-    table = parity_told.summary(kept.of("contrasts"))
-    assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 40"]
+    table = parity_told.summary(shown(kept))
+    assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
     assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
     assert parity_told.margins(parity_tables.samplers(kept.quality)).loc["s a volume", "DDPM, 250 steps"] == 4.0
 
 
 def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> None:
     moved = dict(kept.slices)
-    for name in [name for name in moved if name.startswith("sample/short_") and "_s0/" not in name]:
+    for name in [name for name in moved if name.startswith("sample/short_") and "_s0_" not in name]:
         moved[name] = (moved[name] // 2 + 20).astype(np.uint8)
     said = parity_told.slices(Kept(kept.quality, kept.loss, kept.meta, moved))
     assert "two settings of one seed differ by 0.0 of 256" in said
@@ -195,13 +201,12 @@ def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> N
 
 @drawn
 def test_figure_1_looks_as_stored(kept: Kept) -> Figure:
-    figure = fig_quality.figure_1(kept.slices, kept.of("contrasts"))
+    figure = fig_quality.figure_1(kept.slices, shown(kept))
     assert [axis.get_title() for axis in figure.axes[:3]] == ["T1", "T2", "FLAIR"]
     assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
-    shown = [np.asarray(axis.images[0].get_array()) for axis in figure.axes]
-    key = "contrasts_fast_flair_128_c64_s0"
-    np.testing.assert_array_equal(shown[2], kept.slices["truth/flair-128x128x128/-/flair/0/axial"])
-    np.testing.assert_array_equal(shown[5], kept.slices[f"sample/{key}/ddpm-250/flair/0/axial"])
+    pictures = [np.asarray(axis.images[0].get_array()) for axis in figure.axes]
+    np.testing.assert_array_equal(pictures[2], kept.slices["truth/flair-128x128x128/-/flair/0/axial"])
+    np.testing.assert_array_equal(pictures[5], kept.slices[f"sample/{long()[0].key}/sde-dpm++-25/flair/0/axial"])
     return figure
 
 
@@ -251,6 +256,15 @@ def test_parity_looks_as_stored() -> Figure:
     spans = [line.get_xdata() for line in axis.lines if to_hex(line.get_color()) == SETTING_COLOURS["FAST"].lower()]
     assert any(np.allclose(span, [row["low"] / 0.5, row["high"] / 0.5]) for span in spans if len(span) == 2)
     return figure
+
+
+def test_a_difference_beyond_the_axis_is_a_triangle_at_its_end() -> None:
+    quality, _ = tables(short(seeds=range(6)))
+    quality.loc[(quality["setting"] == "FAST") & (quality["metric"] == "psnr"), "value"] += 10
+    (axis,) = fig_quality.parity_figure(parity_tables.parity(quality)).axes
+    markers = {str(line.get_marker()): line.get_xdata() for line in axis.lines if line.get_marker() != "None"}
+    assert set(markers) == {"o", ">"}
+    assert markers[">"] == [axis.get_xlim()[1]] == [6]
 
 
 @drawn

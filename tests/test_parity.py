@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.layouts import BRATS
 from medddpm.phantom import Phantom
@@ -62,6 +63,13 @@ def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
     assert len({run.seed for run in runs}) == 6
     both = [{key: value for key, value in asdict(run).items() if key != "setting"} for run in runs[:2]]
     assert both[0] == both[1], "a pair differs in more than its setting"
+
+
+def test_with_offset_noise_all_else_is_the_same() -> None:
+    for run, other in zip(parity_plan.short(), parity_plan.offset(), strict=True):
+        assert replace(other, plan="short", offset_noise=0.0) == run
+        assert (run.config.offset_noise, other.config.offset_noise) == (0.0, 0.1)
+        assert run.key != other.key
 
 
 def test_the_papers_settings_share_a_seed_and_the_slowest_begin() -> None:
@@ -246,7 +254,16 @@ def test_a_run_is_trained_judged_and_kept(tmp_path: Path, capfd: pytest.CaptureF
     kept = parity_store.read(tmp_path / "tables")
     assert kept is not None
     metrics = set(table["metric"])
-    assert {"held_out_loss", "seconds_a_volume", "ms_a_step", "psnr", "diversity", "frechet", "dice"} <= metrics
+    assert {
+        "held_out_loss",
+        "brightness_kept",
+        "seconds_a_volume",
+        "ms_a_step",
+        "psnr",
+        "diversity",
+        "frechet",
+        "dice",
+    } <= metrics
     drawn = table[table["metric"] == "psnr"].iloc[0]
     assert (drawn["sampler"], drawn["sampler_steps"], drawn["n"], drawn["step"]) == ("dpm++", 2, 4, 2)
     assert drawn["low"] < drawn["value"] < drawn["high"]
@@ -294,6 +311,7 @@ def test_a_model_that_only_remembers_its_case_is_found_out(monkeypatch: pytest.M
 
     monkeypatch.setattr(parity_judge, "draw", draw)
     monkeypatch.setattr(parity_judge, "held_out_losses", lambda *_: torch.tensor([0.5]))
+    monkeypatch.setattr(parity_judge, "brightness_kept", lambda *_: 1.0)
     run = replace(parity_plan.brats()[0], size=(16, 16, 16), held_out=4, batch=2)
     model = SimpleNamespace(betas=torch.zeros(1))
     rows, slices = parity_judge.judged(run, model, case, resamples=10)  # type: ignore[arg-type]
@@ -304,6 +322,32 @@ def test_a_model_that_only_remembers_its_case_is_found_out(monkeypatch: pytest.M
     for tissue in ("brain", "lesion"):
         assert (found["dice_mirrored", tissue, "all"] > 0.9) == follows, found
     assert any(name.startswith("mirrored-sample/") for name in slices)
+
+
+class Known(nn.Module):
+    """A network that knows the image of its subject, or one that knows the noise and believes what is left."""
+
+    out_channels = 1
+
+    def __init__(self, known: Tensor, image: bool) -> None:
+        super().__init__()
+        self.known, self.image = known, image
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        if not self.image:
+            return self.known
+        schedule = GaussianDiffusion(nn.Identity())
+        share, spread = schedule.sqrt_alphas_cumprod[t], schedule.sqrt_one_minus_alphas_cumprod[t]
+        return (x[:, :1] - share * self.known) / spread
+
+
+@pytest.mark.parametrize(("image", "kept"), [(True, 0.0), (False, 1.0)])
+def test_how_much_of_a_shift_a_model_believes_is_told(tmp_path: Path, image: bool, kept: float) -> None:
+    run = replace(TINY, setting="BASE")
+    _, held_out = parity_data.volumes_of(run, tmp_path / "data")
+    known = held_out[0][0][None] if image else torch.randn(held_out[0][0][None].shape)
+    found = parity_judge.brightness_kept(run, GaussianDiffusion(Known(known, image)), held_out)
+    assert found == pytest.approx(kept, abs=1e-3)
 
 
 # the queue

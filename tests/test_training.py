@@ -251,6 +251,17 @@ def test_another_runs_folder_is_refused(volumes, tmp_path: Path) -> None:
     run(volumes, tmp_path, 2, save_every=1, keep=5)
 
 
+def test_a_run_of_an_earlier_version_goes_on(volumes, tmp_path: Path) -> None:
+    run(volumes, tmp_path, 1)
+    record = tmp_path / "run.json"
+    earlier = json.loads(record.read_text())
+    del earlier["offset_noise"]
+    record.write_text(json.dumps(earlier))
+    with pytest.raises(BadInput, match=r"begun with offset_noise 0\.0, not 0\.1"):
+        run(volumes, tmp_path, 2, offset_noise=0.1)
+    assert len(run(volumes, tmp_path, 2)) == 2
+
+
 def test_other_volumes_are_refused(volumes, tmp_path: Path) -> None:
     run(volumes, tmp_path, 1)
     volumes.cases = volumes.cases[:2]

@@ -25,16 +25,17 @@ GREY = (0, 255)
 Plane = npt.NDArray[np.generic]
 
 
-def figure_1(slices: Slices, quality: pd.DataFrame, plan: str = "contrasts", subject: int = 0) -> Figure:
+def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
     """Conventional above, mask-conditioned synthetic below, a column a contrast; the mask's lesion outlined in both.
+
+    Of a contrast that several models draw, the one that was trained longest.
 
     Args:
         slices: of `parity_store.Kept`.
-        quality: schema `QUALITY`, which says what was sampled.
-        plan: whose runs; a contrast that it lacks is left out.
+        quality: schema `QUALITY`, of the models that are shown; a contrast that none draws is left out.
         subject: a held-out one.
     """
-    runs = drawn(quality[quality["plan"] == plan])
+    runs = drawn(quality).sort_values("step", kind="stable")
     columns: dict[str, tuple[Plane, Plane, Plane]] = {}
     for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
         run = runs[runs["contrast"] == contrast].iloc[-1]
@@ -194,7 +195,8 @@ def _side(rows: pd.DataFrame) -> str:
 def parity_figure(table: pd.DataFrame) -> Figure:
     """A line a metric and setting: the interval of its difference from the reference, in units of the stated margin.
 
-    Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other.
+    Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other. What
+    lies beyond six margins is a triangle at the border.
 
     Args:
         table: of `parity_tables.parity`.
@@ -203,6 +205,8 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     settings = list(dict.fromkeys(table["setting"]))
     figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.6 * len(settings)), width=5.6)
     axis = figure.subplots()
+    farthest = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
+    limit = min(6, max(1.5, 1.1 * farthest))
     for row in table.to_dict("records"):
         offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
         place, margin = metrics.index(row["metric"]) + offset, float(row["margin"])
@@ -212,12 +216,12 @@ def parity_figure(table: pd.DataFrame) -> Figure:
         low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
         colour = SETTING_COLOURS[row["setting"]]
         axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
-        axis.plot(middle, place, "o", color=colour, markersize=3)
+        marker = "o" if abs(middle) <= limit else ">" if middle > 0 else "<"
+        axis.plot(np.clip(middle, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
     for border in (-1, 1):
         axis.axvline(border, color="black", linewidth=0.8)
     axis.axvline(0, color="black", linewidth=0.4)
-    reach = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
-    axis.set_xlim(-min(6, max(1.5, 1.1 * reach)), min(6, max(1.5, 1.1 * reach)))
+    axis.set_xlim(-limit, limit)
     axis.set_yticks(range(len(metrics)), [TITLES[metric] for metric in metrics])
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)

@@ -18,6 +18,7 @@ from medddpm.study.figures import three_slices, where_most
 from medddpm.study.parity_data import channels_of, tissues_of
 from medddpm.study.parity_plan import BRATS, Chain, Run
 from medddpm.study.parity_train import QUICK, Slices, draw, held_out_losses
+from medddpm.switches import SETTINGS
 
 PLANES = ("axial", "coronal", "sagittal")
 SHOWN = 3  # subjects whose slices are kept
@@ -41,7 +42,8 @@ def judged(
     losses = held_out_losses(run, diffusion, held_out).numpy()
     loss = vars(bootstrap(mean_of(losses), (len(losses),), resamples=resamples))
     where = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all"}
-    rows: list[Row] = [{**where, **loss, "n": len(losses)}]
+    kept = {"metric": "brightness_kept", "value": brightness_kept(run, diffusion, held_out), "n": 1}
+    rows: list[Row] = [{**where, **loss, "n": len(losses)}, {**where, **kept}]
     slices: Slices = {}
     device = diffusion.betas.device
     truth, masks = _references(run, held_out, run.held_out)
@@ -61,6 +63,33 @@ def judged(
             mirrored = _slices(run, images, turned, chain, held_out)
             slices |= {f"mirrored-{name}": plane for name, plane in mirrored.items()}
     return rows, slices
+
+
+@torch.no_grad()
+def brightness_kept(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, shift: float = 0.1) -> float:
+    """The share of a shift of a noised volume's brightness that the network takes for the image's.
+
+    At 1 it believes any brightness that it is shown, and a sample keeps what its first steps gave it; at 0 it knows the
+    brightness from the mask. Asked at t = 0.8 T of the first held-out subject.
+
+    Args:
+        run: under which setting.
+        diffusion: the model, on its device.
+        held_out: the subjects.
+        shift: in the image's range of 2.
+    """
+    device = diffusion.betas.device
+    image, mask = (tensor.to(device)[None] for tensor in held_out[0])
+    t = torch.tensor([int(0.8 * diffusion.timesteps)], device=device)
+    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(device)
+    share, spread = diffusion.sqrt_alphas_cumprod[t], diffusion.sqrt_one_minus_alphas_cumprod[t]
+    noised = diffusion.add_noise(image, t, noise)
+    seen = []
+    with SETTINGS[run.setting].on(diffusion.denoise_fn):
+        for shown in (noised, noised + share * shift):
+            predicted = diffusion.denoise_fn(torch.cat([shown, mask], dim=1), t)
+            seen.append(((shown.double() - spread * predicted.double()) / share).mean())
+    return float((seen[1] - seen[0]) / shift)
 
 
 def snapshot(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, step: int) -> Slices:

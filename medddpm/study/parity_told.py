@@ -49,20 +49,22 @@ def plan(kept: Kept, name: str) -> str:
 
 
 def summary(quality: pd.DataFrame) -> pd.DataFrame:
-    """A plan's samples and the held-out volumes: a row a metric, a column a run's contrast; value and interval.
+    """Samples and the held-out volumes: a row a metric, a column a run's contrast; value and interval.
 
     Args:
-        quality: schema `QUALITY`, of one plan; of each run the chain with most steps is shown.
+        quality: schema `QUALITY`; of each run the chain with most steps is shown.
     """
     if not len(quality):
         return pd.DataFrame()
-    rows = labelled(quality, str(quality["plan"].iloc[0]))
+    rows = pd.concat([labelled(quality, plan) for plan in quality["plan"].unique()])
     names = {name: said for metric, title in TITLES.items() for name, said in _with_reference(metric, title)}
     columns = {}
     ordered = rows.sort_values("contrast", key=lambda names: names.map(_place), kind="stable")
     for run, own in ordered.groupby("run", sort=False):
         found = own.drop_duplicates("metric").set_index("metric")
         column = f"{CONTRAST_NAMES.get(str(own['contrast'].iloc[0]), 'BraTS')}, step {own['step'].iloc[0]:,}"
+        if quality["setting"].nunique() > 1:
+            column = f"{own['setting'].iloc[0]}, {column}"
         values = {title: _interval(found.loc[name]) for name, title in names.items() if name in found.index}
         columns[column if column not in columns else str(run)] = values
     table = pd.DataFrame(columns)
@@ -100,9 +102,9 @@ def power(table: pd.DataFrame) -> str:
     return f"{seeds} seeds: an interval reaches {reach:.2f} deviations of a pair's difference to either side"
 
 
-def slices(kept: Kept) -> str:
+def slices(kept: Kept, plan: str = "short") -> str:
     """How far samples of one mask and noise lie apart, in grey levels, between settings and between seeds."""
-    runs = drawn(kept.of("short")).to_dict("records")
+    runs = drawn(kept.of(plan)).to_dict("records")
     between: dict[str, list[float]] = {"settings": [], "seeds": []}
     for one, two in itertools.combinations(runs, 2):
         same_seed, same_setting = one["seed"] == two["seed"], one["setting"] == two["setting"]
