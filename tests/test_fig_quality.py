@@ -241,6 +241,17 @@ def test_losses_look_as_stored(kept: Kept) -> Figure:
     return figure
 
 
+@drawn
+def test_long_losses_look_as_stored(kept: Kept) -> Figure:
+    loss = kept.loss[kept.loss["plan"] == "long"]
+    cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]
+    figure = fig_quality.long_figure(cut, {"FAST": 39.0, "OPT1": 228.0})
+    left, right = figure.axes
+    for axis, ends in ((left, (40, 100)), (right, (40 * 228 / 60e3, 100 * 39 / 60e3))):
+        assert [line.get_xdata()[-1] for line in axis.lines] == pytest.approx(ends)
+    return figure
+
+
 def test_losses_that_nobody_measured_are_said_not_to_be() -> None:
     figure = fig_quality.losses_figure(Kept().loss)
     assert [axis.texts[0].get_text() for axis in figure.axes] == ["not measured"] * 2

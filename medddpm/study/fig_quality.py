@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -162,6 +162,28 @@ def losses_figure(loss: pd.DataFrame) -> Figure:
         right.set_title(f"{_side(several)}, {several['seed'].nunique()} seeds: held-out loss")
     else:
         nothing(right)
+    return figure
+
+
+def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
+    """Held-out losses of the long runs: left by the step, right by the minutes that so many steps take.
+
+    Args:
+        loss: schema `LOSS`, of the plan "long".
+        step_ms: of each setting, a step's time where nothing else runs.
+    """
+    figure = new_figure(height=2.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    rows = loss[loss["part"] == "held-out"]
+    held_out_curves(rows, left)
+    minutes = [step * step_ms[name] / 60e3 for step, name in zip(rows["step"], rows["setting"], strict=True)]
+    held_out_curves(rows.assign(step=minutes), right)
+    for axis in (left, right):
+        axis.set_yscale("log")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    right.set(xlabel="minutes of training", ylabel="")
+    left.set_title(f"{_side(rows)}: by steps")
+    right.set_title("by time on one card")
     return figure
 
 
