@@ -503,7 +503,10 @@ def test_what_is_wrong_is_one_line(
     assert said in error
 
 
-@pytest.mark.parametrize("words", [["--plan", "tall"], ["--plan", "short", "--chains", "ddpm:10"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--plan", "tall"], ["--plan", "short", "--chains", "ddpm:10"], ["--plan", "short", "--at-once", "0"]],
+)
 def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parity.main([*words, "--out", str(tmp_path)])
