@@ -170,6 +170,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--channel-mult", type=whole(1), nargs="+", metavar="N", help="each level's width over the base (as published)"
     )
+    command.add_argument(
+        "--norm-groups", type=whole(1), default=32, metavar="N",
+        help="of every norm (32); fewer than --channels where the network is to know a volume's brightness",
+    )  # fmt: skip
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
     command.add_argument("--batch-size", type=whole(1), default=1, help="volumes a micro-step and process (1)")
     command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps a step (2)")
@@ -217,6 +221,7 @@ def train(arguments: argparse.Namespace) -> int:
         model_channels=arguments.channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
         channel_mult=arguments.channel_mult,
+        norm_groups=arguments.norm_groups,
         learning_rate=arguments.learning_rate,
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,

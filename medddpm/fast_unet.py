@@ -15,7 +15,7 @@ from torch.nn import functional
 from medddpm import fused
 from medddpm.fast_forward import Forward, Rule, Weight, hooked
 from medddpm.fast_layers import Convolution, stand_in
-from medddpm.unet import GROUPS, Downsample, ResBlock, timestep_embedding
+from medddpm.unet import Downsample, ResBlock, timestep_embedding
 
 
 class Carried(NamedTuple):
@@ -73,9 +73,11 @@ class ResBlockForward(Forward):
         before, after = block.in_layers, block.out_layers
         beside = None if other is None else other.x
         owed = _owed(volume, other)
-        h, x, beside = fused.kept_group_norm(x, GROUPS, before[0].weight, before[0].bias, other=beside, shift=owed)
+        h, x, beside = fused.kept_group_norm(
+            x, before[0].num_groups, before[0].weight, before[0].bias, other=beside, shift=owed
+        )
         h = fused.conv3d(h, self.first.of(h), None, 1, 1, self.many)
-        h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
+        h = fused.group_norm(h, after[0].num_groups, after[0].weight, after[0].bias, shift=shift)
         h = fused.conv3d(h, self.second.of(h), None, 1, 1, self.many)
         if self.skip.parameter is None:
             y = fused.add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
@@ -90,9 +92,9 @@ class ResBlockForward(Forward):
     def _plain(self, x: Tensor, shift: Tensor) -> Tensor:
         block = self.module
         before, after = block.in_layers, block.out_layers
-        h = fused.group_norm(x, GROUPS, before[0].weight, before[0].bias)
+        h = fused.group_norm(x, before[0].num_groups, before[0].weight, before[0].bias)
         h = functional.conv3d(h, self.first.of(h), padding=1)
-        h = fused.group_norm(h, GROUPS, after[0].weight, after[0].bias, shift=shift)
+        h = fused.group_norm(h, after[0].num_groups, after[0].weight, after[0].bias, shift=shift)
         h = functional.conv3d(h, self.second.of(h), after[3].bias.to(h.dtype), padding=1)
         if self.skip.parameter is not None:
             x = functional.conv3d(x, self.skip.of(x), block.skip_connection.bias.to(x.dtype))
@@ -113,7 +115,7 @@ class AttentionForward(Forward):
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns the same shape."""
         block = self.module
-        h, x, _ = fused.kept_group_norm(x, GROUPS, block.norm.weight, block.norm.bias, activation="none")
+        h, x, _ = fused.kept_group_norm(x, block.norm.num_groups, block.norm.weight, block.norm.bias, activation="none")
         n, c = x.shape[:2]
         rows = h.permute(0, 2, 3, 4, 1).reshape(n, 1, -1, c)  # one head
         qkv = functional.linear(rows, self.qkv.of(rows).flatten(1), block.qkv.bias.to(rows.dtype))
@@ -186,7 +188,7 @@ class UNetForward(Forward):
         for stage in net.output_blocks:
             volume = self._through(stage, volume, emb, shifts, skips.pop())
         norm, head = net.out[0], net.out[2]
-        x = fused.group_norm(volume.x, GROUPS, norm.weight, norm.bias, shift=volume.owed)
+        x = fused.group_norm(volume.x, norm.num_groups, norm.weight, norm.bias, shift=volume.owed)
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
 
     def _shifts(self, emb: Tensor, dtype: torch.dtype) -> dict[nn.Module, Tensor]:

@@ -105,6 +105,7 @@ Mean absolute error of the predicted noise, Adam, the average of the weights is 
 | channels in, out | {in_channels}, {out_channels} |
 | base width, each level's multiple of it | {model_channels}; {channel_mult} |
 | residual blocks a level | {num_res_blocks} |
+| groups of a norm | {norm_groups} |
 | attention at the rates | {attention_rates}, and in the middle |
 
 ## Citation
@@ -151,8 +152,8 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
     phantom = training.get("phantom")
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
     return TEMPLATE.format_map(
-        config
-        | {"offset_noise": 0.0}  # before it could be chosen
+        {"norm_groups": 32, "offset_noise": 0.0}  # before they could be chosen
+        | config
         | training
         | losses(record)
         | {

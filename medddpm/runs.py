@@ -43,7 +43,7 @@ class TrainConfig:
 
     Args:
         switches: a name of `medddpm.switches.SETTINGS`.
-        image_size, model_channels, num_res_blocks, channel_mult: as for `UNet3D`.
+        image_size, model_channels, num_res_blocks, channel_mult, norm_groups: as for `UNet3D`.
         learning_rate: Adam's.
         batch_size: volumes of a micro-step, in each process.
         accumulation: micro-steps of a step.
@@ -62,6 +62,7 @@ class TrainConfig:
     model_channels: int = 64
     num_res_blocks: int = 1
     channel_mult: Sequence[int] | None = None
+    norm_groups: int = 32
     learning_rate: float = 1e-5
     batch_size: int = 1
     accumulation: int = 2

@@ -266,6 +266,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
             model_channels=config.model_channels,
             num_res_blocks=config.num_res_blocks,
             channel_mult=config.channel_mult,
+            norm_groups=config.norm_groups,
         )
     except ValueError as error:
         raise BadInput("--channels", str(error), "choose 32, 64, 96 …") from None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-GROUPS = 32  # of every group norm
+GROUPS = 32  # of every group norm, as published
 
 
 def timestep_embedding(t: Tensor, dim: int, max_period: float = 1000.0) -> Tensor:
@@ -31,8 +31,8 @@ def timestep_embedding(t: Tensor, dim: int, max_period: float = 1000.0) -> Tenso
 class GroupNorm32(nn.GroupNorm):
     """Group norm whose statistics are taken in float32 whatever the input's dtype; eps 1e-5."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(GROUPS, channels, eps=1e-5)
+    def __init__(self, channels: int, groups: int = GROUPS) -> None:
+        super().__init__(groups, channels, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W) or (N, C, L). Returns the same shape and dtype."""
@@ -50,16 +50,16 @@ def zeroed(layer: nn.Conv3d | nn.Conv1d) -> nn.Conv3d | nn.Conv1d:
 class ResBlock(nn.Module):
     """norm → SiLU → conv → + timestep → norm → SiLU → conv, beside a skip that is a 1³ conv where the width changes."""
 
-    def __init__(self, in_channels: int, emb_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, emb_channels: int, out_channels: int, groups: int = GROUPS) -> None:
         super().__init__()
         self.in_layers = nn.Sequential(
-            GroupNorm32(in_channels),
+            GroupNorm32(in_channels, groups),
             nn.SiLU(),
             nn.Conv3d(in_channels, out_channels, 3, padding=1),
         )
         self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(emb_channels, out_channels))
         self.out_layers = nn.Sequential(
-            GroupNorm32(out_channels),
+            GroupNorm32(out_channels, groups),
             nn.SiLU(),
             nn.Dropout(0.0),  # holds the place that gives the convolution its published name, out_layers.3
             zeroed(nn.Conv3d(out_channels, out_channels, 3, padding=1)),
@@ -77,9 +77,9 @@ class ResBlock(nn.Module):
 class AttentionBlock(nn.Module):
     """One head of self-attention over all voxels: softmax(qᵀk/√C), added to its input."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, groups: int = GROUPS) -> None:
         super().__init__()
-        self.norm = GroupNorm32(channels)
+        self.norm = GroupNorm32(channels, groups)
         self.qkv = nn.Conv1d(channels, 3 * channels, 1)
         self.proj_out = zeroed(nn.Conv1d(channels, channels, 1))
 
@@ -137,14 +137,16 @@ class UNet3D(nn.Module):
             sits. Any volume whose sides are multiples of `stride` may be passed in.
         in_channels: noisy image channels plus mask channels.
         out_channels: image channels.
-        model_channels: base width, a multiple of 32.
+        model_channels: base width, a multiple of `norm_groups`.
         num_res_blocks: residual blocks a level in the encoder; the decoder has one more.
         channel_mult: width of each level over the base; default (1, 2, 3, 4) up to 64, (1, 1, 2, 3, 4) above.
         attention_rates: downsampling rates at which each block is followed by attention; default `image_size // 16`,
             which for 192 is no level's. The middle always has one.
+        norm_groups: of every group norm; published: 32. Where a group is a single channel (32 of 32), a norm takes a
+            volume's brightness away, and the network can hardly know it.
 
     Raises:
-        ValueError: on a width that 32 groups do not divide.
+        ValueError: on a width that the groups do not divide.
     """
 
     def __init__(
@@ -156,11 +158,12 @@ class UNet3D(nn.Module):
         num_res_blocks: int = 1,
         channel_mult: Sequence[int] | None = None,
         attention_rates: Sequence[int] | None = None,
+        norm_groups: int = GROUPS,
     ) -> None:
         super().__init__()
-        if model_channels % GROUPS:
+        if model_channels % norm_groups:
             raise ValueError(
-                f"model_channels is {model_channels}: it must be a multiple of {GROUPS}, the norm's groups"
+                f"model_channels is {model_channels}: it must be a multiple of {norm_groups}, the norm's groups"
             )
         if channel_mult is None:
             channel_mult = (1, 2, 3, 4) if image_size <= 64 else (1, 1, 2, 3, 4)
@@ -173,6 +176,7 @@ class UNet3D(nn.Module):
         self.num_res_blocks = num_res_blocks
         self.channel_mult = tuple(channel_mult)
         self.attention_rates = tuple(attention_rates)
+        self.norm_groups = norm_groups
         widths = [model_channels * m for m in self.channel_mult]
         emb_channels = 4 * model_channels
 
@@ -187,9 +191,9 @@ class UNet3D(nn.Module):
         channels = model_channels
         for level, width in enumerate(widths):
             for _ in range(num_res_blocks):
-                stage = Stage(ResBlock(channels, emb_channels, width))
+                stage = Stage(ResBlock(channels, emb_channels, width, norm_groups))
                 if 2**level in self.attention_rates:
-                    stage.append(AttentionBlock(width))
+                    stage.append(AttentionBlock(width, norm_groups))
                 self.input_blocks.append(stage)
                 skips.append(width)
                 channels = width
@@ -198,24 +202,24 @@ class UNet3D(nn.Module):
                 skips.append(channels)
 
         self.middle_block = Stage(
-            ResBlock(channels, emb_channels, channels),
-            AttentionBlock(channels),
-            ResBlock(channels, emb_channels, channels),
+            ResBlock(channels, emb_channels, channels, norm_groups),
+            AttentionBlock(channels, norm_groups),
+            ResBlock(channels, emb_channels, channels, norm_groups),
         )
 
         self.output_blocks = nn.ModuleList()
         for level, width in reversed(list(enumerate(widths))):
             for block in range(num_res_blocks + 1):
-                stage = Stage(ResBlock(channels + skips.pop(), emb_channels, width))
+                stage = Stage(ResBlock(channels + skips.pop(), emb_channels, width, norm_groups))
                 if 2**level in self.attention_rates:
-                    stage.append(AttentionBlock(width))
+                    stage.append(AttentionBlock(width, norm_groups))
                 if level > 0 and block == num_res_blocks:
                     stage.append(Upsample(width))
                 self.output_blocks.append(stage)
                 channels = width
 
         self.out = nn.Sequential(
-            GroupNorm32(channels),
+            GroupNorm32(channels, norm_groups),
             nn.SiLU(),
             zeroed(nn.Conv3d(channels, out_channels, 3, padding=1)),
         )
@@ -236,6 +240,7 @@ class UNet3D(nn.Module):
             "num_res_blocks": self.num_res_blocks,
             "channel_mult": list(self.channel_mult),
             "attention_rates": list(self.attention_rates),
+            "norm_groups": self.norm_groups,
         }
 
     def takes(self, x: Tensor) -> bool:

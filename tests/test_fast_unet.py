@@ -18,10 +18,10 @@ from medddpm.accelerate import FEATURES, accelerate, restore
 from medddpm.unet import ResBlock, UNet3D
 
 
-def network() -> UNet3D:
+def network(groups: int = 32) -> UNet3D:
     """Every kind of block: attention in a level and in the middle, skips with and without a convolution."""
     torch.manual_seed(0)
-    net = UNet3D(image_size=32, model_channels=32, channel_mult=(1, 2, 2), attention_rates=(4,), num_res_blocks=2)
+    net = UNet3D(32, 3, 1, 32, 2, channel_mult=(1, 2, 2), attention_rates=(4,), norm_groups=groups)
     alive(net)
     return net
 
@@ -36,9 +36,12 @@ def grown() -> list[tuple[str, ...]]:
     return sorted({*((f,) for f in FEATURES), *(tuple(FEATURES[:n]) for n in range(1, len(FEATURES) + 1))})
 
 
-@pytest.mark.parametrize("features", grown(), ids="+".join)
-def test_output_and_gradients_with_these_features(features: tuple[str, ...]) -> None:
-    net, inputs = network(), given()
+@pytest.mark.parametrize(
+    ("features", "groups"), [*((f, 32) for f in grown()), (FEATURES[:1], 8), (FEATURES, 8)],
+    ids=lambda value: str(value) if isinstance(value, int) else "+".join(value),
+)  # fmt: skip
+def test_output_and_gradients_with_these_features(features: tuple[str, ...], groups: int) -> None:
+    net, inputs = network(groups), given()
     (output,), gradients = passed(net, *inputs)
     accelerate(net, only=features, report=None)
     (fast,), fast_gradients = passed(net, *inputs)

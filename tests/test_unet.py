@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from medddpm.unet import UNet3D, config_from_tensors, timestep_embedding
+from medddpm.unet import ResBlock, UNet3D, config_from_tensors, timestep_embedding
 
 SMALL = {"image_size": 64, "in_channels": 3, "out_channels": 1, "model_channels": 32, "num_res_blocks": 1}
 HEAD = {"image_size": 128, "in_channels": 3, "out_channels": 1, "model_channels": 64, "num_res_blocks": 1}
@@ -59,7 +60,7 @@ def test_configuration_is_read_off_the_tensors(arguments: dict) -> None:
     with torch.device("meta"):
         network = UNet3D(**arguments)
     read = config_from_tensors(network.state_dict())
-    kept = {k: v for k, v in network.config.items() if k != "attention_rates"}
+    kept = {k: v for k, v in network.config.items() if k not in ("attention_rates", "norm_groups")}  # no tensor's shape
     assert {k: read[k] for k in kept} == kept
     with torch.device("meta"):
         rebuilt = UNet3D(**read)  # type: ignore[arg-type]
@@ -97,6 +98,25 @@ def test_a_shape_it_does_not_take_is_named(shape: tuple[int, ...]) -> None:
 def test_a_width_the_norm_cannot_divide_is_named() -> None:
     with pytest.raises(ValueError, match="multiple of 32"):
         UNet3D(model_channels=48)
+
+
+def test_groups_of_several_channels_show_the_brightness_that_groups_of_one_take_away() -> None:
+    """Away from the border: padding tells the brightness from nothing, also to the norm that takes it away."""
+    x = torch.randn(1, 3, 32, 32, 32, generator=torch.Generator().manual_seed(0))
+    inside = (..., slice(8, 24), slice(8, 24), slice(8, 24))
+    told = {}
+    for groups in (32, 8):
+        torch.manual_seed(0)
+        block = ResBlock(32, 128, 32, groups)
+        nn.init.normal_(block.out_layers[3].weight, std=0.05)
+        lift = nn.Conv3d(3, 32, 3, padding=1, bias=False)
+        with torch.no_grad():
+            plain, shifted = (block(lift(v), torch.zeros(1, 128)) - lift(v) for v in (x, x + 3.0))
+        told[groups] = float((shifted - plain)[inside].norm() / plain[inside].norm())
+    assert told[32] < 0.4 * told[8], told
+    network = UNet3D(**{**SMALL, "norm_groups": 8})
+    assert {m.num_groups for m in network.modules() if isinstance(m, nn.GroupNorm)} == {8}
+    assert UNet3D(**network.config).config == network.config  # type: ignore[arg-type]
 
 
 def test_the_embedding_has_the_published_period() -> None:

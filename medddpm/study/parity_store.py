@@ -167,8 +167,8 @@ def _told(run: Run, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[s
     """Of a run, what its rows do not say."""
     return {
         "steps_wanted": run.steps, "step": found["step"], "learning_rate": run.learning_rate,
-        "accumulation": run.accumulation, "offset_noise": run.offset_noise, "subjects": run.subjects,
-        "held_out": run.held_out,
+        "accumulation": run.accumulation, "offset_noise": run.offset_noise, "norm_groups": run.groups,
+        "subjects": run.subjects, "held_out": run.held_out,
         "training_s": found["training_s"], "judging_s": found["judging_s"],
         "shared": found["shared"],
         **({"checkpoint": Path(run.checkpoint).name} if run.checkpoint else {}),
