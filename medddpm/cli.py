@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from medddpm import __version__
+from medddpm.arguments import not_negative, positive, whole
 from medddpm.errors import BadInput
 
 SWITCHES = ("base", "opt1", "opt2", "opt12", "fast")
@@ -83,44 +83,6 @@ def add_command(
     )
     command.set_defaults(command=run)
     return command
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """An argument's type: a whole number of at least `least`."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
-        return value
-
-    return parse
-
-
-def positive(text: str) -> float:
-    """An argument's type: a number above 0."""
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """An argument's type: 0, or a number above."""
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 # train

@@ -269,7 +269,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
             norm_groups=config.norm_groups,
         )
     except ValueError as error:
-        raise BadInput("--channels", str(error), "choose 32, 64, 96 …") from None
+        raise BadInput("--channels", str(error), "choose 32, 64, 96 …, or other --norm-groups") from None
     if any(side % unet.stride for side in volumes.size):
         sides = "×".join(map(str, volumes.size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medddpm.arguments import whole
 from medddpm.atomic import check_writable
 from medddpm.errors import BadInput
 from medddpm.processes import ended_by_sigterm
@@ -242,9 +243,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--tables", type=Path, metavar="DIR", help=f"where {QUALITY} and its kin go (--out)")
     top.add_argument("--minutes", type=float, help="by then all should be judged: training is cut in time for it")
     top.add_argument("--only", type=lambda text: text.split(","), default=[], metavar="PART,…", help="of runs' keys")
-    top.add_argument("--gpus", type=_whole, metavar="N", help="use at most so many")
+    top.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many")
     top.add_argument(
-        "--at-once", type=_whole, default=1, metavar="N",
+        "--at-once", type=whole(1), default=1, metavar="N",
         help="runs that share a GPU; more than one keep it busy while others are judged, and are not timed",
     )  # fmt: skip
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
@@ -261,12 +262,6 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--contrast", choices=["t1", "t2", "flair"])
     own.add_argument("--chains", type=_chains, metavar="ddim:10,…", help="samplers and their steps")
     return top
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
-    return int(text)
 
 
 def _several(names: Any) -> Any:

@@ -198,7 +198,8 @@ QUALITY = Schema(
         "metric": Column(
             "str",
             "of `medddpm.quality.METRICS`; held_out_loss, of fixed timesteps and noise; seconds_a_volume (s, tenth and "
-            "ninetieth percentile); ms_a_step (ms, data and all); NAME_mirrored: for the mask turned over",
+            "ninetieth percentile); ms_a_step (ms, data and all); brightness_kept, of `parity_judge`; NAME_mirrored: "
+            "for the mask turned over",
         ),
         "channel": Column("str", "of the image; all where it is not one's"),
         "tissue": Column("str", "of the mask; all where it is not one's"),
