@@ -143,6 +143,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "--offset-noise", type=not_negative, default=0.0, metavar="X",
         help="deviation of each volume's noise as a whole: 0.1 lets the mask set the brightness of a sample (0)",
     )  # fmt: skip
+    command.add_argument(
+        "--clip-norm", type=not_negative, default=0.0, metavar="X",
+        help="scale a step's gradient down to this norm where it is larger: 1 keeps a long run from leaping (0: never)",
+    )  # fmt: skip
     command.add_argument("--seed", type=whole(0), default=0, help="of weights, order, timesteps and noise (0)")
     command.add_argument(
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for the last only"
@@ -188,6 +192,7 @@ def train(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,
         offset_noise=arguments.offset_noise,
+        clip_norm=arguments.clip_norm,
         seed=arguments.seed,
         save_every=arguments.save_every,
         sample_every=arguments.sample_every,

@@ -83,6 +83,7 @@ Mean absolute error of the predicted noise, Adam, the average of the weights is 
 | learning rate | {learning_rate} |
 | volumes a step | {volumes_a_step} |
 | deviation of a volume's noise as a whole | {offset_noise} |
+| largest norm of a gradient (0: any) | {clip_norm} |
 | average of the weights | decay {ema_decay} every {ema_every} steps, from step {ema_start} on |
 | setting | {switches} |
 | seed | {seed} |
@@ -152,7 +153,7 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
     phantom = training.get("phantom")
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
     return TEMPLATE.format_map(
-        {"norm_groups": 32, "offset_noise": 0.0}  # before they could be chosen
+        {"norm_groups": 32, "offset_noise": 0.0, "clip_norm": 0.0}  # before they could be chosen
         | config
         | training
         | losses(record)

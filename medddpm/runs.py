@@ -48,6 +48,7 @@ class TrainConfig:
         batch_size: volumes of a micro-step, in each process.
         accumulation: micro-steps of a step.
         offset_noise: of `medddpm.diffusion.GaussianDiffusion`.
+        clip_norm: a step's gradient is scaled down to this norm where it is larger (0: never).
         ema_decay, ema_every: the average's, and the steps between its updates.
         ema_start: the step up to which the average is the weights.
         seed: of the initial weights, the order of the volumes, the timesteps and the noise.
@@ -67,6 +68,7 @@ class TrainConfig:
     batch_size: int = 1
     accumulation: int = 2
     offset_noise: float = 0.0
+    clip_norm: float = 0.0
     ema_decay: float = 0.995
     ema_every: int = 10
     ema_start: int = 2000

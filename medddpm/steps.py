@@ -24,6 +24,7 @@ class GraphedStep:
         optimizer: Adam of its parameters, capturable.
         batches: (image, mask) of each micro-step, on that GPU, in the shapes of all to come: (N, C, D, H, W) and
             (N, M, D, H, W).
+        clip_norm: of `clip`.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class GraphedStep:
         diffusion: GaussianDiffusion,
         optimizer: torch.optim.Optimizer,
         batches: Sequence[tuple[Tensor, Tensor]],
+        clip_norm: float = 0.0,
     ) -> None:
-        self._diffusion, self._optimizer = diffusion, optimizer
+        self._diffusion, self._optimizer, self._clip_norm = diffusion, optimizer, clip_norm
         # A replay begins at a generator's seed: each micro-step draws from its own, as if it were seeded in between.
         self._generators = [torch.Generator(image.device) for image, _ in batches]
         with unchanged(optimizer), warnings.catch_warnings():
@@ -63,8 +65,23 @@ class GraphedStep:
             loss = self._diffusion.loss(image, mask, generator=generator) / count
             loss.backward()
             losses.append(loss.detach())
+        clip(self._optimizer, self._clip_norm)
         self._optimizer.step()
         return torch.stack(losses).sum()
+
+
+def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
+    """Scales the gradient of all that is optimized down to `norm` where its own, over all of it, is larger.
+
+    A single huge gradient does not move Adam far, but stays in its second moments for a thousand steps. Nothing waits
+    for the device.
+
+    Args:
+        optimizer: whose weights' gradients.
+        norm: 0 leaves them as they are.
+    """
+    if norm:
+        nn.utils.clip_grad_norm_([weight for group in optimizer.param_groups for weight in group["params"]], norm)
 
 
 @contextlib.contextmanager

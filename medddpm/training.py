@@ -25,7 +25,7 @@ from medddpm.processes import deferred_signals, iterated, joined, pick_device, t
 from medddpm.progress import Report
 from medddpm.resident import Resident
 from medddpm.runs import TrainConfig, Volumes
-from medddpm.steps import GraphedStep, lay_out_alike
+from medddpm.steps import GraphedStep, clip, lay_out_alike
 from medddpm.switches import SETTINGS
 from medddpm.unet import UNet3D
 from medddpm.volumes import write_sample_volumes
@@ -118,6 +118,7 @@ class Trainer:
                     if self.config.read_every_loss:
                         loss.item()
         with self.phase("update"):
+            clip(self.optimizer, self.config.clip_norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
             self._count(torch.stack(losses).sum())
@@ -127,7 +128,7 @@ class Trainer:
             batches = [self._load() for _ in range(self.config.accumulation)]
         if self._graphed is None:
             on_device = [(image.to(self.device), mask.to(self.device)) for image, mask in batches]
-            self._graphed = GraphedStep(self.diffusion, self.optimizer, on_device)
+            self._graphed = GraphedStep(self.diffusion, self.optimizer, on_device, self.config.clip_norm)
         with self.phase("update"):
             loss = self._graphed(batches, [self._seed(micro) for micro in range(self.config.accumulation)])
             if self.config.read_every_loss:

@@ -90,9 +90,10 @@ def same(one: object, other: object) -> bool:
 
 
 @pytest.mark.usefixtures("replayed")
-def test_steps_in_a_graph_are_the_steps_outside_one(volumes) -> None:
+@pytest.mark.parametrize("norm", [0.0, 1e-3])
+def test_steps_in_a_graph_are_the_steps_outside_one(volumes, norm: float) -> None:
     """Losses, weights, moments and average to the last bit: warming up leaves no trace, and the draws are the same."""
-    graphed = capturing(volumes, accumulation=2)
+    graphed = capturing(volumes, accumulation=2, clip_norm=norm)
     eager = Trainer(graphed.config, volumes, graphed.device)
     for _ in range(4):
         graphed.train_step()
@@ -309,8 +310,8 @@ def test_a_graph_computes_and_draws_as_its_function_does() -> None:
 
 
 @contextlib.contextmanager
-def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3) -> Iterator[Trainer]:
-    config = replace(TINY, switches="FAST", accumulation=2)
+def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3, norm: float = 0.0) -> Iterator[Trainer]:
+    config = replace(TINY, switches="FAST", accumulation=2, clip_norm=norm)
     trainer = Trainer(config, volumes, torch.device("cuda"), graph=graph)
     with FAST.on(trainer.unet):
         for _ in range(steps):
@@ -319,9 +320,10 @@ def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3) -> Iterator[Trai
 
 
 @on_gpu
-def test_training_in_a_graph_equals_training_outside(volumes) -> None:
+@pytest.mark.parametrize("norm", [0.0, 0.1])
+def test_training_in_a_graph_equals_training_outside(volumes, norm: float) -> None:
     """From the same draws: losses agree, and weights move the same way, within BF16's noise."""
-    with stepped(volumes, graph=True) as graphed, stepped(volumes, graph=False) as eager:
+    with stepped(volumes, graph=True, norm=norm) as graphed, stepped(volumes, graph=False, norm=norm) as eager:
         assert graphed._graphed is not None
         assert eager._graphed is None
         torch.testing.assert_close(graphed.read_losses(), eager.read_losses(), rtol=5e-3, atol=0)

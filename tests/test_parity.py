@@ -54,7 +54,7 @@ def test_every_plan_has_runs_of_keys_of_their_own(tmp_path: Path) -> None:
         keys = [replace(run, checkpoint="f" if run.checkpoint is not None else None).key for run in runs]
         assert len(set(keys)) == len(keys) > 0, name
         assert all(run.plan == name and run.setting in SETTINGS for run in runs)
-        assert all(run.accumulation == 1 and run.config.batch_size == 1 for run in runs)
+        assert all(run.accumulation == 1 and run.config.batch_size == run.volumes for run in runs)
 
 
 def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
@@ -65,10 +65,12 @@ def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
     assert both[0] == both[1], "a pair differs in more than its setting"
 
 
-def test_with_offset_noise_all_but_the_groups_is_the_same() -> None:
+def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
+    training = {"offset_noise", "groups", "clip_norm", "volumes", "steps"}
     for run, other in zip(parity_plan.short(), parity_plan.offset(), strict=True):
-        assert replace(other, plan="short", offset_noise=0.0, groups=32) == run
-        assert (run.config.offset_noise, other.config.offset_noise) == (0.0, 0.1)
+        assert replace(other, plan="short", **{name: getattr(run, name) for name in training}) == run
+        assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
+        assert (other.config.offset_noise, other.config.clip_norm, other.config.batch_size) == (0.1, 1.0, 4)
         assert run.key != other.key
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -249,6 +250,25 @@ def test_another_runs_folder_is_refused(volumes, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="begun with switches BASE, not OPT1"):
         run(volumes, tmp_path, 2, switches="OPT1")
     run(volumes, tmp_path, 2, save_every=1, keep=5)
+
+
+def test_a_larger_gradient_is_scaled_down_and_a_smaller_one_left_alone(volumes, tmp_path, monkeypatch) -> None:
+    seen: list[float] = []
+    stepped = torch.optim.Adam.step
+
+    def watched(optimizer: torch.optim.Adam, *args: Any, **kwargs: Any) -> Any:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        seen.append(float(torch.stack([g.double().norm() for g in gradients]).norm()))
+        return stepped(optimizer, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    run(volumes, tmp_path / "free", 2)
+    free, seen[:] = list(seen), []
+    run(volumes, tmp_path / "loose", 2, clip_norm=2 * max(free))
+    assert seen == free
+    seen.clear()
+    run(volumes, tmp_path / "tight", 2, clip_norm=min(free) / 10)
+    assert seen == pytest.approx([min(free) / 10] * len(free), rel=1e-3)
 
 
 def test_a_run_of_an_earlier_version_goes_on(volumes, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from medddpm.study.figures import SETTING_COLOURS, loss_curves, new_figure, slice_rows
 from medddpm.study.parity_judge import PLANES
@@ -87,7 +87,7 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
     return figure
 
 
-def along_the_way(slices: Slices, run: str, most: int = 7) -> Figure:
+def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
     """What the averaged model draws for one held-out mask as its training goes on; a column a step, at most so many."""
     names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
     steps = sorted({int(parts[2]) for parts in names})
@@ -180,6 +180,8 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
     held_out_curves(rows.assign(step=minutes), right)
     for axis in (left, right):
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+        axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axis.yaxis.set_minor_formatter(NullFormatter())
     right.set(xlabel="minutes of training", ylabel="")
     left.set_title(f"{_side(rows)}: by steps")
