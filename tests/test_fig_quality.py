@@ -221,7 +221,7 @@ def test_parity_samples_look_as_stored(kept: Kept) -> Figure:
 @drawn
 def test_samples_along_the_way_look_as_stored(kept: Kept) -> Figure:
     figure = fig_quality.along_the_way(kept.slices, long()[0].key)
-    assert [axis.get_title() for axis in figure.axes[:7]] == ["10", "30", "40", "50", "70", "90", "100"]
+    assert [axis.get_title() for axis in figure.axes[:8]] == ["10", "20", "40", "50", "60", "70", "90", "100"]
     return figure
 
 

@@ -516,8 +516,8 @@ def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: py
     assert "is no" in capsys.readouterr().err
 
 
-def test_samplers_take_size_and_contrast_from_what_was_trained(tmp_path: Path) -> None:
-    run = replace(TINY, contrast="t2", steps=1)
+def test_samplers_are_told_by_what_was_trained_and_how(tmp_path: Path) -> None:
+    run = replace(TINY, contrast="t2", steps=1, groups=8, offset_noise=0.1, clip_norm=0.5)
     volumes, held_out = parity_data.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)
@@ -525,6 +525,7 @@ def test_samplers_take_size_and_contrast_from_what_was_trained(tmp_path: Path) -
     runs = planned(["samplers"], checkpoint=parity._checkpoint(folder), size=(64, 64, 64))
     assert [run.chains for run in runs] == [CHAINS]
     assert {(run.size, run.channels, run.contrast, run.steps) for run in runs} == {((8, 8, 8), 32, "t2", 0)}
+    assert {(run.groups, run.offset_noise, run.clip_norm) for run in runs} == {(8, 0.1, 0.5)}
 
 
 # what is kept

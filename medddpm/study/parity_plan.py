@@ -269,19 +269,20 @@ def planned(
 
 
 def _trained_as(checkpoint: Path, run: Run) -> Run:
-    """The run with size, width and, where the checkpoint lies in a run's folder here, contrast of what was trained."""
+    """The run with what the checkpoint's model is and, where it lies in a run's folder here, how it was trained."""
     from medddpm.checkpoints import read_checkpoint
 
     content = read_checkpoint(checkpoint)
     if "config" not in content or "size" not in content:
         raise BadInput(checkpoint, "it does not say its size", "give a checkpoint of `medddpm train`")
     height, width, depth = content["size"]
-    spec = checkpoint.parents[2] / "spec.json" if len(checkpoint.parents) > 2 else checkpoint
-    contrast = json.loads(spec.read_text())["contrast"] if spec.is_file() and spec != checkpoint else run.contrast
     config = content["config"]
-    told = {"channels": config["model_channels"], "groups": config.get("norm_groups", 32)}
-    told |= {"offset_noise": config.get("offset_noise", 0.0)}
-    return replace(run, size=(height, width, depth), contrast=contrast, checkpoint=str(checkpoint), steps=0, **told)
+    model = {"channels": config["model_channels"], "groups": config.get("norm_groups", 32)}
+    spec = checkpoint.parents[2] / "spec.json" if len(checkpoint.parents) > 2 else checkpoint
+    known = json.loads(spec.read_text()) if spec.is_file() and spec != checkpoint else {}
+    names = ("contrast", "learning_rate", "offset_noise", "clip_norm", "volumes", "accumulation")
+    training = {name: known[name] for name in names if name in known}
+    return replace(run, size=(height, width, depth), checkpoint=str(checkpoint), steps=0, **model, **training)
 
 
 def seconds(run: Run) -> tuple[float, float]:
