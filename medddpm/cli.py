@@ -145,7 +145,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--clip-norm", type=not_negative, default=0.0, metavar="X",
-        help="scale a step's gradient down to this norm where it is larger: 1 keeps a long run from leaping (0: never)",
+        help="scale a step's gradient down to this norm where it is larger (0: never)",
     )  # fmt: skip
     command.add_argument("--seed", type=whole(0), default=0, help="of weights, order, timesteps and noise (0)")
     command.add_argument(

@@ -73,8 +73,7 @@ class GraphedStep:
 def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
     """Scales the gradient of all that is optimized down to `norm` where its own, over all of it, is larger.
 
-    A single huge gradient does not move Adam far, but stays in its second moments for a thousand steps. Nothing waits
-    for the device.
+    Nothing waits for the device.
 
     Args:
         optimizer: whose weights' gradients.

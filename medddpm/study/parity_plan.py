@@ -141,7 +141,8 @@ def cube(side: int) -> Size:
 # With offset noise and norms of few groups the mask sets a sample's brightness; as published it is luck, under every
 # setting. See `medddpm.diffusion.GaussianDiffusion` and 17_quality.
 STEADY: dict[str, Any] = {"offset_noise": 0.1, "groups": 8}
-# Of one volume a step a gradient is now and then so large that the training leaps back, or ends.
+# At 128³ and one volume a step, trainings of `STEADY` leapt back now and then, and one ended; 17_quality says how far
+# the cause is known.
 CALM: dict[str, Any] = {**STEADY, "clip_norm": 1.0}
 
 
@@ -278,8 +279,8 @@ def _trained_as(checkpoint: Path, run: Run) -> Run:
     height, width, depth = content["size"]
     config = content["config"]
     model = {"channels": config["model_channels"], "groups": config.get("norm_groups", 32)}
-    spec = checkpoint.parents[2] / "spec.json" if len(checkpoint.parents) > 2 else checkpoint
-    known = json.loads(spec.read_text()) if spec.is_file() and spec != checkpoint else {}
+    specs = [folder / "spec.json" for folder in checkpoint.parents[2:3]]
+    known = json.loads(specs[0].read_text()) if specs and specs[0].is_file() else {}
     names = ("contrast", "learning_rate", "offset_noise", "clip_norm", "volumes", "accumulation")
     training = {name: known[name] for name in names if name in known}
     return replace(run, size=(height, width, depth), checkpoint=str(checkpoint), steps=0, **model, **training)
