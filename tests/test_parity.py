@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from medddpm import models
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.layouts import BRATS
@@ -33,7 +34,7 @@ from medddpm.study import (
 )
 from medddpm.study.bench_store import ONE_RUN, Store
 from medddpm.study.parity_data import Subjects, keep, prepare
-from medddpm.study.parity_plan import CHAINS, Run, planned
+from medddpm.study.parity_plan import CHAINS, FULL, Run, planned
 from medddpm.study.parity_train import held_out_losses, trained
 from medddpm.switches import SETTINGS
 from medddpm.training import Trainer
@@ -526,6 +527,14 @@ def test_samplers_are_told_by_what_was_trained_and_how(tmp_path: Path) -> None:
     assert [run.chains for run in runs] == [CHAINS]
     assert {(run.size, run.channels, run.contrast, run.steps) for run in runs} == {((8, 8, 8), 32, "t2", 0)}
     assert {(run.groups, run.offset_noise, run.clip_norm) for run in runs} == {(8, 0.1, 0.5)}
+
+
+def test_the_model_of_the_package_is_redrawn_and_told_as_its_card_does() -> None:
+    (run,) = planned(["redrawn"], settings=["OPT1"])
+    assert Path(str(run.checkpoint)) == models.shipped()
+    assert (run.setting, run.contrast, run.size, run.steps, run.chains) == ("OPT1", "flair", (64, 64, 64), 0, (FULL,))
+    assert (run.groups, run.offset_noise, run.volumes, run.learning_rate) == (8, 0.1, 4, 3e-4)
+    assert run.held_out == 16, "the card's own held-out subjects"
 
 
 # what is kept

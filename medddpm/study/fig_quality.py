@@ -14,6 +14,7 @@ from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, Max
 
 from medddpm.study.figures import SETTING_COLOURS, loss_curves, new_figure, slice_rows
 from medddpm.study.parity_judge import PLANES
+from medddpm.study.parity_plan import Chain
 from medddpm.study.parity_tables import SAMPLER_NAMES, TITLES
 from medddpm.study.parity_train import Slices
 
@@ -299,6 +300,25 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
         Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def samplers_slices(slices: Slices, quality: pd.DataFrame, chains: Sequence[Chain], subject: int = 0) -> Figure:
+    """What chains draw for the same mask from the same noise, beside the held-out volume; the lesion outlined in all.
+
+    Args:
+        slices: of `parity_store.Kept`.
+        quality: schema `QUALITY`, of the plan samplers.
+        chains: those shown, in this order.
+        subject: a held-out one.
+    """
+    run = drawn(quality).iloc[-1]
+    at = f"{run['contrast']}/{subject}/{PLANES[0]}"
+    names = [f"truth/{run['subjects']}/-/{at}", *(f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in chains)]
+    titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in chains)]
+    figure = slice_rows({"": [slices[name] for name in names]}, titles, GREY)  # type: ignore[misc]
+    for axis in figure.axes:
+        outline(axis, slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2)
     return figure
 
 

@@ -250,7 +250,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     top.add_argument("--data", type=Path, metavar="DIR", help="of a BraTS case, for the plan brats")
-    top.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for the plan samplers")
+    top.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers and redrawn")
     top.add_argument("--dry-run", action="store_true", help="print runs, times and commands, and do nothing")
     own = top.add_argument_group("in place of the plans' own")
     own.add_argument("--settings", type=_several(SETTINGS), metavar="NAME,…")

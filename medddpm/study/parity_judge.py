@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from medddpm.study.parity_train import QUICK, Slices, draw, held_out_losses
 from medddpm.switches import SETTINGS
 
 PLANES = ("axial", "coronal", "sagittal")
-SHOWN = 3  # subjects whose slices are kept
+SHOWN = 3  # subjects whose slices are kept; of volumes larger than 64³ one, or the record grows too large
 Row = dict[str, Any]
 
 
@@ -172,7 +173,8 @@ def _slices(run: Run, images: Tensor, truth: quality.VolumeSet, chain: Chain, he
     names, subjects = channels_of(run, held_out), subjects_name(run)
     found: Slices = {}
     assert truth.labels is not None
-    for subject in range(min(SHOWN, len(images))):
+    most = SHOWN if math.prod(run.size) <= 64**3 else 1
+    for subject in range(min(most, len(images))):
         own = min(subject, len(truth) - 1)
         at = lesion_at(run, truth, own)
         for channel, name in enumerate(names):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from medddpm import models
 from medddpm.errors import BadInput
 from medddpm.grid import Size
 from medddpm.runs import TrainConfig
@@ -214,6 +215,12 @@ def samplers(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -
     ]
 
 
+def redrawn(settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,)) -> list[Run]:
+    """One trained model drawn under every setting: what drawing alone changes. By default that of the package."""
+    kind = {"held_out": 16, "subjects": 1, "checkpoint": ""}
+    return [Run("redrawn", name, cube(64), 32, "flair", seed, 0, **kind) for seed in seeds for name in settings]  # type: ignore[arg-type]
+
+
 def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> list[Run]:
     """The four-modality model overfitting one case: does the mask steer it?"""
     kind = {"held_out": 4, "subjects": 1, "watch": 1000, "watched": (1, 10), "learning_rate": 2e-4, "batch": 2}
@@ -221,7 +228,7 @@ def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> l
     return [Run("brats", name, cube(64), 64, BRATS, seed, 3000, **kind) for seed in seeds for name in settings]  # type: ignore[arg-type]
 
 
-PLANS = {plan.__name__: plan for plan in (short, offset, paper, long, contrasts, samplers, brats)}
+PLANS = {plan.__name__: plan for plan in (short, offset, paper, long, contrasts, samplers, redrawn, brats)}
 
 
 def planned(
@@ -240,7 +247,7 @@ def planned(
         names: keys of `PLANS`.
         settings, seeds: in place of each plan's own.
         data: the BraTS folder.
-        checkpoint: what "samplers" draws from.
+        checkpoint: what "samplers" and "redrawn" draw from; the latter by default from the model of the package.
         only: runs whose key contains one of these.
         changes: fields of `Run` that every run gets, None for the plan's own.
 
@@ -254,10 +261,10 @@ def planned(
     for name in names:
         for run in PLANS[name](**given):
             run = replace(run, **changes)
-            if name == "samplers":
-                if checkpoint is None:
+            if run.checkpoint is not None:
+                if checkpoint is None and name == "samplers":
                     raise BadInput("--plan samplers", "no model to draw from", "give --checkpoint F")
-                run = _trained_as(checkpoint, run)
+                run = _trained_as(checkpoint or models.shipped(), run)
             if run.contrast == BRATS:
                 if data is None:
                     raise BadInput("--plan brats", "no case to train on", "give --data DIR with seg/ t1/ t1ce/ …")
@@ -270,7 +277,7 @@ def planned(
 
 
 def _trained_as(checkpoint: Path, run: Run) -> Run:
-    """The run with what the checkpoint's model is and, where it lies in a run's folder here, how it was trained."""
+    """The run with what the checkpoint's model is and, as far as it or its run's folder tells, how it was trained."""
     from medddpm.checkpoints import read_checkpoint
 
     content = read_checkpoint(checkpoint)
@@ -281,6 +288,9 @@ def _trained_as(checkpoint: Path, run: Run) -> Run:
     model = {"channels": config["model_channels"], "groups": config.get("norm_groups", 32)}
     specs = [folder / "spec.json" for folder in checkpoint.parents[2:3]]
     known = json.loads(specs[0].read_text()) if specs and specs[0].is_file() else {}
+    if "training" in content:  # of a released model
+        known = {**content["training"], **content["training"].get("phantom", {})}
+        known["volumes"] = known["batch_size"]
     names = ("contrast", "learning_rate", "offset_noise", "clip_norm", "volumes", "accumulation")
     training = {name: known[name] for name in names if name in known}
     return replace(run, size=(height, width, depth), checkpoint=str(checkpoint), steps=0, **model, **training)

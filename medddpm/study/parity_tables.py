@@ -109,8 +109,9 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
 
     Returns:
         Columns of `medddpm.quality.equivalence_table` (difference, its 90% interval low to high, margin, p, equivalent,
-        seeds, between_seeds), reference (its mean), as_seeds (equivalent within the reference's largest difference
-        between two seeds) and why (of the margin). Empty where fewer than two seeds have both.
+        seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a loss: the
+        interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's largest
+        difference between two seeds) and why (of the margin). Empty where fewer than two seeds have both.
     """
     runs = labelled(quality, plan)
     runs = runs[runs["step"] == runs["step"].max()]
@@ -132,7 +133,12 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
                 spread[name] = seed_margin(values)
         against = equivalence_table(pair, spread, reference) if spread else pd.DataFrame()
         held = dict(zip(against["metric"], against["equivalent"], strict=True)) if len(against) else {}
-        tables.append(stated.assign(as_seeds=[bool(held.get(name, False)) for name in stated["metric"]]))
+        wide = pair.pivot(index=["setting", "seed"], columns="metric", values="value")
+        worse = pd.DataFrame({name: _badness(wide, name) for name in margins}).melt(ignore_index=False).reset_index()
+        most = equivalence_table(worse.rename(columns={"variable": "metric"}), margins, reference)["high"]
+        no_worse = most.to_numpy() < stated["margin"].to_numpy()
+        as_seeds = [bool(held.get(name, False)) for name in stated["metric"]]
+        tables.append(stated.assign(no_worse=no_worse, as_seeds=as_seeds))
     if not tables:
         return pd.DataFrame()
     table = pd.concat(tables, ignore_index=True)
@@ -146,12 +152,13 @@ def verdict(table: pd.DataFrame) -> str:
         return f"parity: {NOT_MEASURED}"
     said = []
     for setting, rows in table.groupby("setting", sort=False):
-        shown, as_seeds = int(rows["equivalent"].sum()), int(rows["as_seeds"].sum())
+        shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
         open_ = [TITLES[str(name)] for name in rows.loc[~rows["equivalent"], "metric"]]
         rest = f"; not shown for {', '.join(open_)}" if open_ else ""
         said.append(
             f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin in {shown} of "
-            f"{len(rows)} metrics{rest}; within what two seeds of the reference differ by in {as_seeds} of {len(rows)}"
+            f"{len(rows)} metrics{rest}; no more than a margin worse in {no_worse} of {len(rows)}; within what "
+            f"two seeds of the reference differ by in {as_seeds} of {len(rows)}"
         )
     return "\n".join(said)
 
@@ -218,6 +225,26 @@ def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFER
     return float(np.mean(found)) if found else None
 
 
+def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
+    """One model drawn under every setting: by how many margins each lies from the reference, by setting and metric.
+
+    Args:
+        quality: schema `QUALITY`.
+        reference: a setting.
+
+    Returns:
+        Positive where the metric's value is the larger. Empty without the reference.
+    """
+    rows = labelled(quality, "redrawn")
+    if reference not in set(rows["setting"]):
+        return pd.DataFrame()
+    values = rows.pivot(index="metric", columns="setting", values="value").T
+    names = [name for name in MARGINS if name in values]
+    own = values.loc[reference].to_dict()
+    apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
+    return pd.DataFrame(apart).loc[[name for name in SETTINGS if name in values.index and name != reference]]
+
+
 # Samplers
 
 
@@ -257,7 +284,7 @@ def shortfall(table: pd.DataFrame, full: Chain = FULL) -> pd.DataFrame:
 
 
 def _badness(table: pd.DataFrame, name: str) -> pd.Series[float]:
-    """Of each chain by a metric: more is worse."""
+    """Of each row, a chain or a run, by a metric: more is worse."""
     metric = name.partition(", ")[0]
     better = "lower" if metric == "held_out_loss" else METRICS[metric].better
     if better in ("higher", "lower"):

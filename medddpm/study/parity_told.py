@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 
 from medddpm.errors import BadInput
 from medddpm.quality import METRICS
+from medddpm.study import parity_tables
 from medddpm.study.fig_quality import CONTRAST_NAMES, drawn
 from medddpm.study.parity_judge import PLANES
 from medddpm.study.parity_store import Kept
@@ -102,6 +104,23 @@ def power(table: pd.DataFrame) -> str:
     return f"{seeds} seeds: an interval reaches {reach:.2f} deviations of a pair's difference to either side"
 
 
+def redrawn(kept: Kept, reference: str = "BASE") -> str:
+    """How far one model's volumes under each setting lie from those under the reference; a line a setting."""
+    table = parity_tables.redrawn(kept.quality, reference)
+    if not len(table):
+        return f"redrawn: {NOT_MEASURED}"
+    runs = {run["setting"]: run for run in drawn(kept.of("redrawn")).to_dict("records")}
+    lines = []
+    for setting, margins in table.iterrows():
+        apart = _apart(kept, runs[reference], runs[setting])
+        farthest = str(margins.abs().idxmax())
+        lines.append(
+            f"{setting}: slices {np.mean(apart):.2f} of 256 grey levels from {reference}'s on average; farthest of "
+            f"{len(margins)} metrics {TITLES[farthest]}, {abs(margins[farthest]):.3f} of its margin"
+        )
+    return "\n".join(lines)
+
+
 def slices(kept: Kept, plan: str = "short") -> str:
     """How far samples of one mask and noise lie apart, in grey levels, between settings and between seeds."""
     runs = drawn(kept.of(plan)).to_dict("records")
@@ -110,12 +129,7 @@ def slices(kept: Kept, plan: str = "short") -> str:
         same_seed, same_setting = one["seed"] == two["seed"], one["setting"] == two["setting"]
         if same_seed == same_setting:
             continue
-        for subject, axis in itertools.product(range(3), PLANES):
-            at = f"{one['contrast']}/{subject}/{axis}"
-            names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
-            if all(name in kept.slices for name in names):
-                first, second = (kept.slices[name].astype(float) for name in names)
-                between["settings" if same_seed else "seeds"].append(float(np.abs(first - second).mean()))
+        between["settings" if same_seed else "seeds"] += _apart(kept, one, two)
     if not between["settings"] or not between["seeds"]:
         return f"samples of two settings and seeds: {NOT_MEASURED}"
     settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
@@ -150,6 +164,18 @@ def brats(quality: pd.DataFrame) -> str:
         values = [float(found[name]) if name in found else float("nan") for name in names]
         lines.append(said.format(*values))
     return "\n".join(lines)
+
+
+def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
+    """The mean absolute difference of two runs' samples, in grey levels, of every slice that both have."""
+    found = []
+    for subject, axis in itertools.product(range(3), PLANES):
+        at = f"{one['contrast']}/{subject}/{axis}"
+        names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
+        if all(name in kept.slices for name in names):
+            first, second = (kept.slices[name].astype(float) for name in names)
+            found.append(float(np.abs(first - second).mean()))
+    return found
 
 
 def _with_reference(metric: str, title: str) -> list[tuple[str, str]]:
