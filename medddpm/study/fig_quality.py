@@ -171,7 +171,7 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
 
     Args:
         loss: schema `LOSS`, of the plan "long".
-        step_ms: of each setting, a step's time where nothing else runs.
+        step_ms: of each setting, a step's time.
     """
     figure = new_figure(height=2.6)
     left, right = figure.subplots(1, 2, sharey=True)
