@@ -67,7 +67,7 @@ def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
 
 
 def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
-    training = {"offset_noise", "groups", "clip_norm", "volumes", "steps"}
+    training = {"offset_noise", "groups", "clip_norm", "volumes", "memory"}
     for run, other in zip(parity_plan.short(), parity_plan.offset(), strict=True):
         assert replace(other, plan="short", **{name: getattr(run, name) for name in training}) == run
         assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
@@ -109,6 +109,8 @@ def test_what_is_slower_is_expected_to_take_longer() -> None:
 def test_the_average_remembers_a_part_of_the_run_at_most_what_is_published() -> None:
     short, long = replace(TINY, steps=1000).config, replace(TINY, steps=10**6).config
     assert short.ema_decay ** (0.05 * 1000 / short.ema_every) == pytest.approx(0.5, abs=0.01)
+    twice = replace(TINY, steps=1000, memory=0.1).config
+    assert twice.ema_decay ** (0.1 * 1000 / twice.ema_every) == pytest.approx(0.5, abs=0.01)
     assert (long.ema_decay, long.ema_start) == (0.995, 2000)
     assert short.ema_start == 250
 

@@ -168,7 +168,7 @@ def _told(run: Run, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[s
     return {
         "steps_wanted": run.steps, "step": found["step"], "learning_rate": run.learning_rate,
         "accumulation": run.accumulation, "offset_noise": run.offset_noise, "norm_groups": run.groups,
-        "clip_norm": run.clip_norm, "volumes": run.volumes,
+        "clip_norm": run.clip_norm, "volumes": run.volumes, "ema_decay": run.config.ema_decay,
         "subjects": run.subjects, "held_out": run.held_out,
         "training_s": found["training_s"], "judging_s": found["judging_s"],
         "shared": found["shared"],
