@@ -11,7 +11,7 @@ from medddpm.phantom import phantom_subject
 from medddpm.study import parity_store, records
 from medddpm.study.figures import three_slices, where_most
 from medddpm.study.parity_judge import PLANES
-from medddpm.study.parity_plan import Run, brats, contrasts, long, offset, paper, redrawn, samplers, short
+from medddpm.study.parity_plan import Run, brats, clipped, contrasts, long, offset, paper, redrawn, samplers, short
 from medddpm.switches import SETTINGS
 
 # What the reference's runs have on average, and how far a run lies from that.
@@ -32,7 +32,17 @@ LEVELS = {
     ("lesion_contrast", "t1", "lesion"): (-0.11, 0.004),
     ("lesion_contrast_reference", "t1", "lesion"): (-0.12, 0.0),
 }
-STEPS = {"short": 40, "offset": 40, "paper": 30, "long": 100, "contrasts": 40, "brats": 40, "samplers": 0, "redrawn": 0}
+STEPS = {
+    "short": 40,
+    "offset": 40,
+    "paper": 30,
+    "long": 100,
+    "clipped": 40,
+    "contrasts": 40,
+    "brats": 40,
+    "samplers": 0,
+    "redrawn": 0,
+}
 
 
 def quality_rows(run: Run, shift: float = 0.0) -> list[dict[str, object]]:
@@ -83,7 +93,7 @@ def loss_rows(run: Run) -> list[dict[str, object]]:
 
 def every_run() -> list[Run]:
     """Of every plan."""
-    several = [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *contrasts()]
+    several = [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *clipped(), *contrasts()]
     return [*several, *brats(), *samplers(), *redrawn()]
 
 

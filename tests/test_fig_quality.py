@@ -145,6 +145,26 @@ def test_the_reach_of_the_intervals_is_told() -> None:
     assert half["psnr"] == pytest.approx(0.8226 * (quality["FAST"] - quality["OPT1"]).std(), rel=1e-3)
 
 
+def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
+    steps = np.arange(20, 4001, 20)
+    rng = np.random.default_rng(0)
+    calm = 0.1 * rng.lognormal(0, 0.3, len(steps))
+    leapt = np.where((steps > 2000) & (steps <= 2080), 4 * calm, calm)
+    known = {"plan": "long", "setting": "FAST", "part": "training", "steps": 20}
+    runs = {"calm": calm, "leapt": leapt, "short": calm[:40]}
+    rows = [
+        {**known, "run": run, "step": step, "loss": loss}
+        for run, losses in runs.items()
+        for step, loss in zip(steps, losses, strict=False)
+    ]
+    table = parity_tables.leaps(pd.DataFrame(rows))
+    assert list(table.index) == ["calm", "leapt"], "800 steps are ten means, and none after them"
+    assert table.loc["leapt", "step"] == 2080
+    assert table.loc["leapt", "times"] == pytest.approx(4, rel=0.4)
+    assert table.loc["calm", "times"] < 1.5
+    assert parity_tables.leaps(Kept().loss).empty
+
+
 # one model under every setting
 
 

@@ -75,6 +75,14 @@ def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trai
         assert run.key != other.key
 
 
+def test_the_clipped_run_begins_as_the_long_one() -> None:
+    (run,), longer = parity_plan.clipped(), parity_plan.long()[0]
+    assert (run.setting, run.clip_norm, longer.clip_norm) == ("FAST", 1.0, 0.0)
+    same = {"plan", "steps", "snapshots", "clip_norm"}
+    assert replace(longer, **{name: getattr(run, name) for name in same}) == run
+    assert (run.config.seed, run.config.learning_rate) == (longer.config.seed, longer.config.learning_rate)
+
+
 def test_the_papers_settings_share_a_seed_and_the_slowest_begin() -> None:
     runs = parity_plan.paper()
     assert [run.setting for run in runs if run.seed == 0] == ["OPT2", "BASE", "OPT12", "OPT1", "FAST"]

@@ -195,6 +195,11 @@ def long(settings: Sequence[str] = ("FAST", "OPT1"), seeds: Iterable[int] = (0,)
     return [Run("long", name, cube(128), 64, "flair", seed, 16_000, **kind) for seed in seeds for name in settings]
 
 
+def clipped(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> list[Run]:
+    """The beginning of the long training, step for step, with clipped gradients: does its loss leap as that one's?"""
+    return [replace(run, plan="clipped", steps=3000, snapshots=0, clip_norm=1.0) for run in long(settings, seeds)]
+
+
 def contrasts(
     settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), contrasts: Sequence[str] = ("t1", "t2")
 ) -> list[Run]:
@@ -231,7 +236,7 @@ def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -> l
     return [Run("brats", name, cube(64), 64, BRATS, seed, 3000, **kind) for seed in seeds for name in settings]  # type: ignore[arg-type]
 
 
-PLANS = {plan.__name__: plan for plan in (short, offset, paper, long, contrasts, samplers, redrawn, brats)}
+PLANS = {plan.__name__: plan for plan in (short, offset, paper, long, clipped, contrasts, samplers, redrawn, brats)}
 
 
 def planned(

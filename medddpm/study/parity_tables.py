@@ -225,6 +225,29 @@ def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFER
     return float(np.mean(found)) if found else None
 
 
+def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
+    """Where each run's training loss leapt back farthest, by run: step, times.
+
+    Args:
+        loss: schema `LOSS`.
+        span: steps whose mean loss is held against those before; a mean of few leaps with the timesteps drawn.
+        before: such means before one whose median it is held against; a run that has no more is left out.
+
+    Returns:
+        `times` is the largest ratio of a mean to that median, `step` the last of its steps.
+    """
+    rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
+    found = {}
+    for run, curve in rows.groupby("run", sort=False):
+        together = np.arange(len(curve)) // max(1, round(span / curve["steps"].iloc[0]))
+        means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
+        times = (means["loss"] / means["loss"].rolling(before).median().shift()).dropna()
+        if len(times):
+            most = int(times.to_numpy().argmax())
+            found[run] = {"step": int(means["step"].iloc[before + most]), "times": float(times.iloc[most])}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
 def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
     """One model drawn under every setting: by how many margins each lies from the reference, by setting and metric.
 
