@@ -150,7 +150,7 @@ def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
     rng = np.random.default_rng(0)
     calm = 0.1 * rng.lognormal(0, 0.3, len(steps))
     leapt = np.where((steps > 2000) & (steps <= 2080), 4 * calm, calm)
-    known = {"plan": "long", "setting": "FAST", "part": "training", "steps": 20}
+    known = {"plan": "long", "setting": "FAST", "size": "128x128x128", "part": "training", "steps": 20}
     runs = {"calm": calm, "leapt": leapt, "short": calm[:40]}
     rows = [
         {**known, "run": run, "step": step, "loss": loss}

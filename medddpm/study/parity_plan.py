@@ -59,7 +59,7 @@ class Run:
         watch: steps between two held-out losses while it trains.
         watched: held-out subjects and timesteps that such a loss is the mean of.
         snapshots: steps between two samples that are kept as it trains, a multiple of `watch`; 0 for none.
-        checkpoint: judged in place of a training.
+        checkpoint: judged in place of a training; empty where a plan leaves it to be given.
         data: folder of a `BRATS` case.
     """
 
@@ -144,8 +144,7 @@ def cube(side: int) -> Size:
 # With offset noise and norms of few groups the mask sets a sample's brightness; as published it is luck, under every
 # setting. See `medddpm.diffusion.GaussianDiffusion` and 17_quality.
 STEADY: dict[str, Any] = {"offset_noise": 0.1, "groups": 8}
-# At 128³ and one volume a step, trainings of `STEADY` leapt back now and then, and one ended; 17_quality says how far
-# the cause is known.
+# At 128³ and one volume a step, trainings of `STEADY` leapt back now and then, OPT1's too, and one ended: 17_quality.
 CALM: dict[str, Any] = {**STEADY, "clip_norm": 1.0}
 
 
@@ -225,7 +224,7 @@ def samplers(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,)) -
 
 def redrawn(settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,)) -> list[Run]:
     """One trained model drawn under every setting: what drawing alone changes. By default that of the package."""
-    kind = {"held_out": 16, "subjects": 1, "checkpoint": ""}
+    kind = {"held_out": 16, "subjects": 1, "checkpoint": str(models.shipped())}
     return [Run("redrawn", name, cube(64), 32, "flair", seed, 0, **kind) for seed in seeds for name in settings]  # type: ignore[arg-type]
 
 
@@ -270,9 +269,9 @@ def planned(
         for run in PLANS[name](**given):
             run = replace(run, **changes)
             if run.checkpoint is not None:
-                if checkpoint is None and name == "samplers":
-                    raise BadInput("--plan samplers", "no model to draw from", "give --checkpoint F")
-                run = _trained_as(checkpoint or models.shipped(), run)
+                if not (source := checkpoint or run.checkpoint):
+                    raise BadInput(f"--plan {name}", "no model to draw from", "give --checkpoint F")
+                run = _trained_as(Path(source), run)
             if run.contrast == BRATS:
                 if data is None:
                     raise BadInput("--plan brats", "no case to train on", "give --data DIR with seg/ t1/ t1ce/ …")

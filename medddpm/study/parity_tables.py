@@ -134,8 +134,9 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         against = equivalence_table(pair, spread, reference) if spread else pd.DataFrame()
         held = dict(zip(against["metric"], against["equivalent"], strict=True)) if len(against) else {}
         wide = pair.pivot(index=["setting", "seed"], columns="metric", values="value")
-        worse = pd.DataFrame({name: _badness(wide, name) for name in margins}).melt(ignore_index=False).reset_index()
-        most = equivalence_table(worse.rename(columns={"variable": "metric"}), margins, reference)["high"]
+        worse = pd.DataFrame({name: _badness(wide, name) for name in margins})
+        worse = worse.melt(var_name="metric", ignore_index=False).reset_index()
+        most = equivalence_table(worse, margins, reference)["high"]
         no_worse = most.to_numpy() < stated["margin"].to_numpy()
         as_seeds = [bool(held.get(name, False)) for name in stated["metric"]]
         tables.append(stated.assign(no_worse=no_worse, as_seeds=as_seeds))
@@ -225,8 +226,11 @@ def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFER
     return float(np.mean(found)) if found else None
 
 
+_KNOWN = ["plan", "setting", "size"]  # of a run, in every row
+
+
 def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
-    """Where each run's training loss leapt back farthest, by run: step, times.
+    """Where each run's training loss leapt back farthest, by run: plan, setting, size, step, times.
 
     Args:
         loss: schema `LOSS`.
@@ -238,13 +242,14 @@ def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
     """
     rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
     found = {}
-    for run, curve in rows.groupby("run", sort=False):
+    for (run, *known), curve in rows.groupby(["run", *_KNOWN], sort=False):
         together = np.arange(len(curve)) // max(1, round(span / curve["steps"].iloc[0]))
         means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
         times = (means["loss"] / means["loss"].rolling(before).median().shift()).dropna()
         if len(times):
             most = int(times.to_numpy().argmax())
-            found[run] = {"step": int(means["step"].iloc[before + most]), "times": float(times.iloc[most])}
+            step = int(means["step"].iloc[before + most])
+            found[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
     return pd.DataFrame.from_dict(found, orient="index")
 
 
