@@ -291,6 +291,27 @@ def test_losses_look_as_stored(kept: Kept) -> Figure:
 
 
 @drawn
+def test_the_pairs_losses_look_as_stored() -> Figure:
+    """One seed's FAST is 20% above its OPT1 at one step: a line shows it, and the mean a fifth, of five whole pairs."""
+    _, loss = tables(short(seeds=range(6)))
+    held_out = loss[loss["part"] == "held-out"].copy()
+    held_out.loc[held_out["setting"] == "FAST", "loss"] = held_out.loc[held_out["setting"] == "OPT1", "loss"].to_numpy()
+    at = int(held_out["step"].iloc[1])
+    one = (held_out["setting"] == "FAST") & (held_out["seed"] == 3) & (held_out["step"] == at)
+    held_out.loc[one, "loss"] *= 1.2
+    cut = (held_out["setting"] == "FAST") & (held_out["seed"] == 5) & (held_out["step"] == held_out["step"].max())
+    figure = fig_quality.loss_pairs_figure(held_out[~cut])
+    (axis,) = figure.axes
+    *lines, mean, low, _, high = axis.lines
+    assert len(lines) == 5, "a run that was cut has no pair at every step"
+    found = {float(line.get_ydata()[list(line.get_xdata()).index(at)]) for line in lines}
+    assert sorted(found) == pytest.approx([0, 20])
+    assert max(mean.get_ydata()) == pytest.approx(20 / 5)
+    assert (low.get_ydata()[0], high.get_ydata()[0]) == (-5, 5)
+    return figure
+
+
+@drawn
 def test_long_losses_look_as_stored(kept: Kept) -> Figure:
     loss = kept.loss[kept.loss["plan"] == "long"]
     cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]

@@ -10,12 +10,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FormatStrFormatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
+from scipy import stats
 
 from medddpm.study.figures import SETTING_COLOURS, loss_curves, new_figure, slice_rows
 from medddpm.study.parity_judge import PLANES
 from medddpm.study.parity_plan import Chain
-from medddpm.study.parity_tables import SAMPLER_NAMES, TITLES
+from medddpm.study.parity_tables import MARGINS, REFERENCE, SAMPLER_NAMES, TITLES
 from medddpm.study.parity_train import Slices
 
 # Okabe & Ito's; the settings' own are kept for settings.
@@ -163,6 +172,41 @@ def losses_figure(loss: pd.DataFrame) -> Figure:
         right.set_title(f"{_side(several)}, {several['seed'].nunique()} seeds: held-out loss")
     else:
         nothing(right)
+    return figure
+
+
+def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str = REFERENCE) -> Figure:
+    """How far a setting's held-out loss is above the reference's at the same step, %: each seed, and their mean.
+
+    The band is the mean's 90% interval; the black lines are the stated margin. Seeds that both have at every step.
+
+    Args:
+        loss: schema `LOSS`, of one plan.
+        setting, reference: which two.
+    """
+    figure = new_figure(height=2.6, width=5.6)
+    axis = figure.subplots()
+    rows = loss[(loss["part"] == "held-out") & loss["setting"].isin((setting, reference))]
+    wide = rows.pivot(index=["step", "seed"], columns="setting", values="loss").dropna()
+    apart = (100 * (wide[setting] / wide[reference] - 1)).unstack("seed").dropna(axis="columns")
+    seeds, mean = apart.shape[1], apart.mean(axis="columns")
+    reach = float(stats.t.ppf(0.95, seeds - 1)) * apart.std(axis="columns") / seeds**0.5
+    colour = SETTING_COLOURS[setting]
+    axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
+    axis.fill_between(apart.index, mean - reach, mean + reach, color=colour, alpha=0.25, linewidth=0)
+    axis.plot(apart.index, mean, color=colour, linewidth=1.9)
+    margin = 100 * MARGINS["held_out_loss"].value
+    for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
+        axis.axhline(at, color="black", linewidth=width)
+    axis.set(xlabel="step", ylabel=f"{setting}'s loss above {reference}'s, %")
+    axis.set_title(f"{_side(rows)}, {seeds} seeds: held-out loss")
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters
+    axis.yaxis.set_major_locator(FixedLocator([-50, -20, -margin, 0, margin, 20, 50]))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+    axis.yaxis.set_minor_locator(NullLocator())
+    keys = {"a seed": "0.7", "mean, 90% interval": colour}
+    axis.legend(handles=[Line2D([], [], color=of, label=what) for what, of in keys.items()], loc="upper right")
     return figure
 
 
