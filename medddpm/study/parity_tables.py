@@ -147,6 +147,11 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
     return table.assign(reference=[float(means[name]) for name in table["metric"]], why=reasons)
 
 
+def in_words(name: str) -> str:
+    """A metric's title within a sentence, which has commas of its own."""
+    return TITLES[name].replace(", ", " of the ")
+
+
 def verdict(table: pd.DataFrame) -> str:
     """What `parity` comes to, in a sentence a setting."""
     if not len(table):
@@ -154,7 +159,7 @@ def verdict(table: pd.DataFrame) -> str:
     said = []
     for setting, rows in table.groupby("setting", sort=False):
         shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
-        open_ = [TITLES[str(name)] for name in rows.loc[~rows["equivalent"], "metric"]]
+        open_ = [in_words(str(name)) for name in rows.loc[~rows["equivalent"], "metric"]]
         rest = f"; not shown for {', '.join(open_)}" if open_ else ""
         said.append(
             f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin in {shown} of "

@@ -21,6 +21,7 @@ from medddpm.study.parity_tables import (
     REFERENCE,
     TITLES,
     half_the_steps,
+    in_words,
     label,
     labelled,
     shortfall,
@@ -116,7 +117,7 @@ def redrawn(kept: Kept, reference: str = "BASE") -> str:
         farthest = str(margins.abs().idxmax())
         lines.append(
             f"{setting}: slices {np.mean(apart):.2f} of 256 grey levels from {reference}'s on average; farthest of "
-            f"{len(margins)} metrics {TITLES[farthest]}, {abs(margins[farthest]):.3f} of its margin"
+            f"{len(margins)} metrics {in_words(farthest)}, {abs(margins[farthest]):.3f} of its margin"
         )
     return "\n".join(lines)
 
