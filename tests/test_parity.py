@@ -420,14 +420,18 @@ def test_runs_are_spread_over_the_gpus_and_done_once(
     assert len(parity_store.read(tmp_path / "tables").quality) == 4  # type: ignore[union-attr]
 
 
-def test_runs_that_share_a_gpu_are_said_to_and_are_not_timed(tmp_path: Path, played: Path) -> None:
+@pytest.mark.parametrize(("gpus", "shared"), [(("3", "3"), False), (("3",), True)])
+def test_runs_that_share_a_gpu_are_said_to(tmp_path: Path, played: Path, gpus: tuple[str, ...], shared: bool) -> None:
+    """With each other, or with what the caller knows of."""
     runs = [replace(TINY, seed=seed) for seed in range(3)]
-    work = queue(tmp_path, ("3", "3"))
-    work.work(runs)
+    queue(tmp_path, gpus, shared=shared).work(runs)
     assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3"}
     kept = parity_store.read(tmp_path / "tables")
     assert kept is not None
     assert [told["shared"] for told in kept.meta["runs"].values()] == [True] * 3
+
+
+def test_runs_that_share_a_gpu_are_not_timed(tmp_path: Path) -> None:
     run = replace(TINY, size=(16, 16, 16), steps=1, held_out=4, watched=(1, 2))
     folder = tmp_path / "alone"
     folder.mkdir()
@@ -492,6 +496,9 @@ def test_the_plan_is_told_and_nothing_is_done(tmp_path: Path, capsys: pytest.Cap
     assert "21 runs, 1 at a time: about" in said
     assert "more than 1 minutes" in said
     assert said.count("-m medddpm.study.parity_run") == 21
+    assert "--shared" not in said
+    assert parity.main([*words, "--shared"]) == 0
+    assert capsys.readouterr().out.count("--shared") == 21
     assert not (tmp_path / "out").exists()
 
 

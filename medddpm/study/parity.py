@@ -59,6 +59,7 @@ class Queue:
         tables: where the tables go.
         device: of every run.
         deadline: `time.time()` by which all should be judged.
+        shared: whether something else uses the GPUs, so that no time is recorded; runs that share one never record any.
         failed: what failed in this call, and why.
         left: runs that there was no time for, or not enough.
     """
@@ -69,6 +70,7 @@ class Queue:
     tables: Path
     device: str = "auto"
     deadline: float = float("inf")
+    shared: bool = False
     failed: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
@@ -108,7 +110,7 @@ class Queue:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(self.gpus))))
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        words = command(folder, self.out / "data", until, self.device, self.gpus.count(gpu) > 1)
+        words = command(folder, self.out / "data", until, self.device, self.shared or self.gpus.count(gpu) > 1)
         with open(folder / "log.txt", "ab") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -213,13 +215,15 @@ def _main(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if arguments.dry_run:
         for run in runs:
             folder, data = arguments.out / run.key, arguments.out / "data"
-            print(shlex.join(command(folder, data, float("inf"), arguments.device, arguments.at_once > 1, "python")))
+            shared = arguments.shared or arguments.at_once > 1
+            print(shlex.join(command(folder, data, float("inf"), arguments.device, shared, "python")))
         return 0
     deadline = time.time() + 60 * arguments.minutes if arguments.minutes else float("inf")
     tables = arguments.tables or arguments.out
     for folder in (arguments.out, tables):
         check_writable(folder / QUALITY)
-    queue = Queue(arguments.out, gpus, records.machine_meta(words), tables, arguments.device, deadline)
+    machine = records.machine_meta(words)
+    queue = Queue(arguments.out, gpus, machine, tables, arguments.device, deadline, arguments.shared)
     began = time.monotonic()
     prepare(runs, arguments.out / "data")
     print(f"subjects: {time.monotonic() - began:.0f} s", flush=True)
@@ -248,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
         "--at-once", type=whole(1), default=1, metavar="N",
         help="runs that share a GPU; more than one keep it busy while others are judged, and are not timed",
     )  # fmt: skip
+    top.add_argument("--shared", action="store_true", help="something else uses the GPUs too: no time is recorded")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     top.add_argument("--data", type=Path, metavar="DIR", help="of a BraTS case, for the plan brats")
     top.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers and redrawn")
