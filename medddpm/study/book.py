@@ -233,7 +233,8 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
                 kernel_name="python3",
                 progress_bar=bar,
                 cwd=notebook.path.parent,
-                extra_arguments=["--log-level=ERROR"],  # the kernel would warn that localhost is not encrypted
+                # The kernel would warn that localhost is not encrypted, and call the interrupt before its end an error.
+                extra_arguments=["--log-level=CRITICAL"],
             )
         return
     except PapermillExecutionError as error:
