@@ -114,6 +114,14 @@ def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_
     assert share(6) > 0.8
 
 
+def test_an_intervals_reach_is_that_of_the_test() -> None:
+    quality, _ = tables(short(seeds=range(5)))
+    row = parity_tables.parity(quality).set_index("metric").loc["psnr"]
+    values = quality[quality["metric"] == "psnr"].pivot_table(index="seed", columns="setting", values="value")
+    deviation = (values["FAST"] - values["OPT1"]).std()
+    assert row["high"] - row["difference"] == pytest.approx(parity_tables.reach(5) * deviation)
+
+
 # losses
 
 

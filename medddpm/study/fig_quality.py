@@ -19,12 +19,11 @@ from matplotlib.ticker import (
     NullFormatter,
     NullLocator,
 )
-from scipy import stats
 
 from medddpm.study.figures import SETTING_COLOURS, loss_curves, new_figure, slice_rows
 from medddpm.study.parity_judge import PLANES
 from medddpm.study.parity_plan import Chain
-from medddpm.study.parity_tables import MARGINS, REFERENCE, SAMPLER_NAMES, TITLES
+from medddpm.study.parity_tables import MARGINS, REFERENCE, SAMPLER_NAMES, TITLES, reach
 from medddpm.study.parity_train import Slices
 
 # Okabe & Ito's; the settings' own are kept for settings.
@@ -189,11 +188,11 @@ def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str 
     rows = loss[(loss["part"] == "held-out") & loss["setting"].isin((setting, reference))]
     wide = rows.pivot(index=["step", "seed"], columns="setting", values="loss").dropna()
     apart = (100 * (wide[setting] / wide[reference] - 1)).unstack("seed").dropna(axis="columns")
-    seeds, mean = apart.shape[1], apart.mean(axis="columns")
-    reach = float(stats.t.ppf(0.95, seeds - 1)) * apart.std(axis="columns") / seeds**0.5
+    seeds, mean, deviation = apart.shape[1], apart.mean(axis="columns"), apart.std(axis="columns")
+    low, high = mean - reach(seeds) * deviation, mean + reach(seeds) * deviation
     colour = SETTING_COLOURS[setting]
     axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
-    axis.fill_between(apart.index, mean - reach, mean + reach, color=colour, alpha=0.25, linewidth=0)
+    axis.fill_between(apart.index, low, high, color=colour, alpha=0.25, linewidth=0)
     axis.plot(apart.index, mean, color=colour, linewidth=1.9)
     margin = 100 * MARGINS["held_out_loss"].value
     for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from medddpm.errors import BadInput
 from medddpm.quality import METRICS, equivalence_table, seed_margin
@@ -145,6 +147,11 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
     table = pd.concat(tables, ignore_index=True)
     reasons = [MARGINS[name].why for name in table["metric"]]
     return table.assign(reference=[float(means[name]) for name in table["metric"]], why=reasons)
+
+
+def reach(seeds: int) -> float:
+    """How far the 90% interval of so many pairs' mean reaches to either side, in deviations of a pair's difference."""
+    return float(stats.t.ppf(0.95, seeds - 1)) / math.sqrt(seeds)
 
 
 def in_words(name: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from medddpm.errors import BadInput
 from medddpm.quality import METRICS
@@ -24,6 +23,7 @@ from medddpm.study.parity_tables import (
     in_words,
     label,
     labelled,
+    reach,
     shortfall,
 )
 from medddpm.switches import SETTINGS
@@ -101,8 +101,7 @@ def power(table: pd.DataFrame) -> str:
     if not len(table):
         return f"how far the intervals reach: {NOT_MEASURED}"
     seeds = int(table["seeds"].min())
-    reach = float(stats.t.ppf(0.95, seeds - 1)) / seeds**0.5
-    return f"{seeds} seeds: an interval reaches {reach:.2f} deviations of a pair's difference to either side"
+    return f"{seeds} seeds: an interval reaches {reach(seeds):.2f} deviations of a pair's difference to either side"
 
 
 def redrawn(kept: Kept, reference: str = "BASE") -> str:
