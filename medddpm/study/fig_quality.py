@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
         columns[contrast] = (
             slices[f"truth/{run['subjects']}/-/{at}"],
             slices[f"sample/{run['run']}/{run['what']}/{at}"],
-            slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2,
+            _lesion(slices, run, subject),
         )
     rows = {
         "conventional": [planes[0] for planes in columns.values()],
@@ -87,7 +88,7 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
         at = f"{first['contrast']}/{subject}/{PLANES[0]}"
         samples = [slices[f"sample/{run['run']}/{run['what']}/{at}"] for run in chosen]
         rows[f"subject {subject + 1}"] = [slices[f"truth/{first['subjects']}/-/{at}"], *samples]
-        lesion = slices[f"mask/{first['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
+        lesion = _lesion(slices, first, subject)
         outlines += [lesion] * (1 + len(chosen))
     titles = ["held out", *(f"{run['setting']}\nseed {run['seed']}" for run in chosen)]
     figure = slice_rows(rows, titles, GREY)  # type: ignore[arg-type]
@@ -257,6 +258,11 @@ def _side(rows: pd.DataFrame) -> str:
     return f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(sides)
 
 
+def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: int) -> Plane:
+    """Where a held-out subject's mask has its lesion, in the plane that is shown."""
+    return slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
+
+
 # Parity
 
 
@@ -361,7 +367,7 @@ def samplers_slices(slices: Slices, quality: pd.DataFrame, chains: Sequence[Chai
     titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in chains)]
     figure = slice_rows({"": [slices[name] for name in names]}, titles, GREY)  # type: ignore[misc]
     for axis in figure.axes:
-        outline(axis, slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2)
+        outline(axis, _lesion(slices, run, subject))
     return figure
 
 

@@ -296,11 +296,12 @@ def _trained_as(checkpoint: Path, run: Run) -> Run:
     height, width, depth = content["size"]
     config = content["config"]
     model = {"channels": config["model_channels"], "groups": config.get("norm_groups", 32)}
-    specs = [folder / "spec.json" for folder in checkpoint.parents[2:3]]
-    known = json.loads(specs[0].read_text()) if specs and specs[0].is_file() else {}
     if "training" in content:  # of a released model
         known = {**content["training"], **content["training"].get("phantom", {})}
         known["volumes"] = known["batch_size"]
+    else:
+        specs = [folder / "spec.json" for folder in checkpoint.parents[2:3]]
+        known = json.loads(specs[0].read_text()) if specs and specs[0].is_file() else {}
     names = ("contrast", "learning_rate", "offset_noise", "clip_norm", "volumes", "accumulation")
     training = {name: known[name] for name in names if name in known}
     return replace(run, size=(height, width, depth), checkpoint=str(checkpoint), steps=0, **model, **training)

@@ -278,7 +278,7 @@ def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
     rows = labelled(quality, "redrawn")
     if reference not in set(rows["setting"]):
         return pd.DataFrame()
-    values = rows.pivot(index="metric", columns="setting", values="value").T
+    values = rows.pivot(index="setting", columns="metric", values="value")
     names = [name for name in MARGINS if name in values]
     own = values.loc[reference].to_dict()
     apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
