@@ -148,6 +148,9 @@ def test_others_are_held_against_their_best_setting() -> None:
     assert list(table.index) == list(NETWORKS)[1:-1]
     assert set(table["best"]) == {"compile"}, "the third of four is the quickest"
     assert table.loc["monai-unet", ["best_ms", "fast_ms", "ratio"]].tolist() == [80, 64, 1.25]
+    called = bench_tables.others(bench_table().replace({"setting": {"autocast": "FAST eager"}}))
+    one = called.loc["monai-unet"]
+    assert one["eager_ratio"] == one["best_ms"] / one["eager_ms"] < one["ratio"], "without a graph, its own ratio"
     without = bench_tables.others(bench_table(("compile", "autocast channels-last")))
     assert set(without["best"]) == {"autocast"}, "of two equal ones the first"
 

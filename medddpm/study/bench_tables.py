@@ -97,11 +97,12 @@ def best_ordinary(table: pd.DataFrame, network: str, settings: tuple[str, ...] =
 
 
 def others(table: pd.DataFrame) -> pd.DataFrame:
-    """Other people's networks: the best of ordinary tools against FAST, a training step.
+    """Other people's networks: the best of ordinary tools against the fast path, a training step.
 
     Returns:
-        index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, fast_ms, ratio,
-        error_output (FAST's distance), peak_best_gib, peak_fast_gib.
+        index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, fast_ms (the step
+        as one CUDA graph), ratio (best_ms divided by it), eager_ms and eager_ratio (the same as `accelerate` leaves it,
+        called in a loop of one's own), error_output (FAST's distance), peak_best_gib, peak_fast_gib.
     """
     rows = {}
     for network in NETWORKS.values():
@@ -109,7 +110,7 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
         if network.ours or step.empty:
             continue
         best, time = best_ordinary(table, network.name)
-        fast = step["median_ms"].get("FAST", np.nan)
+        fast, eager = (step["median_ms"].get(name, np.nan) for name in ("FAST", "FAST eager"))
         rows[network.name] = {
             "title": network.title,
             **step["median_ms"].reindex(list(ORDINARY)).to_dict(),
@@ -117,6 +118,8 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
             "best_ms": time,
             "fast_ms": fast,
             "ratio": time / fast,
+            "eager_ms": eager,
+            "eager_ratio": time / eager,
             "error_output": step["rel_error_output"].get("FAST", np.nan),
             "peak_best_gib": step["peak_gib"].get(best, np.nan),
             "peak_fast_gib": step["peak_gib"].get("FAST", np.nan),
