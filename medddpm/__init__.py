@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from medddpm.accelerate import accelerate, restore
-    from medddpm.checkpoints import load_checkpoint
+    from medddpm.checkpoints.files import load_checkpoint
     from medddpm.diffusion import GaussianDiffusion
+    from medddpm.fast.patch import accelerate, restore
     from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12
     from medddpm.unet import UNet3D
 
@@ -37,21 +35,10 @@ _HOME = {
     "FAST": "switches",
     "GaussianDiffusion": "diffusion",
     "UNet3D": "unet",
-    "accelerate": "accelerate",
-    "load_checkpoint": "checkpoints",
-    "restore": "accelerate",
+    "accelerate": "fast.patch",
+    "load_checkpoint": "checkpoints.files",
+    "restore": "fast.patch",
 }
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing a module binds its name in the package; `medddpm.accelerate` is to be the function of that name.
-        if isinstance(value, ModuleType) and _HOME.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,6 @@
 
 import sys
 
-from medddpm.cli import main
+from medddpm.cli.main import main
 
 sys.exit(main())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from medddpm import graphs
+from medddpm.runtime import cuda_graphs
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
@@ -187,7 +187,7 @@ class GaussianDiffusion(nn.Module):
         coefficients = self._coefficients(times, sampler)
         table = torch.tensor(coefficients, dtype=mask.dtype, device=mask.device)
         timesteps = torch.tensor(times, device=mask.device)[:, None].expand(-1, mask.shape[0])
-        step = self._graphed(start, mask) if graphs.wanted(self.denoise_fn) else self._step
+        step = self._graphed(start, mask) if cuda_graphs.wanted(self.denoise_fn) else self._step
 
         noisy = [c != 0 for _, _, c, _ in coefficients]
         noises = _normals(start, generator, 1 + sum(noisy))
@@ -225,11 +225,11 @@ class GaussianDiffusion(nn.Module):
         return of_clean * clean + of_x * x + of_noise * noise + of_clean_before * clean_before, clean
 
     def _graphed(self, start: Tensor, mask: Tensor) -> Step:
-        def capture() -> graphs.GraphedCall[tuple[Tensor, Tensor]]:
+        def capture() -> cuda_graphs.GraphedCall[tuple[Tensor, Tensor]]:
             t = torch.zeros(mask.shape[:1], dtype=torch.int64, device=mask.device)
-            return graphs.GraphedCall(self._step, start, mask, t, start.new_zeros(4), start, start)
+            return cuda_graphs.GraphedCall(self._step, start, mask, t, start.new_zeros(4), start, start)
 
-        return graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
+        return cuda_graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
 
     def _times(self, steps: int, sampler: str) -> list[int]:
         """`steps` timesteps from T − 1 down to 0: even in t, but for dpm++ even in λ = log(α/σ), as its authors advise.

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from medddpm.atomic import check_writable
-from medddpm.checkpoints import diffusion_from, read_checkpoint
+from medddpm.checkpoints.files import diffusion_from, read_checkpoint
+from medddpm.data.layouts import LAYOUTS, Layout
+from medddpm.data.nifti import check_name, read_mask
+from medddpm.data.volumes import Size, checked_size, condition, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.layouts import LAYOUTS, Layout
-from medddpm.nifti import check_name, read_mask
-from medddpm.processes import pick_device
+from medddpm.runtime.files import check_writable
+from medddpm.runtime.processes import pick_device
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
-from medddpm.volumes import Size, checked_size, condition, write_sample_volumes
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
@@ -42,7 +42,7 @@ def sample_to_files(
     """Draws volumes that `checkpoint`'s model sees in `mask`, and writes them with the mask's affine and header.
 
     Args:
-        checkpoint: published, ours or released; `medddpm.models.shipped()` travels with the package.
+        checkpoint: published, ours or released; `checkpoints.shipped.weights()` travels with the package.
         mask: of the labels the model was trained with; any size and orientation.
         out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
         images: the case's, where a raw BraTS mask does not say what is brain and they do not lie beside it.

@@ -78,8 +78,8 @@ class Switches:
             yield self
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
-        from medddpm.accelerate import accelerate, restore  # brings Triton, which only a fast setting should wait for
-        from medddpm.fused import serves
+        from medddpm.fast.patch import accelerate, restore  # brings Triton, which only a fast setting should wait for
+        from medddpm.kernels import serves
 
         accelerate(network, self.precision, report=lambda _line: None)
         undo.callback(restore, network)

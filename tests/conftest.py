@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.repository import SHARED
 
-from medddpm.phantom import write_phantom
-
-SHARED = Path(__file__).parents[2] / "shared"
+from medddpm.data.phantom import write_phantom
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm import switches
-from medddpm.cli import SWITCHES
+from medddpm.cli.options import SWITCHES
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 

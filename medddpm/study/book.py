@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medddpm.atomic import replacing
 from medddpm.errors import BadInput
+from medddpm.runtime.files import replacing
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
 SETTINGS = {"SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0", "JUPYTER_PREFER_ENV_PATH": "1"}

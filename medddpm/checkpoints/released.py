@@ -1,0 +1,90 @@
+"""A model as it travels: the averaged weights in one safetensors file, which can hold nothing that runs.
+
+The file is read by any safetensors reader: the network's published names, in BF16 or wider, and in its metadata, as
+JSON, what builds the network again (config, timesteps), says what it was trained on (layout, size, step, training) and
+how to sample from it (sampling).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.runtime.files import replacing
+
+SUFFIX = ".safetensors"
+FORMAT = "medddpm 1"
+KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
+"""Of a checkpoint, beside the weights; the last three are there where a run was released (`medddpm release`)."""
+PREFIX = "denoise_fn."
+
+
+def release(
+    content: Mapping[str, Any], path: str | os.PathLike[str], *, dtype: torch.dtype = torch.bfloat16, about: str = ""
+) -> Path:
+    """Writes a checkpoint's averaged weights to `path`, whole or not at all.
+
+    Args:
+        content: of `checkpoints.read_checkpoint`, with one of our own configurations in it; what else is `KEPT` may be
+            added.
+        path: NAME.safetensors.
+        dtype: of the weights; in BF16 a parameter takes two bytes and keeps eight bits of its mantissa.
+        about: a sentence for whoever opens the file: what it was trained on, and by what.
+
+    Returns:
+        the path.
+
+    Raises:
+        BadInput: where the name ends otherwise, the content is not such a checkpoint, or the disk is full.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise BadInput(path, f"a released model's name ends in {SUFFIX}", "name it so")
+    if "config" not in content or "ema" not in content:
+        raise BadInput(path, "what is to be released says no configuration", "give a checkpoint of `medddpm train`")
+    state: Mapping[str, Tensor] = content["ema"]
+    known = {**content, "timesteps": len(state["betas"])}
+    metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
+    weights = {k.removeprefix(PREFIX): v.to(dtype).contiguous() for k, v in state.items() if k.startswith(PREFIX)}
+    with replacing(path) as temporary:
+        try:
+            save_file(weights, temporary, {"format": FORMAT, "about": about, **metadata})
+        except SafetensorError as error:  # which is how its writer names a full disk too
+            raise BadInput(path, f"it could not be written: {error}", "make room, and try again") from None
+    return path
+
+
+def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A released model as the content of a checkpoint: "ema", in float32 and with the schedule, and what is `KEPT`.
+
+    Raises:
+        BadInput: where the file is damaged, or was not made by `release`.
+    """
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            weights = {PREFIX + name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        raise BadInput(path, "it is damaged, or no safetensors file", "fetch it again") from None
+    try:
+        content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
+        schedule = GaussianDiffusion(torch.nn.Identity(), int(content["timesteps"])).state_dict()
+        told = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
+        if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in told):
+            raise ValueError
+    except (KeyError, ValueError, TypeError):
+        raise BadInput(
+            path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
+        ) from None
+    return {**content, "about": metadata.get("about", ""), "ema": {**weights, **schedule}}

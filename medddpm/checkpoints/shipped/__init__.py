@@ -1,0 +1,55 @@
+"""The trained models that travel with the package: NAME.safetensors, NAME.csv (its training) and NAME.md (its card)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medddpm.errors import BadInput
+
+DEFAULT = "phantom-flair-64"
+"""What `medddpm sample` draws from where no checkpoint is given."""
+
+LARGEST = 15 * 2**20
+"""Bytes of a model file at most, so that installing the package stays quick."""
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The models that are there."""
+    return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
+
+
+def weights(name: str = DEFAULT) -> Path:
+    """A model's file, for `load_checkpoint` and `sample_to_files`.
+
+    Raises:
+        BadInput: where there is none of that name.
+    """
+    return _file(name, ".safetensors")
+
+
+def record(name: str = DEFAULT) -> Path:
+    """Its training: a CSV of `step` and `loss`, the mean over the steps since the row before.
+
+    Raises:
+        BadInput: where there is none of that name.
+    """
+    return _file(name, ".csv")
+
+
+def card(name: str = DEFAULT) -> Path:
+    """Its model card, Markdown.
+
+    Raises:
+        BadInput: where there is none of that name.
+    """
+    return _file(name, ".md")
+
+
+def _file(name: str, suffix: str) -> Path:
+    path = _FOLDER / (name + suffix)
+    if not path.is_file():
+        known = ", ".join(names()) or "none"
+        raise BadInput(path, "no such model travels with this package", f"give a checkpoint; it has: {known}")
+    return path

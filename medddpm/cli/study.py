@@ -1,0 +1,258 @@
+"""Commands of the study: profile, parse, bench, book."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from medddpm.cli.options import PROFILE_VIEWS, SWITCHES, Commands, add_command
+from medddpm.errors import BadInput
+from medddpm.runtime.arguments import several, whole
+
+# parse
+
+
+def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm parse`."""
+    command = add_command(
+        commands,
+        parse,
+        "turn Nsight Compute's CSV into a table of kernels",
+        """
+        medddpm parse window_raw.csv --details window_details.csv --config opt1 --out kernels.csv
+        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --config opt1 --out kernels.csv
+        ncu --import run.ncu-rep --page raw --csv --print-metric-instances details > window_raw.csv
+        ncu --import run.ncu-rep --page details --csv > window_details.csv     (of a run with --set full)
+        """,
+    )
+    command.add_argument(
+        "raw", type=Path, metavar="ncu_raw.csv", help="ncu's raw page; gzipped or not, as all of these"
+    )
+    command.add_argument(
+        "--details", type=Path, metavar="CSV", help="ncu's details page: brings the estimated speedups"
+    )
+    command.add_argument(
+        "--trace", type=Path, metavar="CSV", help="every launch of the same step: brings counts and times"
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
+    )
+    command.add_argument("--config", type=str.upper, default="BASE", help="the setting it ran under (base)")
+    command.add_argument(
+        "--view",
+        choices=["window", "step"],
+        help="a stretch of launches, or a step's distinct ones (step with --trace)",
+    )
+
+
+def parse(arguments: argparse.Namespace) -> int:
+    """Parses; see `medddpm.study.profile.parse.parse`."""
+    from medddpm.study.profile import parse as profile_parse
+    from medddpm.study.records import schemas
+    from medddpm.study.records.tables import write_table
+
+    for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
+        # The table, plain or compressed, would take its place or its description's.
+        if _without_gz(given) == _without_gz(arguments.out):
+            raise BadInput(given, "--out would overwrite what is read", "give --out another name")
+    view = arguments.view or ("step" if arguments.trace else "window")
+    parsed = profile_parse.parse(
+        arguments.raw, arguments.config, view, details=arguments.details, trace=arguments.trace
+    )
+    written = write_table(parsed.table, arguments.out, schemas.KERNELS, profile_parse.origin(parsed, arguments.raw))
+    for note in parsed.notes:
+        print(f"note: {note}")
+    print(f"{written}: {parsed}")
+    return 0
+
+
+def _without_gz(path: Path) -> str:
+    return str(path.resolve()).removesuffix(".gz")
+
+
+# profile
+
+
+def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm profile`."""
+    command = add_command(
+        commands,
+        profile,
+        "profile a training step with Nsight Compute; what is there already is left alone",
+        """
+        medddpm profile --out profiles                       all settings, both views, once
+        medddpm profile --switches opt1 --view window --repeat 3 --out profiles
+        medddpm profile --switches fast --out profiles       without CUDA graphs, so that each launch is seen
+        medddpm profile --switches base,opt2 --view window --window-start 300 --out profiles
+        medddpm profile --dry-run --out profiles             only prints the commands
+        """,
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the tables")
+    command.add_argument(
+        "--switches", type=several(SWITCHES), default=SWITCHES, metavar="NAME,…", help=f"({','.join(SWITCHES)})"
+    )
+    command.add_argument(
+        "--view", type=several(PROFILE_VIEWS), default=PROFILE_VIEWS, metavar="NAME,…",
+        help="window: 100 launches from near the start, as the paper has it, and a trace of two steps from the first "
+        "launch on; step: a whole step, each distinct launch once, and a trace of it (window,step)",
+    )  # fmt: skip
+    command.add_argument("--repeat", type=whole(1), default=1, help="runs of each, for the spread (1)")
+    command.add_argument("--run", type=whole(1), default=1, help="number of the first, to go on counting (1)")
+    command.add_argument("--details", action="store_true", help="also ncu's estimated speedups: a run more, 37 passes")
+    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    command.add_argument("--window-start", type=whole(0), default=10, help="launches before the window (10)")
+    command.add_argument(
+        "--convert-on", choices=["gpu", "cpu"], default="gpu",
+        help="where weights go into channels-last: gpu, a launch a tensor, as in a user's run; or cpu, before (gpu)",
+    )  # fmt: skip
+    command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps of a step (1)")
+    command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
+    command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Profiles; see `medddpm.study.profile.run`."""
+    from medddpm.study.profile.run import Program, plan
+    from medddpm.study.profile.run import profile as run
+
+    program = Program(
+        size=arguments.size,
+        channels=arguments.channels,
+        accumulation=arguments.accumulation,
+        convert_on=arguments.convert_on,
+        window_start=arguments.window_start,
+    )
+    settings = [name.upper() for name in arguments.switches]
+    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
+    return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
+
+
+# bench
+
+
+def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm bench`."""
+    command = add_command(
+        commands,
+        bench,
+        "time training steps, forward passes and samples, a setting a process; what is there already is left alone",
+        """
+        medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
+        medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
+        medddpm bench --switches fast --measure sample --batch 4 --out bench.csv
+        medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
+        medddpm bench --switches base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        """,
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows lie in NAME.rows")
+    command.add_argument(
+        "--switches", type=bench_settings, metavar="NAME,…",
+        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
+        "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 "
+        "(base,opt1,opt2,opt12,fast; of others' networks opt1, all of autocast and compile, fast-eager and fast)",
+    )  # fmt: skip
+    command.add_argument("--ladder", action="store_true", help="of med-ddpm all of these")
+    command.add_argument(
+        "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
+        help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
+        "nnunet-residual, med-ddpm-brats (med-ddpm)",
+    )  # fmt: skip
+    measures = ("step", "forward", "sample")
+    command.add_argument(
+        "--measure", type=several(measures), default=measures, metavar="NAME,…", help=f"({','.join(measures)})"
+    )
+    command.add_argument("--samples", type=whole(1), default=20, help="of a step and a forward pass (20)")
+    command.add_argument(
+        "--all-samples", action="store_true", help="whole volumes under every setting, not base and fast alone"
+    )
+    command.add_argument("--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute: a process more")
+    command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
+    command.add_argument("--batch", type=whole(1), help="volumes a step (1; segmentation networks 2)")
+    command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
+    command.add_argument("--again", action="store_true", help="also what is there already")
+    command.add_argument("--seconds", type=whole(1), default=420, help="a row that takes longer is given up (420)")
+    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
+
+
+def bench_networks(text: str) -> list[str]:
+    """An argument's type: names of networks, divided by commas."""
+    from medddpm.study.bench.networks import NETWORKS  # not before it is asked for: it takes seconds to import
+
+    return several(list(NETWORKS))(text)
+
+
+def bench_settings(text: str) -> list[str]:
+    """An argument's type: names of the bench's settings, divided by commas."""
+    from medddpm.study.bench.settings import BY_SLUG
+
+    return several(list(BY_SLUG))(text)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measures; see `medddpm.study.bench.run`."""
+    from medddpm.runtime.processes import pick_device
+    from medddpm.study.bench.run import Options, plan
+    from medddpm.study.bench.run import bench as run
+
+    if _without_gz(arguments.out).rpartition(".")[2] != "csv":
+        raise BadInput(arguments.out, "a table's name ends in .csv", "name it so")
+    pick_device(arguments.device)
+    jobs = plan(
+        arguments.network,
+        arguments.switches,
+        arguments.measure,
+        ladder=arguments.ladder,
+        all_samples=arguments.all_samples,
+        side=arguments.size,
+        batch=arguments.batch,
+        channels=arguments.channels,
+    )
+    options = Options(
+        samples=arguments.samples,
+        bandwidth=arguments.bandwidth,
+        again=arguments.again,
+        seconds=arguments.seconds,
+        device=arguments.device,
+    )
+    return 1 if run(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+# book
+
+
+def add_book(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm book`."""
+    command = add_command(
+        commands,
+        book,
+        "run the notebooks in order; what is up to date is left alone",
+        """
+        medddpm book
+        medddpm book --only 05
+        medddpm book --from 04 --force
+        medddpm book --measure            (on a GPU: records anew, and draws what it recorded)
+        """,
+    )
+    command.add_argument("--only", metavar="NN", help="one notebook, by number or name")
+    command.add_argument("--from", dest="start", metavar="NN", help="this notebook and those after it")
+    command.add_argument(
+        "--measure", action="store_true", help="measure on this machine's GPU instead of replaying records"
+    )
+    command.add_argument("--force", action="store_true", help="run also what is up to date")
+    command.add_argument("--refresh", action="store_true", help="write the executed notebooks back to notebooks/")
+
+
+def book(arguments: argparse.Namespace) -> int:
+    """Runs the book; see `medddpm.study.book`."""
+    from medddpm.study.book import find_root, run_book
+
+    return run_book(
+        find_root(),
+        only=arguments.only,
+        start=arguments.start,
+        measure=arguments.measure,
+        force=arguments.force,
+        refresh=arguments.refresh,
+    )

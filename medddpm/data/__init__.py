@@ -1,0 +1,1 @@
+"""Volumes: read, checked, brought to the grid of a model, and back."""

@@ -1,0 +1,99 @@
+"""Label masks as the model's condition, and raw BraTS masks as the published, prepared ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from medddpm.data.layouts import BRATS, Layout, siblings
+from medddpm.data.nifti import read_image, same_grid
+from medddpm.errors import BadInput
+
+Labels = npt.NDArray[np.uint8]
+
+_BRAIN = 4
+
+
+def one_hot(labels: Labels, layout: Layout) -> Tensor:
+    """The condition's channels: (H, W, D) uint8 labels to (M, D, W, H) float32, `Layout.mask_values` off and on."""
+    off, on = layout.mask_values
+    tensor = torch.from_numpy(np.ascontiguousarray(labels.transpose(2, 1, 0)))
+    return torch.stack([torch.where(tensor == label, on, off) for label in layout.labels]).float()
+
+
+def prepared(
+    path: str | os.PathLike[str], mask: nib.Nifti1Image, layout: Layout, images: Sequence[nib.Nifti1Image]
+) -> Labels:
+    """The labels (H, W, D) of a mask in the published preparation, on the mask's own grid.
+
+    Published BraTS masks label the tumour's sub-regions 1, 2, 3 and the rest of the brain 4; raw ones label the tumour
+    1, 2, 4 (or 1, 2, 3 from 2023 on) and nothing else. A prepared mask labels nearly all of the images' foreground, a
+    raw one little of it; in a raw one 4 becomes 3, and 4 goes wherever any modality has foreground without a label.
+
+    Without images a mask whose label 4 is more than half of what is labelled, and which labels at least a twentieth of
+    its field of view, is taken as prepared.
+
+    Args:
+        path: the mask's file, for messages.
+        mask: as `medddpm.data.nifti.read_mask` gives it.
+        layout: its layout; a whole-head mask is returned as it is.
+        images: the modalities at hand, on the mask's grid; one is enough to know the brain.
+
+    Raises:
+        BadInput: the mask is raw and there are no images, or they are not skull-stripped.
+    """
+    labels: Labels = np.asarray(mask.dataobj, np.uint8)
+    if layout != BRATS:
+        return labels
+    labelled = labels > 0
+    if not images:
+        brain = labels == _BRAIN
+        if 2 * brain.sum() > labelled.sum() and labelled.mean() >= 0.05:
+            return labels
+        remedy = "put the images of its case beside it (../t1 …), or name one of them (image=)"
+        raise BadInput(path, "looks like a raw BraTS mask: it does not label the brain", remedy)
+    foreground = np.logical_or.reduce([_foreground(image) for image in images])
+    if 2 * (foreground & labelled).sum() >= foreground.sum():
+        return labels
+    if foreground.mean() > 0.9:
+        problem = "a raw BraTS mask whose images are not skull-stripped: their foreground fills the field of view"
+        raise BadInput(path, problem, "strip the skull, so that the background has one value")
+    labels = np.where(labels == 4, np.uint8(3), labels)
+    labels[foreground & ~labelled] = _BRAIN
+    return labels
+
+
+def read_beside(
+    mask_path: str | os.PathLike[str],
+    mask: nib.Nifti1Image,
+    layout: Layout,
+    image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+) -> list[nib.Nifti1Image]:
+    """Reads the images `image`, or else those that lie beside the mask in the published layout; all on its grid.
+
+    Raises:
+        BadInput: an image cannot be read or lies on another grid than the mask.
+    """
+    if image is None:
+        paths: Sequence[str | os.PathLike[str]] = siblings(mask_path, layout)
+    else:
+        paths = [image] if isinstance(image, (str, os.PathLike)) else image
+    images = []
+    for path in paths:
+        images.append(read_image(path))
+        same_grid(path, images[-1], Path(mask_path), mask)
+    return images
+
+
+def _foreground(image: nib.Nifti1Image) -> npt.NDArray[np.bool_]:
+    """Voxels unlike the background, which is the median of the six faces: 0 in raw BraTS, -1 in the prepared."""
+    data = np.asarray(image.dataobj)
+    faces = [np.take(data, (0, -1), axis).ravel() for axis in range(3)]
+    return np.asarray(data != np.median(np.concatenate(faces)))

@@ -1,0 +1,303 @@
+"""NIfTI volumes in and out, one file at a time, with every check on one file (NIfTI: Cox et al. 2004)."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, cast
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError, HeaderTypeError
+from nibabel.wrapstruct import WrapStructError
+
+from medddpm.errors import BadInput
+from medddpm.runtime.files import replacing
+
+MAX_VOXELS = 1024**3
+"""The largest volume that is read: 4 GiB as float32, far above any head scan."""
+
+_DEFLATE_RATIO = 1032
+"""Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
+
+_HEADER_BYTES = 540  # of NIfTI-2, the longer one
+_TRAILING_BYTES = 1 << 20  # what may follow the voxels; a stream that goes on for longer is not an image
+_AGAIN = "copy or download it again"
+_DAMAGE = (
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    HeaderDataError,
+    HeaderTypeError,
+    ImageFileError,
+    WrapStructError,
+    ValueError,  # covers UnicodeDecodeError and numpy's complaints
+    OverflowError,
+    ZeroDivisionError,
+)
+
+
+def is_nifti_name(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` ends in ``.nii`` or ``.nii.gz``."""
+    return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raises BadInput where a volume cannot be written under this name."""
+    if not is_nifti_name(path):
+        raise BadInput(path, "not a NIfTI name", "end it in .nii or .nii.gz")
+
+
+def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
+    """Reads a 3-D scalar volume whole.
+
+    Returns:
+        The image, its voxels in memory as float32 (H, W, D) with the header's scaling applied; the affine maps voxel
+        indices to millimetres. A trailing dimension of length 1 is dropped.
+
+    Raises:
+        BadInput: the file is missing, not a NIfTI, damaged or cut short; is not 3-D; has complex or colour voxels,
+            NaN or infinite ones, or the same value everywhere; has an affine that cannot be inverted; or its header
+            claims more than the file can hold (refused before anything of that size is allocated).
+    """
+    path = Path(path)
+    try:
+        image = _read(path)
+    except _DAMAGE as error:
+        raise BadInput(path, f"damaged: {_reason(error)}", _AGAIN) from None
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
+    data = image.get_fdata(dtype=np.float32)
+    bad = data.size - int(np.isfinite(data).sum())
+    if bad:
+        raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. by 0")
+    if data.min() == data.max():
+        what = "is empty: every voxel is 0" if not data.any() else f"every voxel is {data.flat[0]:g}"
+        raise BadInput(path, what, "replace it by a volume with content, or leave the case out")
+    return image
+
+
+def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nifti1Image:
+    """Reads a label volume whole.
+
+    Args:
+        path: the file.
+        labels: the labels it may hold beside 0, the background.
+
+    Returns:
+        The image, its voxels in memory as uint8 (H, W, D).
+
+    Raises:
+        BadInput: as `read_image`, and where a voxel is not a whole number or a label is not among `labels`.
+    """
+    image = read_image(path)
+    data = image.get_fdata(dtype=np.float32)
+    whole = np.rint(data)
+    # Masks stored with a scale factor come back as 0.9999: near enough is whole.
+    broken = int((np.abs(data - whole) > 1e-3).sum())
+    if broken:
+        raise BadInput(path, f"{broken} of {data.size} voxels are not whole numbers", "give a label mask, not an image")
+    allowed = sorted({0, *labels})
+    strays = [f"{value:g}" for value in np.unique(whole) if value not in allowed]
+    if strays:
+        named = ", ".join(strays[:5]) + (", …" if len(strays) > 5 else "")
+        expected = ", ".join(map(str, allowed))
+        raise BadInput(
+            path, f"holds label {named}, not among {expected}", "relabel it, or use the layout it belongs to"
+        )
+    return _in_memory(image, whole.astype(np.uint8))
+
+
+def same_grid(
+    image_path: str | os.PathLike[str], image: nib.Nifti1Image, mask_path: str | os.PathLike[str], mask: nib.Nifti1Image
+) -> None:
+    """Raises BadInput where an image and its mask differ in shape, or in affine by more than 1e-3."""
+    remedy = f"resample one onto the grid of the other ({os.fspath(mask_path)})"
+    if image.shape != mask.shape:
+        raise BadInput(
+            image_path, f"its shape {_by(image.shape)} is not its mask's {_by(mask.shape)} ({mask_path})", remedy
+        )
+    apart = float(np.abs(_affine(image) - _affine(mask)).max())
+    if apart > 1e-3:
+        shapes = f"both {_by(image.shape)}"
+        raise BadInput(image_path, f"its affine differs from its mask's by {apart:.3g} ({mask_path}, {shapes})", remedy)
+
+
+def write_volume(path: str | os.PathLike[str], data: npt.NDArray[np.floating], like: nib.Nifti1Image) -> None:
+    """Writes `data` (H, W, D) as float32 on the grid of `like`: its affine, voxel sizes, units and form codes.
+
+    What the header of `like` says of its own voxels (intent, display range, description, extensions) is dropped.
+
+    Raises:
+        BadInput: `path` does not end in .nii or .nii.gz, or cannot be written.
+        ValueError: `data` has another shape than `like`.
+    """
+    _write(path, np.asarray(data, np.float32), like, "Med-DDPM volume")
+
+
+def write_mask(path: str | os.PathLike[str], labels: npt.NDArray[np.integer], like: nib.Nifti1Image) -> None:
+    """Writes `labels` (H, W, D) as uint8 on the grid of `like`; otherwise as `write_volume`."""
+    _write(path, np.asarray(labels, np.uint8), like, "Med-DDPM mask")
+
+
+def _write(
+    path: str | os.PathLike[str], data: npt.NDArray[np.generic], like: nib.Nifti1Image, description: str
+) -> None:
+    check_name(path)
+    if data.shape != like.shape:
+        raise ValueError(f"data of shape {data.shape} on a grid of shape {like.shape}")
+    image = _in_memory(like, data)
+    header = image.header
+    header.extensions.clear()
+    header.set_intent("none")
+    header["cal_min"] = header["cal_max"] = 0
+    header["aux_file"] = b""
+    header["descrip"] = description.encode()
+    with replacing(path) as temporary:
+        nib.save(image, temporary)
+
+
+def _read(path: Path) -> nib.Nifti1Image:
+    size = _file_size(path)
+    opened = _open(path)
+    with opened as stream:
+        start = stream.read(_HEADER_BYTES)
+        header = _header(path, start)
+        _check_header(path, header)
+        claimed = _claimed_bytes(path, header, size)
+        content = start + _read_up_to(stream, claimed - len(start))
+        if len(content) < claimed:
+            problem = f"cut short: {len(content)} of the {claimed} bytes its header claims"
+            raise BadInput(path, problem, _AGAIN)
+        # Only the end of a gzip stream carries its checksum.
+        if len(stream.read(_TRAILING_BYTES + 1)) > _TRAILING_BYTES:
+            raise BadInput(path, f"goes on after the {claimed} bytes its header claims", _AGAIN)
+    image = (nib.Nifti2Image if len(header.binaryblock) == _HEADER_BYTES else nib.Nifti1Image).from_bytes(content)
+    _check_affine(path, image)
+    data = image.get_fdata(dtype=np.float32, caching="unchanged")
+    return _in_memory(image, data.reshape(data.shape[:3]))
+
+
+def _read_up_to(stream: IO[bytes], count: int) -> bytes:
+    """At most `count` bytes, in pieces: one read would allocate what a lying header claims."""
+    pieces = []
+    while count > 0 and (piece := stream.read(min(count, 1 << 24))):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def _file_size(path: Path) -> int:
+    if not path.exists():
+        raise BadInput(path, "no such file", "check the name and the folder")
+    if not path.is_file():
+        raise BadInput(path, "not a file", "give one NIfTI file (.nii or .nii.gz)")
+    if not is_nifti_name(path):
+        raise BadInput(path, "not a NIfTI by its name", "give a .nii or .nii.gz file, or convert it")
+    size = path.stat().st_size
+    if size == 0:
+        raise BadInput(path, "an empty file", _AGAIN)
+    return size
+
+
+def _open(path: Path) -> IO[bytes]:
+    with open(path, "rb") as stream:
+        zipped = stream.read(2) == b"\x1f\x8b"
+    named = path.name.lower().endswith(".gz")
+    if named and not zipped:
+        raise BadInput(path, "named .gz but not gzip-compressed", "compress it, or rename it if it is a plain .nii")
+    if zipped and not named:
+        raise BadInput(path, "gzip-compressed but not named so", "rename it to .nii.gz")
+    return cast(IO[bytes], gzip.open(path)) if zipped else open(path, "rb")
+
+
+def _nifti1(block: bytes) -> nib.Nifti1Header:
+    return nib.Nifti1Header(block, check=False)
+
+
+def _nifti2(block: bytes) -> nib.Nifti1Header:
+    return nib.Nifti2Header(block, check=False)
+
+
+def _header(path: Path, start: bytes) -> nib.Nifti1Header:
+    for header_of, length, magic in ((_nifti1, 348, b"n+1"), (_nifti2, _HEADER_BYTES, b"n+2")):
+        if len(start) < length:
+            continue
+        header = header_of(start[:length])
+        if int(header["sizeof_hdr"]) == length and bytes(header["magic"]).startswith(magic):
+            return header
+    if len(start) < 348:
+        raise BadInput(path, f"cut short: {len(start)} bytes are no NIfTI header", _AGAIN)
+    raise BadInput(path, "not a NIfTI file (its header is another's)", "convert it to a single-file NIfTI (.nii.gz)")
+
+
+def _check_header(path: Path, header: nib.Nifti1Header) -> None:
+    dimensions = int(header["dim"][0])
+    shape = tuple(int(n) for n in header["dim"][1 : 1 + max(dimensions, 0)])
+    if not 1 <= dimensions <= 7 or min(shape) < 1:
+        raise BadInput(path, f"its header claims the impossible shape {_by(shape)}", _AGAIN)
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    if len(shape) != 3:
+        raise BadInput(path, f"{len(shape)}-D ({_by(shape)}) where a 3-D volume is wanted", "give one volume a file")
+    if min(shape) == 1:
+        raise BadInput(path, f"a single slice ({_by(shape)}) where a 3-D volume is wanted", "stack its slices")
+    if math.prod(shape) > MAX_VOXELS:
+        problem = f"its header claims {_by(shape)} voxels, above the limit of {MAX_VOXELS}"
+        raise BadInput(path, problem, "crop or resample it if it truly is that large")
+    try:
+        kind = header.get_data_dtype()
+    except (HeaderDataError, KeyError):
+        raise BadInput(path, f"its header names no known voxel type ({int(header['datatype'])})", _AGAIN) from None
+    if kind.kind not in "iuf":
+        what = "complex" if kind.kind == "c" else "colour"
+        raise BadInput(path, f"{what} voxels ({kind})", "store one real number a voxel (e.g. the magnitude)")
+
+
+def _claimed_bytes(path: Path, header: nib.Nifti1Header, size: int) -> int:
+    offset = float(header["vox_offset"])
+    if not 0 <= offset < 2**40:
+        raise BadInput(path, f"its header places the voxels at byte {offset:g}", _AGAIN)
+    voxels = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
+    claimed = max(int(offset), len(header.binaryblock) + 4) + int(voxels)
+    zipped = path.name.lower().endswith(".gz")
+    if claimed > size * (_DEFLATE_RATIO if zipped else 1):
+        problem = f"its header claims {claimed} bytes, more than the {size} of this file can hold"
+        raise BadInput(path, problem, _AGAIN)
+    return claimed
+
+
+def _check_affine(path: Path, image: nib.Nifti1Image) -> None:
+    affine = _affine(image)
+    if not np.isfinite(affine).all():
+        raise BadInput(path, "its affine holds NaN or infinite numbers", "set its sform to a valid one")
+    lengths = np.linalg.norm(affine[:3, :3], axis=0)
+    if lengths.min() <= 0 or abs(np.linalg.det(affine[:3, :3] / lengths)) < 1e-6:
+        raise BadInput(path, "its affine is singular: its axes do not span space", "set its sform to a valid one")
+
+
+def _in_memory(image: nib.Nifti1Image, data: npt.NDArray[np.generic]) -> nib.Nifti1Image:
+    """`data` with the affine and a copy of the header of `image`; kept codes, no scaling."""
+    header = image.header.copy()
+    header.set_data_dtype(data.dtype)
+    header.set_slope_inter(1, 0)
+    return type(image)(data, _affine(image), header)
+
+
+def _affine(image: nib.Nifti1Image) -> npt.NDArray[np.float64]:
+    return np.asarray(image.affine, np.float64)
+
+
+def _by(shape: Collection[int]) -> str:
+    return "x".join(map(str, shape)) or "()"
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip().rstrip(".").splitlines()
+    return text[0][:120] if text else type(error).__name__

@@ -1,0 +1,332 @@
+"""Synthetic subjects on real anatomy: the MNI152 template (Fonov et al. 2011), warped, with lesions, as MR sees them.
+
+Anatomy: the ICBM152 2009 grey and white matter maps and brain mask that nilearn carries; the rest of the brain mask is
+cerebrospinal fluid. A subject is drawn in millimetres, so that it is the same one at every size.
+
+Tissue constants at 1.5 T are those of the BrainWeb Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans &
+Pike 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463); the signal equations
+of spin echo and of inversion recovery are those of Bernstein, King & Zhou 2004, Handbook of MRI Pulse Sequences, 14.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from medddpm.data.grid import Size, cubic_affine
+from medddpm.data.layouts import HEAD
+from medddpm.data.masks import one_hot
+from medddpm.data.nifti import write_mask, write_volume
+from medddpm.data.volumes import ItemCache, Prepared, checked_size, scaled, to_tensor
+from medddpm.errors import BadInput
+
+Contrast = Literal["t1", "t2", "flair"]
+CONTRASTS: tuple[Contrast, ...] = get_args(Contrast)
+Array = npt.NDArray[np.float32]
+
+BACKGROUND, BRAIN, LESION = 0, 1, 2
+
+_CENTRE = np.array([0.0, -16.0, 6.0])  # of the brain in MNI space, mm
+_EXTENT = np.array([180.0, 216.0, 188.0])  # mm, the brain and room for it to move
+_REACH = 150.0  # mm from the centre: what the random fields cover
+
+
+@dataclass(frozen=True)
+class Tissue:
+    """Relaxation times `t1` and `t2` in ms and proton density `pd` relative to water's."""
+
+    t1: float
+    t2: float
+    pd: float
+
+
+CSF = Tissue(t1=2569, t2=329, pd=1.0)
+GREY = Tissue(t1=833, t2=83, pd=0.86)
+WHITE = Tissue(t1=500, t2=70, pd=0.77)
+DAMAGED = Tissue(t1=752, t2=237, pd=0.76)
+"""BrainWeb's multiple-sclerosis lesion; stands for any oedematous one."""
+
+TISSUES = (CSF, GREY, WHITE, DAMAGED)
+
+
+def spin_echo(tissue: Tissue, tr: float, te: float) -> float:
+    """PD (1 - exp(-TR/T1)) exp(-TE/T2); times in ms."""
+    return tissue.pd * (1 - math.exp(-tr / tissue.t1)) * math.exp(-te / tissue.t2)
+
+
+def inversion_recovery(tissue: Tissue, tr: float, te: float, ti: float) -> float:
+    """PD |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2); times in ms."""
+    recovered = 1 - 2 * math.exp(-ti / tissue.t1) + math.exp(-tr / tissue.t1)
+    return tissue.pd * abs(recovered) * math.exp(-te / tissue.t2)
+
+
+def nulling_time(tissue: Tissue, tr: float) -> float:
+    """The inversion time (ms) at which `tissue` gives no signal: T1 ln(2 / (1 + exp(-TR/T1)))."""
+    return tissue.t1 * math.log(2 / (1 + math.exp(-tr / tissue.t1)))
+
+
+def signal(tissue: Tissue, contrast: Contrast) -> float:
+    """The signal of a pure tissue, under timings usual at 1.5 T."""
+    if contrast == "t1":
+        return spin_echo(tissue, tr=500, te=10)
+    if contrast == "t2":
+        return spin_echo(tissue, tr=4000, te=90)
+    return inversion_recovery(tissue, tr=9000, te=110, ti=nulling_time(CSF, tr=9000))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A synthetic subject, skull-stripped.
+
+    Args:
+        t1, t2, flair: (H, W, D) float32; 1 is the brightest pure tissue's signal, 0 the background.
+        labels: (H, W, D) uint8: 0 background, 1 brain, 2 lesion.
+        affine: voxel indices to MNI millimetres, axes RAS.
+    """
+
+    t1: Array
+    t2: Array
+    flair: Array
+    labels: npt.NDArray[np.uint8]
+    affine: npt.NDArray[np.float64]
+
+
+class Phantom(Dataset[tuple[Tensor, Tensor]]):
+    """Synthetic subjects as a data set; items as `data.volumes.VolumeFolder` gives them in the whole-head layout.
+
+    Item i depends on `seed` and i alone: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
+    brain and lesion.
+
+    Args:
+        count: how many subjects.
+        size: (H, W, D).
+        contrast: "t1", "t2" or "flair".
+        seed: another seed, other subjects.
+        cache_gib: memory for finished subjects, in GiB.
+    """
+
+    def __init__(
+        self,
+        count: int = 64,
+        size: Size = (128, 128, 128),
+        contrast: Contrast = "t1",
+        seed: int = 0,
+        cache_gib: float = 4.0,
+    ) -> None:
+        if count < 1 or seed < 0:
+            raise BadInput("phantom", f"{count} subjects of seed {seed}", "give a count from 1 and a seed from 0")
+        self.layout = HEAD
+        self.size = checked_size(size)
+        self.contrast = _checked(contrast)
+        self.seed = seed
+        self.count = count
+        self._cache = ItemCache(cache_gib)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, labels = self._item(index)
+        return image.clone(), one_hot(labels, self.layout)
+
+    def _item(self, index: int) -> Prepared:
+        index = range(self.count)[index]
+        item = self._cache.get(index)
+        if item is None:
+            anatomy = _anatomy(index, self.size, self.seed)
+            item = to_tensor([scaled(_image(anatomy, self.contrast, index, self.seed))]), anatomy.labels
+            self._cache.put(index, item)
+        return item
+
+    def names(self) -> list[str]:
+        """What each subject follows from."""
+        return [f"phantom {self.contrast}, seed {self.seed}, subject {index}" for index in range(self.count)]
+
+    def reference(self, index: int) -> nib.Nifti1Image:
+        """The mask of a subject, in MNI space."""
+        labels = self._item(index)[1]
+        return nib.Nifti1Image(labels, cubic_affine(_CENTRE, _EXTENT, self.size))
+
+
+def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:
+    """Subject `index` of `seed` under every contrast, (H, W, D) = `size`."""
+    anatomy = _anatomy(index, checked_size(size), seed)
+    images = {contrast: _image(anatomy, contrast, index, seed) for contrast in CONTRASTS}
+    return Subject(**images, labels=anatomy.labels, affine=anatomy.affine)
+
+
+def write_phantom(
+    root: str | os.PathLike[str], count: int, size: Size, contrast: Contrast = "t1", seed: int = 0
+) -> None:
+    """Writes `count` subjects as a whole-head data folder: ``mask/phantom_0000.nii.gz`` with ``image/…`` of that name.
+
+    Raises:
+        BadInput: the folder cannot be written.
+    """
+    root = Path(root)
+    for index in range(count):
+        anatomy = _anatomy(index, checked_size(size), seed)
+        like = nib.Nifti1Image(anatomy.labels, anatomy.affine)
+        like.header.set_xyzt_units("mm")
+        name = f"phantom_{index:04d}.nii.gz"
+        write_mask(root / HEAD.mask_folder / name, anatomy.labels, like)
+        write_volume(root / HEAD.image_folders[0] / name, _image(anatomy, _checked(contrast), index, seed), like)
+
+
+@dataclass(frozen=True)
+class _Anatomy:
+    fractions: Array  # (4, H, W, D): of each of TISSUES in a voxel
+    labels: npt.NDArray[np.uint8]
+    affine: npt.NDArray[np.float64]
+
+
+def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
+    # Every draw is of a count that does not depend on the size, so that a subject is the same one at every size.
+    rng = np.random.default_rng([seed, index])
+    affine = cubic_affine(_CENTRE, _EXTENT, size)
+    axes = [affine[axis, axis] * np.arange(size[axis]) + affine[axis, 3] - _CENTRE[axis] for axis in range(3)]
+    points = _warp(rng, axes)
+    grey, white, brain = _template_at(points, resolution=max(1, round(affine[0, 0])))
+    inside = (brain > 0.5).astype(np.float32)
+    fluid = np.clip(brain - grey - white, 0, None)
+    # Squared and normalised again, the maps' averages over 152 people get borders as sharp as one person's.
+    healthy = np.stack([fluid, grey, white]) ** 2
+    healthy *= inside / np.maximum(healthy.sum(axis=0), 1e-6)
+    lesion, halo, core = _lesions(rng, points, axes)
+    lesion *= inside * (1 - healthy[0])
+    damage = np.maximum(lesion, halo * healthy[2])
+    fractions = np.concatenate([healthy * (1 - damage), damage[None]])
+    fractions[0] += fractions[3] * core
+    fractions[3] *= 1 - core
+    labels = np.where(lesion > 0.5, LESION, np.where(inside > 0, BRAIN, BACKGROUND)).astype(np.uint8)
+    return _Anatomy(fractions, labels, affine)
+
+
+def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Array:
+    """The signal of the mixture in each voxel, under a bias field and Rician noise (both MONAI's)."""
+    from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
+
+    signals = np.array([signal(tissue, contrast) for tissue in TISSUES], np.float32)
+    image = np.tensordot(signals / signals.max(), anatomy.fractions, axes=1)
+    draw = int(np.random.default_rng([seed, index, 1 + CONTRASTS.index(contrast)]).integers(2**31))
+    bias = RandBiasField(prob=1, degree=2, coeff_range=(-0.06, 0.06))
+    noise = RandRicianNoise(prob=1, std=0.015, sample_std=False)
+    bias.set_random_state(seed=draw)
+    noise.set_random_state(seed=draw)
+    observed = np.asarray(noise(bias(torch.from_numpy(image)[None])))[0]
+    return np.where(anatomy.labels > 0, observed, 0).astype(np.float32)
+
+
+def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:
+    """Where in the template each voxel looks: (3, H, W, D), mm from its centre.
+
+    A random affine (a few degrees, per cent and millimetres) and two smooth fields: the shape of the head, and that of
+    its gyri.
+    """
+    from scipy.spatial.transform import Rotation
+
+    turn = Rotation.from_euler("xyz", 3 * _bounded(rng, 3), degrees=True).as_matrix()
+    matrix = (turn * (1 + 0.03 * _bounded(rng, 3))).astype(np.float32)
+    shift = (2 * _bounded(rng, 3)).astype(np.float32)
+    position = np.stack(np.meshgrid(*axes, indexing="ij")).astype(np.float32)
+    moved = np.tensordot(matrix, position, axes=1) + shift[:, None, None, None]
+    return np.asarray(moved + 4.0 * _smooth(rng, axes, 42.0, 3) + 1.4 * _smooth(rng, axes, 17.0, 3), np.float32)
+
+
+def _lesions(
+    rng: np.random.Generator, points: Array, axes: Sequence[npt.NDArray[np.float64]]
+) -> tuple[Array, Array, Array]:
+    """One to three lesions about white-matter points of the template: membership, oedema around, fluid in the core."""
+    seeds = _white_points()
+    rough = np.maximum(1 + 0.35 * _smooth(rng, axes, 11.0, 1)[0], 0.4)
+    membership, halo, core = (np.zeros(points.shape[1:], np.float32) for _ in range(3))
+    for _ in range(int(rng.integers(1, 4))):
+        centre = seeds[rng.integers(len(seeds))]
+        radii = rng.uniform(7, 16) * rng.uniform(0.75, 1.3, 3)
+        offset = (points - centre[:, None, None, None]) / radii[:, None, None, None].astype(np.float32)
+        distance = np.sqrt((offset**2).sum(axis=0)) * rough
+        membership = np.maximum(membership, _inside(distance, 1.0, 0.06))
+        halo = np.maximum(halo, 0.5 * _inside(distance, 1.5, 0.12))
+        core = np.maximum(core, 0.4 * _inside(distance, 0.4, 0.1))
+    return membership, halo, core
+
+
+def _inside(distance: Array, border: float, softness: float) -> Array:
+    from scipy.special import expit
+
+    return np.asarray(expit((border - distance) / softness), np.float32)
+
+
+def _bounded(rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    """Normal draws, none beyond two deviations, which keeps the head in the field of view."""
+    return rng.standard_normal(count).clip(-2, 2)
+
+
+def _smooth(
+    rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]], spacing: float, components: int
+) -> Array:
+    """A random field (components, H, W, D) of about unit deviation: a cubic B-spline on nodes `spacing` mm apart."""
+    from scipy.interpolate import BSpline
+
+    knots = np.arange(-_REACH - 4 * spacing, _REACH + 4 * spacing, spacing)
+    field = _bounded(rng, components * (len(knots) - 4) ** 3).reshape(components, *[len(knots) - 4] * 3)
+    # A cubic spline averages its nodes: of their variance 151/315 is left along each axis.
+    field /= math.sqrt(151 / 315) ** 3
+    for axis in axes:
+        weights = BSpline.design_matrix(axis.clip(-_REACH, _REACH), knots, 3).toarray()
+        field = np.tensordot(field, weights.astype(np.float32), axes=([1], [1]))
+    return np.asarray(field, np.float32)
+
+
+def _template_at(points: Array, resolution: int) -> Array:
+    """Grey matter, white matter and brain, (3, H, W, D) in [0, 1], at `points` (3, H, W, D) in mm from the centre."""
+    maps, affine = _template(resolution)
+    inverse = np.linalg.inv(affine)
+    index = (
+        np.tensordot(inverse[:3, :3], points, axes=1)
+        + (inverse[:3, :3] @ _CENTRE + inverse[:3, 3])[:, None, None, None]
+    )
+    # grid_sample takes coordinates last axis first, -1 and 1 at the centres of the first and last voxel.
+    last = np.array(maps.shape[1:])[:, None, None, None] - 1
+    grid = torch.from_numpy((2 * index / last - 1)[::-1].astype(np.float32)).movedim(0, -1)
+    found = torch.nn.functional.grid_sample(maps[None], grid[None], align_corners=True)[0]
+    return np.asarray(found.numpy(), np.float32)
+
+
+@functools.cache
+def _template(resolution: int) -> tuple[Tensor, npt.NDArray[np.float64]]:
+    """The template's three maps averaged over cubes of `resolution` mm, and their affine."""
+    from nilearn import datasets
+
+    loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
+    images = [load(resolution=1) for load in loaders]
+    maps = torch.from_numpy(np.stack([image.get_fdata(dtype=np.float32).clip(0, 1) for image in images]))
+    coarser = np.diag([resolution, resolution, resolution, 1.0])
+    coarser[:3, 3] = (resolution - 1) / 2
+    return torch.nn.functional.avg_pool3d(maps, resolution), np.asarray(images[0].affine @ coarser, np.float64)
+
+
+@functools.cache
+def _white_points() -> Array:
+    """Places deep in the white matter, (n, 3), mm from the centre: where lesions begin."""
+    maps, affine = _template(4)
+    inside = np.argwhere(maps[1].numpy() > 0.9)
+    return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - _CENTRE, np.float32)
+
+
+def _checked(contrast: Contrast) -> Contrast:
+    if contrast not in CONTRASTS:
+        raise ValueError(f"contrast {contrast!r} is none of {', '.join(CONTRASTS)}")
+    return contrast

@@ -1,0 +1,1 @@
+"""The fast path: `accelerate` and `restore`, and a rule for each class of module it knows."""

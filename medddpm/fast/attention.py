@@ -1,0 +1,78 @@
+"""MONAI's attention blocks by PyTorch's scaled-dot-product attention, which does not write the attention matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm.fast.forward import Forward
+from medddpm.fast.layers import channels_last, idle
+
+
+def rows(x: Tensor) -> Tensor:
+    """(N, C, D, H, W) as (N, D·H·W, C): the same memory where that is channels-last."""
+    return channels_last(x).permute(0, 2, 3, 4, 1).reshape(x.shape[0], -1, x.shape[1])
+
+
+def volume(h: Tensor, like: Tensor) -> Tensor:
+    """(N, D·H·W, C) as (N, C, D, H, W) of the sides of `like`: the same memory."""
+    return h.reshape(h.shape[0], *like.shape[2:], h.shape[2]).permute(0, 4, 1, 2, 3)
+
+
+class SelfAttention(Forward):
+    """`SABlock`."""
+
+    what = "attention"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.handled = tuple(m for m in module.children() if type(m).__name__ == "Rearrange")
+
+    def compute(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """x: (N, L, C). Returns (N, L, C)."""
+        block: Any = self.module
+        if attn_mask is not None or not _plain(block):
+            return self.original(x, attn_mask)
+        if block.use_combined_linear:
+            q, k, v = block.qkv(x).chunk(3, dim=-1)
+        else:
+            q, k, v = block.to_q(x), block.to_k(x), block.to_v(x)
+        h = _attention(q, k, v, block)
+        return block.drop_output(block.out_proj(h) if block.include_fc else h)
+
+
+class CrossAttention(Forward):
+    """`CrossAttentionBlock`."""
+
+    what = "attention"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.handled = tuple(m for m in module.children() if type(m).__name__ == "Rearrange")
+
+    def compute(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """x: (N, L, C); context: (N, M, E), by default x. Returns (N, L, C)."""
+        block: Any = self.module
+        if not _plain(block):
+            return self.original(x, context)
+        source = x if context is None else context
+        h = _attention(block.to_q(x), block.to_k(source), block.to_v(source), block)
+        return block.drop_output(block.out_proj(h))
+
+
+def _plain(block: Any) -> bool:
+    """Whether the block computes softmax(q·kᵀ·scale)·v and nothing else.
+
+    Where the block uses PyTorch's function itself, that drops weights in evaluation too.
+    """
+    special = block.causal or block.save_attn or block.rel_positional_embedding is not None
+    drops = block.dropout_rate > 0 if block.use_flash_attention else not idle(block.drop_weights)
+    return not special and not drops and block.attention_dtype is None
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, block: Any) -> Tensor:
+    q, k, v = (a.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for a in (q, k, v))
+    h = functional.scaled_dot_product_attention(q, k, v, scale=block.scale)
+    return h.transpose(1, 2).flatten(2)

@@ -1,0 +1,238 @@
+"""PyTorch's own layers on the fast path: convolutions, resampling, linear layers; all stay channels-last."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm import kernels
+from medddpm.fast.forward import Forward, Rule, Weight, hooked
+
+EDGE = 8  # channels: fewer, and BF16 NDHWC convolutions leave the Tensor Cores' fast kernels
+REDUCED = (torch.bfloat16, torch.float16)
+Layer = nn.Conv3d | nn.ConvTranspose3d
+IDLE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+F = TypeVar("F", bound=Forward)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """A 5-D tensor with its memory as N, D, H, W, C; itself where it is so already, or is not 5-D.
+
+    With one channel the strides alone cannot tell the layouts apart, and PyTorch then assumes the contiguous one:
+    the channel's stride is set to 1.
+    """
+    if x.dim() != 5 or x.numel() == 0:
+        return x
+    if x.shape[1] == 1 and x.stride(1) != 1:
+        return x.squeeze(1).contiguous().unsqueeze(4).permute(0, 4, 1, 2, 3)
+    return x.contiguous(memory_format=torch.channels_last_3d)
+
+
+def stand_in(module: object, kind: type[F]) -> F | None:
+    """What stands in for the module's forward, where it is of this kind and `free`."""
+    if not isinstance(module, nn.Module):
+        return None
+    forward = module.__dict__.get("forward")
+    return forward if isinstance(forward, kind) and forward.free else None
+
+
+def idle(module: nn.Module) -> bool:
+    """Whether the layer hands its input on as it is."""
+    if type(module) not in IDLE or "forward" in module.__dict__ or hooked(module):
+        return False
+    return isinstance(module, nn.Identity) or not module.training or cast(nn.Dropout, module).p == 0
+
+
+class Convolution(Forward):
+    """nn.Conv3d and nn.ConvTranspose3d: the weight cast beforehand, the input channels-last, tiny edges padded."""
+
+    what = "convolution"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.weight = Weight(module)
+        self.bias = Weight(module, "bias")
+        self.edges, self.many = "edges" in features, "convolution" in features
+
+    def compute(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """x: (N, C, D, H, W). Returns what the layer does, channels-last."""
+        if output_size is not None:
+            return self.original(x, output_size)
+        return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it is a matrix product of each voxel's channels: 1³ at stride 1."""
+        layer = self.module
+        if layer.transposed or layer.groups != 1 or isinstance(layer.padding, str):
+            return False
+        return {*layer.kernel_size, *layer.stride} == {1} and set(layer.padding) == {0}
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The convolution of x (N, C, D, H, W), without the layer's bias but with `bias`.
+
+        What autocast would cast is cast here: the weight cast beforehand and the parameter itself, which a checkpoint's
+        second forward meets, then take the same way.
+        """
+        weight = self.weight()
+        assert weight is not None  # the rule saw it
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64 != x.dtype:
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight = x.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        return convolve(channels_last(x), weight, bias, self.module, self.edges, self.many)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges: bool, many: bool = False) -> Tensor:
+    """`layer`'s convolution of a channels-last x by the given weight and bias, channels-last.
+
+    With `edges`, channel counts that no fast kernel takes are brought to the next one that has some: up to 7 input
+    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again. With `many`, many
+    channels may have the kernels of `kernels.conv3d_hopper`.
+    """
+    inputs, outputs = (0, 1) if layer.transposed else (1, 0)
+    wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
+    edges = edges and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
+    ours = not layer.transposed and edges and kernels.few_channels(weight, layer.stride, cast(Any, layer.padding))
+    if edges and not ours and (x.is_cuda or weight.dtype in REDUCED):
+        if weight.shape[inputs] < EDGE:
+            lacking = EDGE - weight.shape[inputs]
+            x = functional.pad(x, (0, 0) * 3 + (0, lacking))
+            weight = _padded(weight, inputs, lacking)
+        if lacking := -wanted % EDGE:
+            weight = _padded(weight, outputs, lacking)
+            bias = None if bias is None else functional.pad(bias, (0, lacking))
+    if isinstance(layer, nn.ConvTranspose3d):
+        padding = cast(tuple[int, int, int], layer.padding)
+        y = functional.conv_transpose3d(
+            x, weight, bias, layer.stride, padding, layer.output_padding, layer.groups, layer.dilation
+        )
+    elif edges:
+        y = kernels.conv3d(x, weight, bias, layer.stride, cast(tuple[int, int, int], layer.padding), many)
+    else:
+        y = functional.conv3d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+    return channels_last(y if y.shape[1] == wanted else y[:, :wanted])
+
+
+def _padded(weight: Tensor, dim: int, lacking: int) -> Tensor:
+    """(O, I, D, H, W) with `lacking` more zeros along `dim`, in channels-last memory."""
+    shape = list(weight.shape)
+    shape[dim] = lacking
+    return torch.cat([weight, weight.new_zeros(shape)], dim).contiguous(memory_format=torch.channels_last_3d)
+
+
+class Trilinear(Forward):
+    """nn.Upsample of twice the side, trilinear, corners not aligned."""
+
+    what = "upsampling"
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
+        return kernels.upsample(channels_last(x)) if x.dim() == 5 else self.original(x)
+
+
+class Nearest(Forward):
+    """nn.Upsample by whole factors to the nearest: each voxel repeated, without leaving channels-last."""
+
+    what = "upsampling"
+
+    def __init__(self, module: nn.Module, factors: tuple[int, int, int]) -> None:
+        super().__init__(module)
+        self.factors = factors
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns (N, C, a·D, b·H, c·W)."""
+        if x.dim() != 5:
+            return self.original(x)
+        (n, c, d, h, w), (fd, fh, fw) = x.shape, self.factors
+        voxels = channels_last(x).permute(0, 2, 3, 4, 1)[:, :, None, :, None, :, None]
+        repeated = voxels.expand(n, d, fd, h, fh, w, fw, c).reshape(n, d * fd, h * fh, w * fw, c)
+        return repeated.permute(0, 4, 1, 2, 3)
+
+
+class Pool(Forward):
+    """nn.AvgPool3d by windows that tile the volume: PyTorch's own kernel knows the contiguous layout only."""
+
+    what = "pooling"
+
+    def __init__(self, module: nn.Module, factors: tuple[int, int, int]) -> None:
+        super().__init__(module)
+        self.factors = factors
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns (N, C, D/a, H/b, W/c)."""
+        if x.dim() != 5 or any(side % f for side, f in zip(x.shape[2:], self.factors, strict=True)):
+            return self.original(x)
+        (n, c, d, h, w), (fd, fh, fw) = x.shape, self.factors
+        tiles = channels_last(x).permute(0, 2, 3, 4, 1).reshape(n, d // fd, fd, h // fh, fh, w // fw, fw, c)
+        return tiles.mean((2, 4, 6)).permute(0, 4, 1, 2, 3)
+
+
+class Linear(Forward):
+    """nn.Linear and nn.Conv1d: the weight cast beforehand."""
+
+    what = "linear layer"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.weight = Weight(module)
+        self.bias = Weight(module, "bias")
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (…, in) or (N, in, L). Returns (…, out) or (N, out, L)."""
+        weight = self.weight()
+        assert weight is not None  # the rule saw it
+        if isinstance(self.module, nn.Conv1d):
+            return self.module._conv_forward(x, weight, self.bias())
+        return functional.linear(x, weight, self.bias())
+
+
+def _triple(value: Any) -> tuple[int, int, int] | None:
+    """A size or factor of each axis, or of all, as three whole numbers; None where they are not."""
+    values = tuple(value) if isinstance(value, tuple | list) else (value,) * 3
+    if len(values) != 3 or any(v is None or v != int(v) or v < 1 for v in values):
+        return None
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+def _convolution(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    fits = module._parameters.get("weight") is not None and getattr(module, "padding_mode", "") == "zeros"
+    return Convolution(module, features) if fits else None
+
+
+def _upsample(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    layer = cast(nn.Upsample, module)
+    factors = _triple(layer.scale_factor) if layer.size is None else None
+    if "upsample" not in features or factors is None or layer.recompute_scale_factor:
+        return None
+    if layer.mode == "trilinear":
+        return Trilinear(module) if factors == (2, 2, 2) and not layer.align_corners else None
+    return Nearest(module, factors) if layer.mode == "nearest" else None
+
+
+def _pool(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    layer = cast(nn.AvgPool3d, module)
+    factors = _triple(layer.kernel_size)
+    whole = _triple(layer.stride) == factors and not layer.ceil_mode and layer.divisor_override is None
+    if "upsample" not in features or factors is None or not whole or layer.padding not in (0, (0, 0, 0), [0, 0, 0]):
+        return None
+    return Pool(module, factors)
+
+
+def _linear(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    fits = module._parameters.get("weight") is not None
+    return Linear(module, features) if "casts" in features and fits else None
+
+
+RULES: dict[str, Rule] = {
+    "torch.nn.modules.conv.Conv1d": _linear,
+    "torch.nn.modules.conv.Conv3d": _convolution,
+    "torch.nn.modules.conv.ConvTranspose3d": _convolution,
+    "torch.nn.modules.linear.Linear": _linear,
+    "torch.nn.modules.pooling.AvgPool3d": _pool,
+    "torch.nn.modules.upsampling.Upsample": _upsample,
+}

@@ -1,0 +1,231 @@
+"""The fast path's rules for MONAI's blocks: those of its `UNet`, of `DynUNet` and of `DiffusionModelUNet`.
+
+Written against MONAI 1.5 and 1.6. A rule computes what its block's own `forward` says, with neighbours in one kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from medddpm import kernels
+from medddpm.fast.attention import CrossAttention, SelfAttention, rows, volume
+from medddpm.fast.forward import Forward, Rule
+from medddpm.fast.layers import Convolution, channels_last, stand_in
+from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
+
+
+class Layers(Chain):
+    """`Convolution` and `ADN`: sequences of a convolution, a norm, a dropout and an activation in any order."""
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module, features)
+        if not self.handled:
+            self.what = ""  # nothing is computed together: not worth a line in the report
+
+
+class DynUNetBlock(Forward):
+    """`UnetBasicBlock` and `UnetResBlock`: the second has a residual before its last activation."""
+
+    what = "convolution block"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.sums = "residual" in features
+        self.handled = activations_behind_norms(cast(nn.Module, module.norm1), cast(nn.Module, module.lrelu))
+
+    def compute(self, inp: Tensor) -> Tensor:
+        """inp: (N, C_in, D, H, W). Returns (N, C_out, …)."""
+        block: Any = self.module
+        h = run([block.conv1, block.norm1, block.lrelu], inp)
+        if type(block).__name__ == "UnetBasicBlock":
+            return run([block.conv2, block.norm2, block.lrelu], h)
+        beside = [getattr(block, name) for name in ("conv3", "norm3") if hasattr(block, name)]
+        residual = run(beside, inp) if beside else inp
+        return joined([block.conv2, block.norm2], h, residual, block.lrelu, self.sums)
+
+
+class ResidualUnit(Forward):
+    """`ResidualUnit`: the sum behind the last layer takes that layer's bias, where it is a convolution."""
+
+    what = "residual block"
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C_in, D, H, W). Returns (N, C_out, …)."""
+        unit: Any = self.module
+        return joined([unit.conv], x, unit.residual(x), None, True)
+
+
+class ResnetBlock(Forward):
+    """`DiffusionUNetResnetBlock`: the timestep in the second norm, the 1³ convolution of the skip in the sum."""
+
+    what = "residual block"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.sums = "residual" in features
+        self.handled = (cast(nn.Module, module.nonlinearity),)
+
+    def compute(self, x: Tensor, emb: Tensor, other: Tensor | None = None) -> Tensor:
+        """x: (N, C, D, H, W), with the channels of `other` behind its own where that is given; emb: (N, E)."""
+        block: Any = self.module
+        norm = stand_in(block.norm1, Norm)
+        apart = norm is not None and norm.takes(x, other) and block.upsample is None and block.downsample is None
+        if other is not None and not (apart and self.sums and self._sums(block)):
+            x, other = torch.cat([x, other], dim=1), None
+        if norm is None or not norm.takes(x, other) or known(block.nonlinearity, 1).get("activation") != "silu":
+            return self.original(x, emb)
+        h, x, other = norm.kept(x, other, block.nonlinearity)
+        if block.upsample is not None:
+            x, h = block.upsample(x), block.upsample(h)
+        elif block.downsample is not None:
+            x, h = block.downsample(x), block.downsample(h)
+        shift = block.time_emb_proj(block.nonlinearity(emb))
+        h = run([block.conv1, block.norm2, block.nonlinearity], h, shift=shift)
+        if not self.sums:
+            return block.skip_connection(x) + block.conv2(h)
+        skip = self._sums(block)
+        conv = stand_in(getattr(block.conv2, "conv", None), Convolution)
+        if skip is None or conv is None or stand_in(block.conv2, Chain) is None:
+            return joined([block.conv2], h, block.skip_connection(x), None, True)
+        h = conv.product(h)
+        bias = conv.bias.parameter
+        beside = skip.bias.parameter
+        bias = beside if bias is None else bias if beside is None else bias + beside
+        other = None if other is None else other.to(h.dtype)
+        return kernels.add(h, channels_last(x.to(h.dtype)), other, weight=skip.weight.of(h).flatten(1), bias=bias)
+
+    def _sums(self, block: Any) -> Convolution | None:
+        """The stand-in of the skip's convolution, where that is one of 1³ and nothing else."""
+        if stand_in(block.skip_connection, Chain) is None:
+            return None
+        conv = stand_in(getattr(block.skip_connection, "conv", None), Convolution)
+        return conv if conv is not None and conv.pointwise else None
+
+
+class DownBlock(Forward):
+    """`AttnDownBlock`, `CrossAttnDownBlock`: as they are, but the layout stays behind an attention."""
+
+    what = "level with attention"
+
+    def compute(
+        self, hidden_states: Tensor, temb: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """hidden_states: (N, C, D, H, W); temb: (N, E); context: (N, L, E'). Returns the last and every output."""
+        level: Any = self.module
+        outputs = []
+        for resnet, attention in zip(level.resnets, level.attentions, strict=False):
+            hidden_states = _attended(attention, resnet(hidden_states, temb), context)
+            outputs.append(hidden_states)
+        if level.downsampler is not None:
+            hidden_states = level.downsampler(hidden_states, temb)
+            outputs.append(hidden_states)
+        return hidden_states, outputs
+
+
+class MiddleBlock(Forward):
+    """`AttnMidBlock`, `CrossAttnMidBlock`."""
+
+    what = "level with attention"
+
+    def compute(self, hidden_states: Tensor, temb: Tensor, context: Tensor | None = None) -> Tensor:
+        """As `DownBlock`'s; returns the output."""
+        level: Any = self.module
+        h = level.resnet_1(hidden_states, temb)
+        return level.resnet_2(_attended(level.attention, h, context), temb)
+
+
+class UpBlock(Forward):
+    """`UpBlock`, `AttnUpBlock`, `CrossAttnUpBlock`: residual blocks are given the two tensors, not concatenated."""
+
+    what = "level of the decoder"
+
+    def compute(
+        self, hidden_states: Tensor, res_hidden_states_list: list[Tensor], temb: Tensor, context: Tensor | None = None
+    ) -> Tensor:
+        """As `DownBlock`'s, and the encoder's outputs of this level, the last to be used first."""
+        level: Any = self.module
+        h, skips = hidden_states, list(res_hidden_states_list)
+        attentions = getattr(level, "attentions", None) or [None] * len(level.resnets)
+        for resnet, attention in zip(level.resnets, attentions, strict=False):
+            skip = skips.pop()
+            block = stand_in(resnet, ResnetBlock)
+            h = resnet(torch.cat([h, skip], dim=1), temb) if block is None else block(h, temb, skip)
+            if attention is not None:
+                h = _attended(attention, h, context)
+        return h if level.upsampler is None else level.upsampler(h, temb)
+
+
+def _attended(attention: nn.Module, h: Tensor, context: Tensor | None) -> Tensor:
+    if type(attention).__name__ == "SpatialTransformer":
+        return attention(h, context=context)
+    return attention(h)
+
+
+class SpatialAttention(Forward):
+    """`SpatialAttentionBlock`: voxels as rows, which they are in channels-last memory."""
+
+    what = "attention"
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W). Returns the same shape."""
+        block: Any = self.module
+        norm = stand_in(block.norm, Norm)
+        if norm is None or not norm.takes(x):
+            return self.original(x)
+        h, x, _ = norm.kept(x)
+        return summed(volume(block.attn(rows(h)), x), x)
+
+
+class Transformer(Forward):
+    """`SpatialTransformer`: between two 1³ convolutions, transformer blocks over the voxels."""
+
+    what = "attention"
+
+    def compute(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """x: (N, C, D, H, W); context: (N, L, E). Returns x's shape."""
+        block: Any = self.module
+        norm = stand_in(block.norm, Norm)
+        if norm is None or not norm.takes(x):
+            return self.original(x, context)
+        h, x, _ = norm.kept(x)
+        h = rows(block.proj_in(h))
+        for layer in block.transformer_blocks:
+            h = layer(h, context=context)
+        return joined([block.proj_out], volume(h, x), x, None, True)
+
+
+def _when(kind: type[Forward], *needed: str) -> Rule:
+    """`kind` where these features are on and the block is one for volumes."""
+
+    def rule(module: nn.Module, features: frozenset[str]) -> Forward | None:
+        block: Any = module
+        first = block.resnets[0] if hasattr(block, "resnets") else getattr(block, "resnet_1", block)
+        if not features.issuperset(needed) or getattr(first, "spatial_dims", 3) != 3:
+            return None
+        return cast(Any, kind)(module, features)
+
+    return rule
+
+
+RULES: dict[str, Rule] = {
+    "monai.networks.blocks.acti_norm.ADN": _when(Layers, "norm"),
+    "monai.networks.blocks.convolutions.Convolution": _when(Layers, "norm"),
+    "monai.networks.blocks.convolutions.ResidualUnit": _when(ResidualUnit, "norm", "residual"),
+    "monai.networks.blocks.crossattention.CrossAttentionBlock": _when(CrossAttention, "attention"),
+    "monai.networks.blocks.dynunet_block.UnetBasicBlock": _when(DynUNetBlock, "norm"),
+    "monai.networks.blocks.dynunet_block.UnetResBlock": _when(DynUNetBlock, "norm"),
+    "monai.networks.blocks.selfattention.SABlock": _when(SelfAttention, "attention"),
+    "monai.networks.blocks.spatialattention.SpatialAttentionBlock": _when(SpatialAttention, "norm"),
+    "monai.networks.nets.diffusion_model_unet.AttnDownBlock": _when(DownBlock),
+    "monai.networks.nets.diffusion_model_unet.AttnMidBlock": _when(MiddleBlock),
+    "monai.networks.nets.diffusion_model_unet.AttnUpBlock": _when(UpBlock),
+    "monai.networks.nets.diffusion_model_unet.CrossAttnDownBlock": _when(DownBlock),
+    "monai.networks.nets.diffusion_model_unet.CrossAttnMidBlock": _when(MiddleBlock),
+    "monai.networks.nets.diffusion_model_unet.CrossAttnUpBlock": _when(UpBlock),
+    "monai.networks.nets.diffusion_model_unet.DiffusionUNetResnetBlock": _when(ResnetBlock, "norm"),
+    "monai.networks.nets.diffusion_model_unet.SpatialTransformer": _when(Transformer, "norm"),
+    "monai.networks.nets.diffusion_model_unet.UpBlock": _when(UpBlock),
+}

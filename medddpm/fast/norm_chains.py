@@ -1,0 +1,223 @@
+"""Norms on the fast path, and what stands beside them in a chain of layers: computed in one, by the fused kernels.
+
+A convolution's bias costs a pass over its output of its own: where a norm follows, the convolution goes without and the
+norm adds it. The norm also takes the activation behind it and the residual between. `run` looks at what stands in for
+each layer when it is called: a layer that is not known, or has hooks, or drops values, is called as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from medddpm import kernels
+from medddpm.fast.forward import Forward, Rule, hooked
+from medddpm.fast.layers import IDLE, Convolution, channels_last, idle, stand_in
+
+NORMS = (nn.GroupNorm, nn.InstanceNorm3d)
+
+
+def over_voxels(a: Tensor) -> Tensor:
+    """(C,) or (N, C) as what broadcasts over (N, C, D, H, W)."""
+    return a.reshape(-1, a.shape[-1], 1, 1, 1)
+
+
+class Norm(Forward):
+    """nn.GroupNorm and nn.InstanceNorm3d over volumes, by the fused kernels; statistics in float32."""
+
+    what = "norm"
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W), or (N, C, …), which the layer itself computes. Returns the same shape."""
+        return self.fused(x) if self.takes(x) else self.original(x)
+
+    @property
+    def channels(self) -> int:
+        """Of its input."""
+        return int(getattr(self.module, "num_channels", 0) or getattr(self.module, "num_features", 0))
+
+    @property
+    def groups(self) -> int:
+        """Of channels that share their statistics."""
+        return int(getattr(self.module, "num_groups", self.channels))
+
+    def takes(self, x: object, other: Tensor | None = None) -> bool:
+        """Whether these are volumes for it. The layers refuse those of one voxel in their own ways."""
+        if not isinstance(x, Tensor) or x.dim() != 5 or not x.is_floating_point() or x.shape[2:].numel() < 2:
+            return False
+        return x.shape[1] + (0 if other is None else other.shape[1]) == self.channels
+
+    def arguments(self) -> dict[str, Any]:
+        """Of the fused function, as the layer has them now."""
+        module = cast(nn.GroupNorm, self.module)
+        return {"groups": self.groups, "weight": module.weight, "bias": module.bias, "eps": module.eps}
+
+    def fused(
+        self,
+        x: Tensor,
+        shift: Tensor | None = None,
+        residual: Tensor | None = None,
+        activation: nn.Module | None = None,
+    ) -> Tensor:
+        """`activation(norm(x + shift) + residual)` of x (N, C, D, H, W); the activation is one that `known` knows."""
+        if residual is not None:
+            residual = channels_last(residual.to(x.dtype))
+        act = known(activation, self.channels)
+        return kernels.group_norm(channels_last(x), shift=shift, residual=residual, **act, **self.arguments())
+
+    def kept(
+        self, x: Tensor, other: Tensor | None = None, activation: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`activation(norm([x, other]))`, x and other: to be read elsewhere, see `kernels.kept_group_norm`."""
+        other = None if other is None else channels_last(other.to(x.dtype))
+        act = known(activation, self.channels)
+        return kernels.kept_group_norm(channels_last(x), other=other, **act, **self.arguments())
+
+
+def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:
+    """The arguments by which `kernels.group_norm` computes this activation; empty where it cannot."""
+    if activation is None:
+        return {"activation": "none"}
+    if "forward" in activation.__dict__ or hooked(activation):
+        return {}
+    kind = type(activation)
+    if kind is nn.SiLU:
+        return {"activation": "silu"}
+    if kind is nn.LeakyReLU:
+        return {"activation": "leaky_relu", "slope": cast(nn.LeakyReLU, activation).negative_slope}
+    if kind is nn.ReLU:
+        return {"activation": "leaky_relu", "slope": 0.0}
+    if kind is nn.PReLU and (slopes := activation._parameters.get("weight")) is not None:
+        return {"activation": "prelu", "slopes": slopes} if slopes.numel() in (1, channels) else {}
+    return {}
+
+
+class Chain(Forward):
+    """nn.Sequential with a norm in it: its layers as `run` computes them."""
+
+    what = "layers around a norm"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.handled = activations_behind_norms(module)
+
+    def steps(self) -> Iterable[nn.Module]:
+        """The layers, in order, as they are now."""
+        return [layer for layer in self.module._modules.values() if layer is not None]
+
+    def compute(self, x: Any) -> Any:
+        """x: whatever the first layer takes."""
+        return run(self.steps(), x)
+
+
+def run(
+    modules: Iterable[nn.Module],
+    x: Any,
+    *,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+    last: nn.Module | None = None,
+) -> Any:
+    """`last(chain(x) + residual)`: what stands beside a norm is computed in the norm, biases, residual, activation.
+
+    Args:
+        modules: the layers, in order; containers that are chains themselves are looked into.
+        x: input of the first layer.
+        shift: (N, C), added to the output of the first layer, a convolution.
+        residual: (N, C, D, H, W), added to the output of the last layer.
+        last: the activation after that.
+    """
+    steps = list(layers(modules))
+    pending: Tensor | None = None  # (C,) or (N, C), still to be added to x
+    while steps:
+        layer = steps.pop(0)
+        norm, conv = stand_in(layer, Norm), stand_in(layer, Convolution)
+        if norm is not None and norm.takes(x):
+            if steps and known(steps[0], norm.channels):
+                x = norm.fused(x, pending, activation=steps.pop(0))
+            elif residual is not None and not steps and residual.shape == x.shape:
+                behind = last if last is not None and known(last, norm.channels) else None
+                x = norm.fused(x, pending, residual, behind)
+                residual, last = None, None if behind is last else last
+            else:
+                x = norm.fused(x, pending)
+            pending = None
+            continue
+        if pending is not None:
+            x, pending = x + over_voxels(pending).to(x.dtype), None
+        behind_takes = stand_in(steps[0], Norm) is not None if steps else residual is not None
+        if conv is not None and behind_takes and isinstance(x, Tensor) and x.dim() == 5:
+            x, pending = conv.product(x), conv.bias.parameter
+        else:
+            x = layer(x)
+        if shift is not None:
+            pending, shift = (shift if pending is None else shift + pending), None
+    if residual is not None:
+        x = summed(x, residual, pending)
+    elif pending is not None:
+        x = x + over_voxels(pending).to(x.dtype)
+    return x if last is None else last(x)
+
+
+def joined(modules: Iterable[nn.Module], x: Any, residual: Any, last: nn.Module | None, fuse: bool) -> Any:
+    """`run` with a residual, which with `fuse` off is added in a step of its own."""
+    if fuse:
+        return run(modules, x, residual=residual, last=last)
+    y = run(modules, x) + residual
+    return y if last is None else last(y)
+
+
+def summed(x: Tensor, residual: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x + residual + bias` of x and residual (N, C, D, H, W), bias (C,) or (N, C)."""
+    if x.dim() == 5 and x.shape == residual.shape and (bias is None or bias.dim() == 1):
+        return kernels.add(channels_last(x), channels_last(residual.to(x.dtype)), bias=bias)
+    return x + residual if bias is None else x + residual + over_voxels(bias).to(x.dtype)
+
+
+def layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """The layers of a chain that do something, chains within it opened."""
+    for module in modules:
+        chain = stand_in(module, Chain)
+        if chain is not None:
+            yield from layers(chain.steps())
+        elif not idle(module):
+            yield module
+
+
+def activations_behind_norms(*modules: nn.Module) -> tuple[nn.Module, ...]:
+    """Those that a norm before them computes, in a chain of these modules: the report does not call them left alone."""
+    leaves = [m for m in _leaves(modules) if type(m) not in IDLE]
+    pairs = itertools.pairwise(leaves)
+    return tuple(b for a, b in pairs if _fits(a) and known(b, getattr(b, "num_parameters", 1)))
+
+
+def _leaves(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    for module in modules:
+        if isinstance(module, nn.Sequential):
+            yield from _leaves(module._modules.values())
+        else:
+            yield module
+
+
+def _fits(module: nn.Module) -> bool:
+    return type(module) in NORMS and not getattr(module, "track_running_stats", False)
+
+
+def _norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    return Norm(module) if "norm" in features and _fits(module) else None
+
+
+def _chain(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    if "norm" not in features or not any(_fits(leaf) and not hooked(leaf) for leaf in _leaves([module])):
+        return None
+    return Chain(module, features)
+
+
+RULES: dict[str, Rule] = {
+    "torch.nn.modules.container.Sequential": _chain,
+    "torch.nn.modules.instancenorm.InstanceNorm3d": _norm,
+    "torch.nn.modules.normalization.GroupNorm": _norm,
+}

@@ -1,0 +1,325 @@
+"""`accelerate(model)`: the fast path for any 3-D network, ours or not, by one mechanism that `restore` undoes.
+
+Modules get a stand-in for their forward as an instance attribute (`fast.forward.Forward`); their class, parameters,
+names and state dict are untouched. Which stand-in a module gets is looked up by its exact class path in `RULES`, so
+no package need be there whose networks are not used. A rule is given the module and the features that are on, and
+returns its stand-in, or None to leave it as it is, as every class is left that has no rule. Rules are asked from the
+outside in; what a stand-in lists as `handled` gets none of its own. The root's stand-in is `Root`, around what its own
+rule gave: it brings inputs into the layout, casts weights and sets autocast around the whole forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm import kernels
+from medddpm.errors import BadInput
+from medddpm.fast import layers, monai, nnunet, norm_chains, unet
+from medddpm.fast.forward import Forward, Rule, Weight, cast, hooked
+from medddpm.fast.layers import channels_last
+
+PRECISIONS = ("bf16", "tf32")
+FEATURES = ("norm", "upsample", "residual", "edges", "attention", "casts", "convolution")
+"""Norms with what stands beside them; resampling; residual sums and concatenations; convolutions of few channels;
+scaled-dot-product attention; all weights cast at once; kernels for the convolutions of many channels."""
+
+RULES: dict[str, Rule] = {
+    **layers.RULES,
+    **norm_chains.RULES,
+    **monai.RULES,
+    **nnunet.RULES,
+    **unet.RULES,
+}
+"""By class path, as `type(module).__module__ + "." + type(module).__qualname__`."""
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """What `accelerate` did, as `model.acceleration`; printed, it is the report.
+
+    Args:
+        precision: "bf16" or "tf32".
+        features: those that are on.
+        replaced: name, class and stand-in of each module that has one.
+        left: name and class of each layer that is computed as it always was.
+        note: where the model lies and what that means for it.
+    """
+
+    precision: str
+    features: tuple[str, ...]
+    replaced: tuple[tuple[str, str, str], ...]
+    left: tuple[tuple[str, str], ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        replaced = Counter(f"{kind} ({what})" for _, kind, what in self.replaced)
+        left = Counter(kind for _, kind in self.left)
+        lines = [f"fast path: {self.precision}, {', '.join(self.features)}{self.note}"]
+        for title, counts in (("replaced", replaced), ("left alone", left)):
+            listed = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            lines.append(f"  {title}: {listed or 'nothing'}")
+        return "\n".join(lines)
+
+
+class Root(Forward):
+    """The forward of the whole network.
+
+    Floating 5-D inputs become channels-last; inside, weights are cast and autocast is on, where the device has BF16;
+    floating outputs come back in the dtype of the first floating input, contiguous where that one was.
+
+    Args:
+        module: the network.
+        inner: its own stand-in, where a rule gave one.
+        precision: "bf16" or "tf32".
+        weights: of every stand-in in it that are to be cast at once.
+        strides: of every parameter whose memory was laid out anew, before that, by name.
+    """
+
+    what = "network"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inner: Forward | None,
+        precision: str,
+        weights: tuple[Weight, ...],
+        strides: dict[str, tuple[int, ...]],
+    ) -> None:
+        super().__init__(module)
+        self.inner = inner
+        self.precision = precision
+        self.weights = weights
+        self.strides = strides
+        self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's forward, whatever its arguments. Hooks on the network are called by it, around this."""
+        first = next((t for t in _tensors((args, kwargs)) if t.is_floating_point()), None)
+        dense = first is None or first.is_contiguous()
+        args = _mapped(args, _laid_out)
+        kwargs = _mapped(kwargs, _laid_out)
+        # What hangs on the network's own call has been called already, by that.
+        inner = self.inner
+        held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
+        forward = self.original if inner is None or held else inner.compute
+        with self.arithmetic(first):
+            out = forward(*args, **kwargs)
+        if first is None:
+            return out
+        return _mapped(out, lambda t: _handed_back(t, first.dtype, dense))
+
+    @contextlib.contextmanager
+    def arithmetic(self, x: Tensor | None) -> Iterator[None]:
+        """Inside, products are in BF16 where the precision asks for it and `x`'s device has it."""
+        if x is None or self.precision != "bf16" or not self.reduces(x):
+            yield
+            return
+        with cast(self.weights, torch.bfloat16), torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            yield
+
+    def reduces(self, x: Tensor) -> bool:
+        """Whether a forward of `x` is computed in BF16."""
+        if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
+            return False
+        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= kernels.OLDEST and sound())
+
+
+def accelerate(
+    model: nn.Module,
+    precision: str = "bf16",
+    only: Collection[str] | None = None,
+    report: Callable[[str], object] | None = print,
+) -> nn.Module:
+    """Puts a 3-D network on the fast path, in place.
+
+    Outputs and gradients are those of the network within the precision's tolerance; a layer that is not known is
+    computed as under autocast. Without Triton PyTorch's functions stand in for the kernels; on a CPU and on a card
+    before capability 8.0 they do so in the network's own precision; the report says so. The model stays trainable, can
+    be pickled and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the
+    kernels have first derivatives only.
+
+    Args:
+        model: any network; 5-D parameters are laid out channels-last in place, which an optimizer may hold already.
+        precision: "bf16": products in BF16 from float32 weights, which stay float32 as do their gradients, statistics
+            and the outputs. "tf32": float32 tensors; whether products round to TF32 is said by PyTorch's flags, which
+            `switches.OPT1` sets.
+        only: the features to use, of `FEATURES`; None is all of them.
+        report: is given the report, one string; None for no report.
+
+    Returns:
+        `model`.
+
+    Raises:
+        BadInput: on a precision or feature that does not exist; where a part of the model is accelerated by itself, or
+            it is part of an accelerated one; where its forward is already replaced by something else.
+    """
+    if precision not in PRECISIONS:
+        raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")
+    unknown = set(FEATURES if only is None else only) - set(FEATURES)
+    if unknown:
+        raise BadInput("only", f"no feature {', '.join(map(repr, sorted(unknown)))}", f"use {', '.join(FEATURES)}")
+    if not isinstance(model, nn.Module):
+        raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "give the network itself")
+    _refuse(model)
+    restore(model)
+    features = tuple(f for f in FEATURES if only is None or f in only)
+    try:
+        _replace(model, precision, features)
+    except BaseException:
+        _remove(model)  # before any parameter was touched
+        raise
+    if report is not None:
+        report(str(model.acceleration))
+    return model
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Undoes `accelerate`: every forward, and every parameter's strides. Any other model stays as it is.
+
+    Returns:
+        `model`.
+    """
+    root = model.__dict__.get("forward")
+    if isinstance(root, Root):
+        for name, parameter in model.named_parameters():
+            stride = root.strides.get(name)
+            if stride is not None and parameter.dim() == len(stride) and parameter.stride() != stride:
+                former = torch.empty_strided(parameter.shape, stride, dtype=parameter.dtype, device=parameter.device)
+                parameter.data = former.copy_(parameter.data)
+        _remove(model)
+    return model
+
+
+def _refuse(model: nn.Module) -> None:
+    own = model.__dict__.get("forward")
+    if own is not None and not isinstance(own, Root):
+        what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
+        raise BadInput("model", what, "undo that first")
+    for name, module in model.named_modules():
+        forward = module.__dict__.get("forward")
+        if module is not model and isinstance(forward, Root):
+            raise BadInput("model", f"its part {name} is accelerated by itself", "call restore on that first")
+        if own is None and isinstance(forward, Forward):
+            raise BadInput("model", f"its part {name} belongs to an accelerated network", "accelerate that one only")
+
+
+def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> None:
+    names = {module: name for name, module in reversed(list(model.named_modules()))}
+    stand_ins: dict[nn.Module, Forward] = {}
+    handled: set[nn.Module] = set()
+    for module in model.modules():
+        rule = RULES.get(f"{type(module).__module__}.{type(module).__qualname__}")
+        free = not (held_back(module) if module is model else hooked(module)) and "forward" not in module.__dict__
+        if rule is None or module in handled or not free:
+            continue
+        stand_in = rule(module, frozenset(features))
+        if stand_in is not None and not any(hooked(inner) for inner in stand_in.handled):
+            stand_ins[module] = stand_in
+            handled.update(stand_in.handled)
+
+    weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]
+    root = Root(model, stand_ins.get(model), precision, tuple(weights) if "casts" in features else (), {})
+    replaced = [(names[m], type(m).__name__, s.what) for m, s in stand_ins.items() if s.what]
+    left = [
+        (name, type(module).__name__)
+        for name, module in model.named_modules()
+        if module not in stand_ins and module not in handled and next(module.children(), None) is None
+        if not layers.idle(module)
+    ]
+    for module, stand_in in stand_ins.items():
+        module.__dict__["forward"] = stand_in
+    model.__dict__["forward"] = root
+    done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision))
+    model.__dict__["acceleration"] = done
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d):
+            root.strides[name] = parameter.stride()
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last_3d)
+
+
+def _weights(values: Iterable[object]) -> Iterator[Weight]:
+    for value in values:
+        if isinstance(value, Weight):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _weights(value)
+
+
+def held_back(model: nn.Module) -> bool:
+    """Whether hooks on the network keep its own rule from it: they may change parameters that it holds itself."""
+    return hooked(model) and len(model._parameters) > 0
+
+
+def _remove(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module.__dict__.get("forward"), Forward):
+            del module.__dict__["forward"]
+    model.__dict__.pop("acceleration", None)
+
+
+def _note(model: nn.Module, precision: str) -> str:
+    """What is to be said of where the model lies."""
+    parameter = next(model.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    if device.type == "cuda" and kernels.serves(device) and sound():
+        return ""
+    if device.type != "cuda":
+        why = f"on {device.type}"
+    elif torch.cuda.get_device_capability(device) < kernels.OLDEST:
+        why = "on a card before capability 8.0"
+    else:
+        why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
+    float32 = precision == "bf16" and why != "without Triton"
+    return f"; {why}: computed by PyTorch's own functions{' in float32' if float32 else ''}"
+
+
+def sound() -> bool:
+    """Whether cuDNN's 3-D convolutions in BF16 are right: those of 9.8 to 9.14 are not (pytorch/pytorch 163539)."""
+    version = torch.backends.cudnn.version()
+    return version is None or not 90800 <= version < 91500
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in it changed, whatever tuples, lists and dicts it lies in."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        changed = copy.copy(value)  # of its own class
+        for key, each in value.items():
+            changed[key] = _mapped(each, change)
+        return changed
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(each, change) for each in value))
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(each, change) for each in value)
+    return value
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    return channels_last(x) if x.is_floating_point() else x
+
+
+def _handed_back(y: Tensor, dtype: torch.dtype, dense: bool) -> Tensor:
+    """An output as the network itself would give it: its dtype, and contiguous where the input was."""
+    if not y.is_floating_point():
+        return y
+    return y.to(dtype, memory_format=torch.contiguous_format).contiguous() if dense else y.to(dtype)

@@ -1,0 +1,70 @@
+"""3-D convolution: kernels of our own where cuDNN leaves the matrix units idle, PyTorch's function everywhere else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medddpm.kernels import dispatch
+
+if dispatch.TRITON:
+    from medddpm.kernels import conv3d_few_triton
+try:  # Gluon is part of Triton from 3.6 on
+    from medddpm.kernels import conv3d_hopper
+except Exception:  # it is experimental: a later release may lack what an earlier one had, in any way
+    GLUON = False
+else:
+    GLUON = True
+
+FEW = 8  # channels, at most, that are few beside twice as many or more
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    many: bool = True,
+) -> Tensor:
+    """`torch.nn.functional.conv3d`, but where cuDNN wastes the matrix units: 3³ at stride 1 and padding 1, and 1³.
+
+    3³ with up to 8 channels on one side and 16 or more on the other has kernels of its own (`conv3d_few_triton`;
+    float32 products round to TF32 there), and on a Hopper GPU so has 3³ of 32 channels or more in BF16 or FP16
+    (`conv3d_hopper`), where the volume fills the card. 1³ at stride 1 is a matrix product. All else is PyTorch's.
+
+    Args:
+        x: (N, C_in, D, H, W), of the weight's dtype, or wider than BF16 or FP16: then it is taken in the weight's.
+        weight: (C_out, C_in, *kernel).
+        bias: (C_out,), any float dtype.
+        stride, padding: as PyTorch's; no dilation, no groups.
+        many: whether many channels may have kernels of their own too.
+
+    Returns:
+        (N, C_out, …), of the weight's dtype.
+    """
+    if weight.dtype in (torch.bfloat16, torch.float16):
+        x = x.to(weight.dtype)
+    out, inside, *kernel = weight.shape
+    plain = stride in (1, (1, 1, 1)) and x.shape[1] == inside
+    if plain and kernel == [1, 1, 1] and padding in (0, (0, 0, 0)) and dispatch.takes(x):
+        rows = x.permute(0, 2, 3, 4, 1)
+        y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
+        return y.permute(0, 4, 1, 2, 3)
+    if plain and few_channels(weight, stride, padding) and x.dtype == weight.dtype:
+        bias = None if bias is None else bias.contiguous()
+        if inside <= FEW and dispatch.is_volume(x):
+            return conv3d_few_triton.FewIn.apply(x, weight, bias)
+        if out <= FEW and dispatch.takes(x):
+            return conv3d_few_triton.FewOut.apply(x, weight, bias)
+    if many and GLUON and plain and padding in (1, (1, 1, 1)) and dispatch.takes(x) and conv3d_hopper.takes(x, weight):
+        return conv3d_hopper.Conv.apply(x, weight, bias)
+    return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
+
+
+def few_channels(weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
+    """Whether `conv3d` has kernels of its own for a weight (C_out, C_in, *kernel): a few channels beside many."""
+    few, many = sorted(weight.shape[:2])
+    plain = weight.shape[2:] == (3, 3, 3) and stride in (1, (1, 1, 1)) and padding in (1, (1, 1, 1))
+    return plain and few <= FEW and many >= 2 * FEW

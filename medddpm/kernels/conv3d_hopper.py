@@ -1,0 +1,119 @@
+"""3³ convolutions of 32 channels or more on a Hopper GPU: when the kernels serve, and their gradients.
+
+`kernels.conv3d` comes here. The kernels are in `kernels.conv3d_hopper_data` and `kernels.conv3d_hopper_weight`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+
+from medddpm.kernels.conv3d_hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
+from medddpm.kernels.conv3d_hopper_weight import STRIP, weight_gradient
+
+LEAST = 32  # channels on either side
+COVERED = 0.7  # of the tiles' voxels, at least, lie in the volume
+BUSY = 0.7  # of the processors, at least, have a tile in the last round
+
+
+def pays(x: Tensor, channels: int) -> bool:
+    """Whether `convolve` of `x` to so many channels fills its tiles and the card: elsewhere cuDNN is as fast."""
+    n, _, d, h, w = x.shape
+    inside, across, deep = tile(x.shape, ROW)
+    high = triton.cdiv(h, ROWS)
+    tiles = n * triton.cdiv(d, deep) * high * triton.cdiv(w, across) * triton.cdiv(channels, CHANNELS)
+    there = processors(x.device)
+    return inside * h / (high * ROWS) >= COVERED and tiles >= BUSY * triton.cdiv(tiles, there) * there
+
+
+def gradient_pays(x: Tensor) -> bool:
+    """Whether `weight_gradient` is worth its partial sums."""
+    return tile(x.shape, STRIP)[0] >= COVERED and x.numel() // x.shape[1] >= 32**3
+
+
+def takes(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels serve: a Hopper GPU, BF16 or FP16, channels-last, channels in eights from `LEAST` up."""
+    return (
+        x.dtype in (torch.bfloat16, torch.float16)
+        and weight.dtype == x.dtype
+        and weight.shape[2:] == (3, 3, 3)
+        and min(weight.shape[:2]) >= LEAST
+        and not any(c % 8 for c in weight.shape[:2])
+        and x.numel() < 2**31
+        and not (x.data_ptr() % 16 or weight.data_ptr() % 16)  # as TMA wants it
+        and x.is_contiguous(memory_format=torch.channels_last_3d)
+        and weight.is_contiguous(memory_format=torch.channels_last_3d)
+        and works(x.device)
+    )
+
+
+@functools.cache
+def works(device: torch.device) -> bool:
+    """Whether `device` is a Hopper GPU on which this Triton's Gluon, still an experiment of its makers, computes this.
+
+    The matrix instructions are those of compute capability 9.0 and of no other. A small convolution is held against
+    PyTorch's once a process; where it fails or differs, it says so, and cuDNN is used.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    generator = torch.Generator(device).manual_seed(0)
+    x, dy, weight = (
+        torch.randn(shape, generator=generator, device=device)
+        .bfloat16()
+        .contiguous(memory_format=torch.channels_last_3d)
+        for shape in ((1, 32, 3, 5, 16), (1, 40, 3, 5, 16), (40, 32, 3, 3, 3))
+    )
+    try:
+        found = (convolve(x, weight), convolve(dy, weight, turned=True), weight_gradient(x, dy))
+        right = (functional.conv3d(x, weight, padding=1), *_ordinary(dy, x, weight, True, True))
+        off = [float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(found, right, strict=True)]
+        problem = "" if max(off) < 1e-2 else f"differ by {max(off):.1e}"
+    except Exception as error:  # a compiler's
+        problem = f"do not compile ({type(error).__name__})"
+    if problem:
+        warnings.warn(
+            f"the 3³ convolution's kernels {problem} with Triton {triton.__version__}: cuDNN's are used", stacklevel=2
+        )
+    return not problem
+
+
+def _ordinary(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> tuple[Tensor, Tensor]:
+    one = [1, 1, 1]
+    wanted = [of_x, of_weight, False]
+    dx, dw, _ = torch.ops.aten.convolution_backward(dy, x, weight, None, one, one, one, False, [0, 0, 0], 1, wanted)
+    return dx, dw
+
+
+class Conv(torch.autograd.Function):
+    """3³ convolution at stride 1 and padding 1 of what `takes` takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """(N, C_out, D, H, W), channels-last."""
+        ctx.save_for_backward(x, weight)
+        ctx.bias = None if bias is None else bias.dtype
+        if pays(x, weight.shape[0]):
+            return convolve(x, weight, bias)
+        return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Gradients of x, weight and bias."""
+        x, weight = ctx.saved_tensors
+        dy = grads[0].contiguous(memory_format=torch.channels_last_3d)
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        ours = of_x and pays(dy, weight.shape[1]), of_weight and gradient_pays(x)
+        theirs = of_x and not ours[0], of_weight and not ours[1]
+        dx, dw = _ordinary(dy, x, weight, *theirs) if any(theirs) else (None, None)
+        if ours[0]:
+            dx = convolve(dy, weight, turned=True)
+        if ours[1]:
+            dw = weight_gradient(x, dy)
+        db = None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        return dx, dw, db

@@ -1,0 +1,1 @@
+"""How good a synthetic volume is: metrics, distances of sets, intervals, segmentation."""

@@ -1,0 +1,349 @@
+"""How good samples are: sets of volumes in, a tidy table with intervals out, on MONAI's metrics.
+
+>>> held_out = VolumeSet.of(Phantom(16, (64, 64, 64), seed=1), range(16))
+>>> compare(VolumeSet(samples, held_out.labels), held_out, paired=True)
+
+No metric needs a download. What each measures is in `METRICS`; how, in `distances` (distances between sets, and the
+features of the Fréchet distance), `quality.segmentation` (brain and lesion out of an image) and `quality.intervals`
+(bootstrap, and the equivalence test of two settings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from medddpm.errors import BadInput
+from medddpm.quality import distances as sets
+from medddpm.quality.intervals import (
+    Equivalence,
+    Estimate,
+    Statistic,
+    bootstrap,
+    equivalence,
+    equivalence_table,
+    mean_of,
+    mean_of_pairs,
+    seed_margin,
+)
+from medddpm.quality.segmentation import LesionRule, Mask, Volume, learn_lesion, lesion_contrast, recover_brain
+
+__all__ = [
+    "BRATS_TISSUES",
+    "HEAD_TISSUES",
+    "METRICS",
+    "Equivalence",
+    "Measure",
+    "Tissues",
+    "VolumeSet",
+    "against_truth",
+    "agreement",
+    "compare",
+    "equivalence",
+    "equivalence_table",
+    "seed_margin",
+]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a metric is: its `unit` ("" for none), which way is `better`, its `bounds`, and `what` it measures."""
+
+    unit: str
+    better: str
+    bounds: tuple[float, float]
+    what: str
+
+
+METRICS: dict[str, Measure] = {
+    "psnr": Measure("dB", "higher", (-np.inf, np.inf), "peak signal to noise ratio against the subject's own volume"),
+    "ssim": Measure("", "higher", (-1, 1), "SSIM against the subject's own volume (MONAI's window, 11 voxels)"),
+    "ms_ssim": Measure("", "higher", (0, 1), "MS-SSIM against the subject's own volume"),
+    "ms_ssim_between": Measure("", "as diversity_reference", (0, 1), "mean MS-SSIM of a sample and a reference volume"),
+    "diversity": Measure("", "as diversity_reference", (0, 1), "mean MS-SSIM of two samples; 1: all the same"),
+    "diversity_reference": Measure("", "", (0, 1), "mean MS-SSIM of two reference volumes"),
+    "mmd_linear": Measure("", "lower", (-np.inf, np.inf), "squared MMD a voxel, linear kernel: of the mean volumes"),
+    "mmd_gaussian": Measure("", "lower", (-np.inf, np.inf), "squared MMD, Gaussian kernel: of the distributions"),
+    "wasserstein": Measure("intensity", "lower", (0, 2), "between the intensities of a tissue, of a range of 2"),
+    "frechet": Measure("", "lower", (0, np.inf), "Fréchet distance of multi-scale patch statistics"),
+    "dice": Measure("", "higher", (0, 1), "of what is recovered from a sample with its mask"),
+    "dice_reference": Measure("", "", (0, 1), "the same of reference volumes: what a perfect sample would reach"),
+    "lesion_contrast": Measure("intensity", "as its reference", (-2, 2), "lesion less its surroundings, in samples"),
+    "lesion_contrast_reference": Measure("intensity", "", (-2, 2), "the same in reference volumes"),
+}
+"""Every metric, in the table's order. Its intervals are cut to its `bounds`."""
+
+
+@dataclass(frozen=True)
+class Tissues:
+    """What the labels of a mask mean: a name a label, 0 included, and which are lesion; every label but 0 is brain."""
+
+    names: Mapping[int, str]
+    lesions: tuple[int, ...]
+
+
+HEAD_TISSUES = Tissues({0: "background", 1: "brain", 2: "lesion"}, (2,))
+BRATS_TISSUES = Tissues({0: "background", 1: "necrosis", 2: "oedema", 3: "enhancing", 4: "brain"}, (1, 2, 3))
+
+
+class Items(Protocol):
+    """A data set such as `Phantom` or `VolumeFolder`: item i is (image, mask), a mask channel a label of its layout."""
+
+    layout: Any
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Image (C, D, W, H) and mask (M, D, W, H), positive on its label."""
+
+
+@dataclass(frozen=True)
+class VolumeSet:
+    """Volumes and the masks they belong to (samples: those they were drawn for).
+
+    Args:
+        images: (N, C, D, H, W) floating, in [-1, 1]; clamped to it, as samples are when they are written.
+        labels: (N, D, H, W) whole numbers, 0 background; None leaves out what needs masks.
+        name: for messages.
+
+    Raises:
+        BadInput: another shape, something not finite, or intensities of another range.
+    """
+
+    images: Tensor
+    labels: Tensor | None = None
+    name: str = field(default="volumes", kw_only=True)
+
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        shape = tuple(images.shape)
+        if images.dim() != 5 or 0 in shape or not images.is_floating_point():
+            problem = f"images of shape {shape} and type {images.dtype}"
+            raise BadInput(self.name, problem, "give floating volumes (N, C, D, H, W), at least one")
+        sets.ms_ssim_scales(shape[2:])
+        if not torch.isfinite(images).all():
+            raise BadInput(self.name, "some voxels are not finite", "look at the training that gave them")
+        if float((images.abs() > 2).float().mean()) > 0.05:  # a bad sampler's few outliers are to be measured
+            raise BadInput(self.name, f"intensities reach {float(images.abs().max()):.4g}", "bring them to [-1, 1]")
+        if labels is not None and (tuple(labels.shape) != (shape[0], *shape[2:]) or labels.is_floating_point()):
+            problem = f"labels of shape {tuple(labels.shape)} and type {labels.dtype} for images of shape {shape}"
+            raise BadInput(self.name, problem, "give whole-number labels (N, D, H, W)")
+        object.__setattr__(self, "images", images.detach().float().clamp(-1, 1))
+        object.__setattr__(self, "labels", None if labels is None else labels.to(images.device))
+
+    @classmethod
+    def of(cls, items: Items, indices: Iterable[int]) -> VolumeSet:
+        """The items of a data set, their mask channels made labels again."""
+        pairs = [items[index] for index in indices]
+        if not pairs:
+            raise BadInput("volumes", "no item was asked for", "give at least one index")
+        values = torch.tensor(items.layout.labels, dtype=torch.uint8)
+        labels = [((mask > 0) * values[:, None, None, None]).amax(dim=0) for _, mask in pairs]
+        return cls(torch.stack([image for image, _ in pairs]), torch.stack(labels))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def compare(
+    samples: VolumeSet,
+    reference: VolumeSet,
+    *,
+    paired: bool = False,
+    metrics: Collection[str] | None = None,
+    channels: Sequence[str] | None = None,
+    tissues: Tissues = HEAD_TISSUES,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Samples against a reference set of real (or phantom) volumes.
+
+    Args:
+        samples: any number of volumes.
+        reference: volumes of the same channels and size, and on the same device; any number.
+        paired: sample i was drawn for the mask of reference volume i, which then is its truth. Pairs are resampled
+            together, and left out of what is averaged over all pairs between the sets.
+        metrics: keys of `METRICS`; None for all. MS-SSIM over pairs takes longest: at 128³ let it run on a GPU.
+        channels: their names; None for "0", "1" …
+        tissues: what the labels mean.
+        resamples: bootstrap draws; 0 for no intervals.
+        level: of the intervals.
+        seed: of the draws.
+
+    Returns:
+        Columns metric, channel, tissue ("all" where it is not one's), value, low, high (`bootstrap`; NaN for fewer than
+        four volumes), n (volumes of the set that was measured). A row is there only where it can be computed: one
+        volume has no diversity, a set without masks no tissues, unpaired samples no truth.
+
+    Raises:
+        BadInput: the sets do not fit together, or a metric or channel name is not known.
+    """
+    names = _checked(samples, reference, paired, metrics, channels)
+    wanted = set(METRICS if metrics is None else metrics)
+    sizes = (len(samples),) if paired else (len(samples), len(reference))
+    rows: list[dict[str, object]] = []
+
+    def add(metric: str, channel: str, tissue: str, statistic: Statistic, volumes: Sequence[int]) -> None:
+        if metric in wanted:
+            bounds = METRICS[metric].bounds
+            found = bootstrap(statistic, volumes, resamples=resamples, level=level, seed=seed, bounds=bounds)
+            where = {"metric": metric, "channel": channel, "tissue": tissue}
+            rows.append({**where, **vars(found), "n": volumes[0]})
+
+    def add_means(table: pd.DataFrame) -> None:
+        for keys, part in table.dropna().groupby(["metric", "channel", "tissue"], sort=False):
+            metric, channel, tissue = map(str, keys if isinstance(keys, tuple) else (keys,))
+            add(metric, channel, tissue, mean_of(part["value"].to_numpy()), (len(part),))
+
+    if paired and wanted & {"psnr", "ssim", "ms_ssim"}:
+        add_means(against_truth(samples, reference, names, wanted))
+    for index, channel in enumerate(names):
+        first, second = samples.images[:, index : index + 1], reference.images[:, index : index + 1]
+        for metric, statistic, volumes in _over_pairs(first, second, paired, wanted):
+            add(metric, channel, "all", statistic, volumes)
+        if samples.labels is not None and reference.labels is not None and "wasserstein" in wanted:
+            for label, tissue in tissues.names.items():
+                own = sets.histograms(first[:, 0], samples.labels, label)
+                other = sets.histograms(second[:, 0], reference.labels, label)
+                if own.any() and other.any():
+                    add("wasserstein", channel, tissue, sets.wasserstein(own, other, paired), sizes)
+    if "frechet" in wanted:
+        own_cells, cells = (sets.patch_features(volumes.images) for volumes in (samples, reference))
+        add("frechet", "all", "all", sets.frechet(own_cells, cells, paired), sizes)
+    if any(metric.startswith(("dice", "lesion_contrast")) for metric in wanted):
+        add_means(agreement(samples, reference, names, tissues))
+    table = pd.DataFrame(rows, columns=["metric", "channel", "tissue", *Estimate.__annotations__, "n"])
+    return table.sort_values("metric", key=lambda c: c.map(list(METRICS).index), kind="stable", ignore_index=True)
+
+
+def against_truth(
+    samples: VolumeSet,
+    truth: VolumeSet,
+    channels: Sequence[str],
+    metrics: Collection[str] = ("psnr", "ssim", "ms_ssim"),
+) -> pd.DataFrame:
+    """PSNR, SSIM and MS-SSIM of sample i against truth i: columns metric, channel, tissue, volume, value."""
+    from monai.metrics.regression import PSNRMetric, SSIMMetric
+
+    window = min(11, min(samples.images.shape[2:]))
+    measures: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "psnr": PSNRMetric(max_val=sets.DATA_RANGE, reduction="none"),
+        "ssim": SSIMMetric(spatial_dims=3, data_range=sets.DATA_RANGE, win_size=window, reduction="none"),
+        "ms_ssim": sets.ms_ssim,
+    }
+    rows = []
+    for metric, measure in measures.items():
+        for index, channel in enumerate(channels if metric in metrics else ()):
+            for volume in range(len(samples)):
+                pair = (s.images[volume : volume + 1, index : index + 1] for s in (samples, truth))
+                with sets.float32_convolutions():
+                    rows.append((metric, channel, "all", volume, float(measure(*pair))))
+    return pd.DataFrame(rows, columns=["metric", "channel", "tissue", "volume", "value"])
+
+
+def agreement(
+    samples: VolumeSet, reference: VolumeSet, channels: Sequence[str], tissues: Tissues = HEAD_TISSUES
+) -> pd.DataFrame:
+    """Whether images show what their masks ask for, volume by volume, of samples and of the reference.
+
+    Lesions are recovered by a rule learned from the reference; a reference volume's by one learned from the other three
+    quarters of the set (from all of it, where it has fewer than four volumes). A volume without lesion has none of the
+    lesion's numbers (NaN).
+
+    Returns:
+        Columns metric (`dice`, `lesion_contrast` and the same with `_reference`), channel, tissue, volume, value.
+    """
+    if samples.labels is None or reference.labels is None:
+        return pd.DataFrame(columns=["metric", "channel", "tissue", "volume", "value"])
+    images = reference.images.cpu().numpy()
+    brains, lesions = _masks(reference.labels, tissues)
+    folds = 4 if len(reference) >= 4 else 1
+
+    def learned(left_out: int | None) -> LesionRule | None:
+        kept = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
+        return learn_lesion(*([part[i] for i in kept] for part in (images, brains, lesions)))
+
+    rules = [learned(fold) for fold in range(folds)]
+    of_samples = learned(None)
+    rows = []
+    for i in range(len(images)):
+        for metric, *row in _agreement_of(images[i], brains[i], lesions[i], rules[i % folds], channels):
+            rows.append((f"{metric}_reference", row[0], row[1], i, row[2]))
+    for i, (brain, lesion) in enumerate(zip(*_masks(samples.labels, tissues), strict=True)):
+        for metric, *row in _agreement_of(samples.images[i].cpu().numpy(), brain, lesion, of_samples, channels):
+            rows.append((metric, row[0], row[1], i, row[2]))
+    return pd.DataFrame(rows, columns=["metric", "channel", "tissue", "volume", "value"])
+
+
+def _agreement_of(
+    image: Volume, brain: Mask, lesion: Mask, rule: LesionRule | None, channels: Sequence[str]
+) -> Iterator[tuple[str, str, str, float]]:
+    """Metric, channel, tissue and value, of one volume and what its mask asks for."""
+    found = recover_brain(image)
+    yield "dice", "all", "brain", _dice(found, brain)
+    if rule is not None:
+        yield "dice", "all", "lesion", _dice(rule(image, found), lesion)
+    for channel, contrast in zip(channels, lesion_contrast(image, brain, lesion), strict=True):
+        yield "lesion_contrast", channel, "lesion", float(contrast)
+
+
+def _over_pairs(
+    first: Tensor, second: Tensor, paired: bool, wanted: Collection[str]
+) -> Iterator[tuple[str, Statistic, Sequence[int]]]:
+    """What is averaged over pairs of volumes, of one channel, where the sets are large enough."""
+    n, m = len(first), len(second)
+    sizes = (n,) if paired else (n, m)
+    if "ms_ssim_between" in wanted and (not paired or n > 1):
+        yield "ms_ssim_between", mean_of_pairs(sets.ms_ssim_pairs(first, second), paired), sizes
+    for metric, volumes in (("diversity", first), ("diversity_reference", second)):
+        if metric in wanted and len(volumes) > 1:
+            yield metric, mean_of_pairs(sets.ms_ssim_pairs(volumes), True), (len(volumes),)
+    if min(n, m) > 1 and {"mmd_linear", "mmd_gaussian"} & set(wanted):
+        # A linear kernel's MMD does not change when one volume is taken off all, and rounds far less then.
+        centre = second.mean(dim=0, keepdim=True)
+        pairs = ((first, first), (second, second), (first, second))
+        within, reference, between = (sets.gram(one - centre, two - centre) for one, two in pairs)
+        yield "mmd_linear", sets.mmd(within, reference, between, paired), sizes
+        yield "mmd_gaussian", sets.mmd(*sets.gaussian_kernels(within, reference, between), paired), sizes
+
+
+def _masks(labels: Tensor, tissues: Tissues) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Brain and lesion, (N, D, H, W)."""
+    array = labels.cpu().numpy()
+    return array > 0, np.isin(array, tissues.lesions)
+
+
+def _dice(found: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]) -> float:
+    """MONAI's Dice; NaN where nothing is wanted."""
+    from monai.metrics.meandice import compute_dice
+
+    one, two = (torch.from_numpy(mask)[None, None].float() for mask in (found, wanted))
+    return float(compute_dice(one, two))
+
+
+def _checked(
+    samples: VolumeSet,
+    reference: VolumeSet,
+    paired: bool,
+    metrics: Collection[str] | None,
+    channels: Sequence[str] | None,
+) -> list[str]:
+    """The channels' names, once the sets fit together."""
+    own, other = tuple(samples.images.shape), tuple(reference.images.shape)
+    if own[1:] != other[1:]:
+        raise BadInput("samples", f"shape {own}, and {other} in the reference", "compare equal channels and sizes")
+    if samples.images.device != reference.images.device:
+        raise BadInput("samples", "on another device than the reference", "move one of the two")
+    if paired and own[0] != other[0]:
+        raise BadInput("samples", f"{own[0]} for {other[0]} truths", "give a truth a sample, or leave out paired")
+    if metrics is not None and (unknown := set(metrics) - set(METRICS)):
+        raise BadInput("metrics", f"no {', '.join(sorted(unknown))}", f"choose of {', '.join(METRICS)}")
+    if channels is not None and len(channels) != own[1]:
+        raise BadInput("channels", f"{len(channels)} names for {own[1]}", "name every channel once")
+    return [str(index) for index in range(own[1])] if channels is None else list(channels)

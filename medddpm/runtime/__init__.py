@@ -1,0 +1,1 @@
+"""What a program needs whatever it computes: files, processes, arguments, CUDA graphs."""

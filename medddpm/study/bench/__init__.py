@@ -1,0 +1,1 @@
+"""How long networks take under each setting, and in how much memory."""

@@ -1,0 +1,145 @@
+"""What `medddpm bench` keeps: a file a row and measure, each with the run it belongs to, and the table of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medddpm.study.bench import ceilings
+from medddpm.study.bench.networks import NETWORKS, flops
+from medddpm.study.bench.settings import RUNGS, Rung
+from medddpm.study.bench.worker import Case
+from medddpm.study.records import schemas
+from medddpm.study.records.store import Store
+from medddpm.study.records.tables import write_table
+
+CEILINGS_TABLE = "ceilings.csv"
+BANDWIDTH = "bandwidth"  # stands where a measure does in the name of a file
+PACKAGES = ("monai", "dynamic_network_architectures", "triton")
+GIB = 2**30
+
+
+class Results(Store):
+    """The results beside a table.
+
+    Args:
+        out: the table, NAME.csv; the results lie in NAME.rows.
+        meta: `machine_meta` of this call.
+    """
+
+    def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
+        super().__init__(rows_folder(out), meta)
+        self.out = out
+
+    def stamp_row(self, case: Case, rung: Rung, measure: str) -> None:
+        """`stamp` of a row's measure."""
+        self.stamp(case.result(self.folder, rung, measure), case=asdict(case), setting=rung.name)
+
+    def has_reference(self, case: Case) -> bool:
+        """Whether BASE's output and gradient lie there, of this run; those of another are removed."""
+        path = case.reference(self.folder)
+        if path.is_file() and self.read(path.with_suffix(".json")) is None:
+            path.unlink()
+        return path.is_file()
+
+    def stamp_reference(self, case: Case) -> None:
+        """`stamp` of BASE's output and gradient."""
+        path = case.reference(self.folder)
+        if path.is_file():
+            self.write(path.with_suffix(".json"), {})
+
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of all results of this run (schema `BENCH`), and that of the ceilings; returns the first."""
+        rows, reports = [], {}
+        for path in sorted(self.folder.glob("*.json")):
+            kept = self.read(path)
+            if kept is None or "setting" not in kept or "rows" not in kept:
+                continue
+            case, rung = Case(**kept["case"]), RUNGS[kept["setting"]]
+            moved = (self.read(case.result(self.folder, rung, BANDWIDTH)) or {}).get("bytes", {})
+            rows += [_row(case, rung, measured, moved) for measured in kept["rows"]]
+            if report := kept.get("acceleration"):
+                reports[f"{case.network}, {rung.name}"] = report
+        table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
+        if rows:
+            meta = {
+                **self.meta,
+                "packages": {name: _version(name) for name in PACKAGES},
+                "ceilings": self._collect_ceilings(),
+                "accelerated": reports,
+                "failed": self.failed,
+            }
+            write_table(table, self.out, schemas.BENCH, meta)
+        return table
+
+    def _collect_ceilings(self) -> dict[str, float]:
+        """Writes their table; returns `{ceiling: value}`."""
+        kept = self.read(self.folder / ceilings.NAME)
+        if kept is None:
+            return {}
+        rows = [{**row, "value": round(row["value"], 3), **_spread(row.pop("ms"))} for row in kept["rows"]]
+        table = pd.DataFrame(rows)[list(schemas.CEILINGS.columns)]
+        write_table(table, self.out.with_name(CEILINGS_TABLE), schemas.CEILINGS, self.meta)
+        return dict(zip(table["ceiling"], table["value"], strict=True))
+
+
+def rows_folder(out: Path) -> Path:
+    """Where the rows of the table at `out` lie, each by itself: beside it, NAME.rows."""
+    return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")
+
+
+def _row(case: Case, rung: Rung, measured: Mapping[str, Any], moved: Mapping[str, float]) -> dict[str, Any]:
+    """A row of schema `BENCH`."""
+    network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
+    spread = _spread(measured["ms"])
+    median = spread["median_ms"]
+    counted = flops(network, case.side, case.batch, case.channels)
+    work = counted["step" if measure == "step" else "forward"] * measured["steps"]
+    return {
+        "network": case.network,
+        "setting": rung.name,
+        "measure": measure,
+        "sampler": measured["sampler"],
+        "steps": measured["steps"],
+        "batch": case.batch,
+        "size": network.size(case.side),
+        **spread,
+        "peak_gib": None if peak is None else round(peak / GIB, 4),
+        "tflops": round(work / median / 1e9, 5),
+        "gbps": round(moved[measure] / median / 1e6, 2) if measure in moved else None,
+        "rel_error_output": _digits(measured.get("rel_error_output")),
+        "rel_error_grad": _digits(measured.get("rel_error_grad")),
+    }
+
+
+def _spread(times: list[float]) -> dict[str, Any]:
+    p10, median, p90 = (round(float(np.percentile(times, p)), 5) for p in (10, 50, 90))
+    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(times)}
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+    """By network, setting and measure in their order, then by what else tells rows apart; missing numbers are NaN."""
+    orders = {"network": list(NETWORKS), "setting": list(RUNGS), "measure": ["step", "forward", "sample"]}
+    places = table[[*orders, "size", "batch", "sampler", "steps"]].copy()
+    for column, names in orders.items():
+        places[column] = table[column].map({name: place for place, name in enumerate(names)})
+    ordered = table.loc[places.sort_values(list(places.columns), kind="stable").index].reset_index(drop=True)
+    numbers = ["peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad"]
+    return ordered.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,54 @@
+"""Loss and time of every training step under each setting, the paper's (Section 6) and ours, from the same seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pandas as pd
+import torch
+
+from medddpm.data.volumes import Volumes
+from medddpm.switches import SETTINGS
+from medddpm.training.config import TrainConfig
+from medddpm.training.trainer import Trainer
+
+
+def training_curves(
+    config: TrainConfig, volumes: Volumes, steps: int, device: torch.device, settings: Iterable[str] = tuple(SETTINGS)
+) -> pd.DataFrame:
+    """Trains from the same weights, volumes, timesteps and noise under each setting.
+
+    Every step is waited for, and its volumes are prepared before the clock starts, so that `step_ms` is what the device
+    spends on two micro-steps and an update.
+
+    Args:
+        config: the run's; its `switches` are replaced by each setting in turn.
+        volumes: what is trained on.
+        steps: of each setting.
+        device: where.
+        settings: names of `medddpm.switches.SETTINGS`.
+
+    Returns:
+        a row a setting and step: setting, step (from 1), loss, step_ms.
+    """
+    for index in range(len(volumes)):
+        volumes[index]  # now in the data set's memory
+    rows = []
+    for name in settings:
+        trainer = Trainer(replace(config, switches=name), volumes, device)
+        with SETTINGS[name].on(trainer.unet):
+            for _ in range(steps):
+                _wait(device)
+                begin = time.perf_counter()
+                trainer.train_step()
+                _wait(device)
+                spent = 1000 * (time.perf_counter() - begin)
+                rows.append((name, trainer.step, trainer.read_losses()[0], spent))
+    return pd.DataFrame(rows, columns=["setting", "step", "loss", "step_ms"])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,1 @@
+"""The paper's numbers, the rules that judge each, and the verdicts."""

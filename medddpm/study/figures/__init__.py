@@ -1,0 +1,1 @@
+"""Every figure: a table in, a matplotlib figure out."""

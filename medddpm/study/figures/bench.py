@@ -1,0 +1,249 @@
+"""The bench's pictures: the ladder, the roofline, what remains, other people's networks, memory, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from medddpm.study.bench.settings import RUNGS
+from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
+
+# Settings that no other figure shows: by what they are made of. Okabe & Ito's, and a light tone of FAST's.
+ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
+CEILING_COLOUR = "#777777"
+MEASURES = {"step": "o", "forward": "s"}
+GROUP_COLOURS = KIND_COLOURS | {"convolution": "#0072B2"}
+
+
+def colour_of(setting: str) -> str:
+    """Of a setting of the bench: its own where every figure shows it, else that of its kind."""
+    if setting in SETTING_COLOURS:
+        return SETTING_COLOURS[setting]
+    rung = RUNGS[setting]
+    return PARTLY_FAST_COLOUR if rung.accelerated else COMPILED_COLOUR if rung.compiled else ORDINARY_COLOUR
+
+
+def ladder_figure(ladder: pd.DataFrame) -> Figure:
+    """A bar a setting, of a training step and of a forward pass; behind it its time and its gain over BASE.
+
+    Args:
+        ladder: of `medddpm.study.bench.tables.ladder`.
+    """
+    figure = new_figure(height=0.9 + 0.2 * len(ladder))
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, measure, title in zip(axes, ("step", "forward"), ("training step", "forward pass"), strict=True):
+        _time_bars(axis, ladder, measure)
+        axis.set(title=title, xlabel="ms, median; line: 10th to 90th percentile")
+    axes[0].set_yticks(range(len(ladder)), [_label(str(name)) for name in ladder.index])
+    axes[0].set_ylim(len(ladder) - 0.4, -0.6)
+    for axis in axes:
+        axis.tick_params(axis="y", length=0)
+    return figure
+
+
+def _label(setting: str) -> str:
+    change = RUNGS[setting].change
+    return f"{setting}: {change}" if setting in SETTING_COLOURS else change
+
+
+def _time_bars(axis: Axes, ladder: pd.DataFrame, measure: str) -> None:
+    times = ladder[f"{measure}_ms"]
+    left = 10 ** np.floor(np.log10(float(times.min()) / 1.5))
+    for place, (setting, row) in enumerate(ladder.iterrows()):
+        time = float(row[f"{measure}_ms"])
+        if np.isnan(time):
+            axis.text(left * 1.05, place, "–", va="center", fontsize=6)
+            continue
+        axis.barh(place, time - left, 0.72, left, color=colour_of(str(setting)))
+        axis.plot([row[f"{measure}_p10_ms"], row[f"{measure}_p90_ms"]], [place, place], color="black", linewidth=0.8)
+        end = max(time, float(row[f"{measure}_p90_ms"]))
+        gain = "" if np.isnan(row[f"{measure}_gain"]) or setting == "BASE" else f"  {row[f'{measure}_gain']:.3g}×"
+        axis.annotate(
+            f"{_three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6
+        )
+    _log(axis, left, float(times.max()) * 6)
+
+
+def _log(axis: Axes, low: float, high: float) -> None:
+    axis.set_xscale("log")
+    axis.set_xlim(low, high)
+    axis.xaxis.set_major_locator(LogLocator())
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _three(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
+    """Achieved rate over arithmetic intensity, under the ceilings measured in the same run.
+
+    Args:
+        points: of `medddpm.study.bench.tables.roofline`.
+        limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
+    """
+    figure = new_figure(height=3.4, width=5.6)
+    axis = figure.subplots()
+    low = min(10.0, float(points["intensity"].min()) / 2)
+    high = max(4e3, float(points["intensity"].max()) * 3)
+    for name, rate in limits.items():
+        if name == "copy":
+            continue
+        ridge = 1e3 * rate / limits["copy"]  # FLOP a byte from which the products bind
+        axis.plot([low, ridge, high], [low * limits["copy"] / 1e3, rate, rate], color=CEILING_COLOUR, linewidth=0.9)
+        axis.annotate(
+            f"{name.upper()} products {rate:.0f} TFLOP/s", (high, rate), (-2, 2), textcoords="offset points",
+            ha="right", va="bottom", fontsize=6, color=CEILING_COLOUR,
+        )  # fmt: skip
+    axis.annotate(
+        f"copy {limits['copy'] / 1e3:.2f} TB/s", (low, low * limits["copy"] / 1e3), (4, 0),
+        textcoords="offset points", va="top", fontsize=6, color=CEILING_COLOUR,
+    )  # fmt: skip
+    for point in points.to_dict("records"):
+        x, y, setting = float(point["intensity"]), float(point["tflops"]), str(point["setting"])
+        axis.plot(
+            x, y, MEASURES[point["measure"]], color=colour_of(setting), markersize=5, markeredgecolor="white",
+            markeredgewidth=0.4, zorder=3,
+        )  # fmt: skip
+    axis.set_yscale("log")
+    _log(axis, low, high)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set(xlabel="FLOPs of the network by byte of DRAM", ylabel="TFLOP/s")
+    names = {"step": "training step", "forward": "forward pass"}
+    present = [measure for measure in MEASURES if measure in set(points["measure"])]
+    handles = [
+        Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=4, label=label)
+        for label, colour, marker in (
+            *((setting, colour_of(setting), "o") for setting in dict.fromkeys(points["setting"].astype(str))),
+            *((names[measure], "black", MEASURES[measure]) for measure in present),
+        )
+    ]
+    axis.legend(handles=handles, loc="lower right", ncols=2)
+    return figure
+
+
+def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
+    """A bar a part of a step, and in it a line where its floor is.
+
+    Args:
+        parts: of `medddpm.study.bench.tables.remaining`.
+        least_ms: parts of less are added up.
+    """
+    shown = parts[parts["ms"] >= least_ms]
+    rest = parts[parts["ms"] < least_ms]
+    figure = new_figure(height=0.95 + 0.2 * (len(shown) + (not rest.empty)), width=5.6)
+    axis = figure.subplots()
+    for place, (_, row) in enumerate(shown.iterrows()):
+        axis.barh(place, row["ms"], 0.72, color=GROUP_COLOURS[row["group"]])
+        floor = row["floor_ms"]
+        text = f"{row['ms']:.2f}"
+        if not np.isnan(floor):
+            axis.plot([floor, floor], [place - 0.42, place + 0.42], color="black", linewidth=1.4, zorder=3)
+            text += f", floor {floor:.2f}"
+        end = np.nanmax([row["ms"], floor])
+        axis.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+    names = [str(name) for name in shown.index]
+    if not rest.empty:
+        axis.barh(len(shown), rest["ms"].sum(), 0.72, color=GROUP_COLOURS["other"])
+        axis.annotate(
+            f"{rest['ms'].sum():.2f}", (rest["ms"].sum(), len(shown)), (3, 0), textcoords="offset points",
+            va="center", fontsize=6,
+        )  # fmt: skip
+        names.append(f"{len(rest)} smaller")
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.margins(x=0.22)
+    axis.set_xlim(0, None)
+    axis.set_xlabel("ms of a step; black line: floor")
+    axis.set_title(f"{parts['ms'].sum():.1f} ms, floors {parts['floor_ms'].sum():.1f} ms", loc="left")
+    return figure
+
+
+def others_figure(table: pd.DataFrame) -> Figure:
+    """Two bars a network: the best that ordinary tools give, and FAST, with the ratio.
+
+    Args:
+        table: of `medddpm.study.bench.tables.others`.
+    """
+    figure = new_figure(height=0.9 + 0.42 * len(table))
+    axis = figure.subplots()
+    for place, (_, row) in enumerate(table.iterrows()):
+        best, fast = float(row["best_ms"]), float(row["fast_ms"])
+        ordinary = colour_of(str(row["best"])) if row["best"] else ORDINARY_COLOUR
+        for offset, time, colour, text in (
+            (-0.2, best, ordinary, f"{_three(best)} {row['best']}"),
+            (0.2, fast, SETTING_COLOURS["FAST"], f"{_three(fast)} FAST, {row['ratio']:.2f}×"),
+        ):
+            if np.isnan(time):
+                axis.text(0, place + offset, " –", va="center", fontsize=6)
+                continue
+            axis.barh(place + offset, time, 0.36, color=colour)
+            axis.annotate(text, (time, place + offset), (3, 0), textcoords="offset points", va="center", fontsize=6)
+    axis.set_yticks(range(len(table)), list(table["title"]))
+    axis.set_ylim(len(table) - 0.45, -0.55)
+    axis.tick_params(axis="y", length=0)
+    axis.margins(x=0.28)
+    axis.set_xlim(0, None)
+    axis.set_xlabel("ms, training step")
+    return figure
+
+
+def memory_figure(ladder: pd.DataFrame) -> Figure:
+    """The most memory a training step needs, a bar a setting; dashed, half of BASE's.
+
+    Args:
+        ladder: of `medddpm.study.bench.tables.ladder`.
+    """
+    peaks = ladder["peak_gib"].dropna()
+    figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
+    axis = figure.subplots()
+    bars = axis.barh(range(len(peaks)), peaks, 0.72, color=[colour_of(str(name)) for name in peaks.index])
+    axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=6)
+    if "BASE" in peaks.index:
+        axis.axvline(float(peaks["BASE"]) / 2, color="black", linewidth=0.8, linestyle="--")
+    axis.set_yticks(range(len(peaks)), list(peaks.index))
+    axis.set_ylim(len(peaks) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.margins(x=0.1)
+    axis.set_xlim(0, None)
+    axis.set_xlabel("GiB at the peak of a training step")
+    return figure
+
+
+def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
+    """Seconds a volume, a bar a setting, sampler, number of steps and batch.
+
+    Args:
+        table: of `medddpm.study.bench.tables.volumes`.
+        settings: those drawn.
+    """
+    shown = table[table["setting"].isin(settings)].reset_index(drop=True)
+    figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)
+    axis = figure.subplots()
+    left = 10 ** np.floor(np.log10(float(shown["seconds"].min()) / 1.5))
+    names = []
+    for place, row in enumerate(shown.to_dict("records")):
+        seconds = float(row["seconds"])
+        axis.barh(place, seconds - left, 0.72, left, color=colour_of(row["setting"]))
+        axis.annotate(_three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
+        names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    _log(axis, left, float(shown["seconds"].max()) * 3)
+    axis.set_xlabel("seconds a volume")
+    present = [name for name in settings if name in set(shown["setting"])]
+    axis.legend(handles=[Patch(color=colour_of(name), label=name) for name in present], loc="lower right")
+    return figure

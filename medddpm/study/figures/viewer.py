@@ -1,0 +1,178 @@
+"""Looking at volumes: an interactive viewer that a stored notebook shows without a kernel, and a grid of slices.
+
+The viewer is nilearn's static one (brainsprite): a page of HTML with the volume in it. ipyniivue, which shows more
+(volume rendering, drawing), is a widget: it asks a kernel for its volume, and a stored notebook shows nothing of it
+unless the widget's state is stored too, volume and all; nbconvert and GitHub show neither. Of a page, JupyterLab shows
+what it trusts: what it ran itself, or File → Trust Notebook. GitHub shows no page, so a grid belongs beside each view.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.figure import Figure
+from scipy import ndimage
+
+from medddpm.data.slices import where_most
+from medddpm.study.figures.slices import slice_rows
+from medddpm.study.figures.style import PRINT_WIDTH, SETTING_COLOURS
+
+Array = npt.NDArray[np.floating]
+
+LARGEST = 64
+"""Voxels along an edge up to which a view keeps all: above it, cubes of voxels are averaged. A view costs kilobytes."""
+
+_OUTLINE = SETTING_COLOURS["OPT2"]  # orange, which stands out of grey for any colour vision
+_GREYS = 64  # more than an eye tells apart beside each other, and two thirds of the bytes of 256
+
+
+@dataclass(frozen=True)
+class View:
+    """A page of HTML, shown by JupyterLab in a frame of `width` × `height` pixels."""
+
+    page: str
+    title: str
+    width: int
+    height: int
+
+    @property
+    def kilobytes(self) -> float:
+        """What it adds to a notebook's file, in kB of 1000 bytes."""
+        return len(self._repr_html_().encode()) / 1000
+
+    def _repr_html_(self) -> str:
+        frame = f'width="{self.width}" height="{self.height}" style="border: 0"'
+        return f'<iframe srcdoc="{escape(self.page)}" {frame}></iframe>'
+
+    def __repr__(self) -> str:
+        return f"a view of {self.title}: click or drag to move through it; where it is not shown, trust the notebook"
+
+
+def view(
+    volume: str | Path | nib.Nifti1Image | Array,
+    lesion: npt.NDArray[np.bool_] | None = None,
+    *,
+    title: str = "the volume",
+    at: Sequence[int] | None = None,
+    limits: tuple[float, float] = (0.0, 1.0),
+    largest: int = LARGEST,
+    width: int = 600,
+) -> View:
+    """A volume to click through, in three planes; a slider fades it. About 110 kB at 64³, and repeatable.
+
+    A cell that shows one is tagged `nbval-ignore-output`: a sample's last bits, and how its picture is compressed,
+    differ from machine to machine.
+
+    Args:
+        volume: a NIfTI file or image, or (H, W, D) of axes RAS.
+        lesion: (H, W, D), outlined in colour.
+        title: shown above it.
+        at: the voxel it opens at; default the middle, or the lesion's.
+        limits: black and white.
+        largest: edge in voxels from which on cubes of voxels are averaged.
+        width: in pixels.
+
+    Raises:
+        ValueError: on a volume that is not three-dimensional, or a lesion of another shape.
+    """
+    from nilearn.plotting import view_img
+
+    image = nib.load(volume) if isinstance(volume, str | Path) else volume
+    if not isinstance(image, nib.Nifti1Image):
+        image = nib.Nifti1Image(np.asarray(image, np.float32), np.eye(4))
+    data = image.get_fdata(dtype=np.float32)
+    if data.ndim != 3 or (lesion is not None and lesion.shape != data.shape):
+        raise ValueError(f"volume of shape {data.shape}, lesion of {None if lesion is None else lesion.shape}")
+    if at is None:
+        at = [n // 2 for n in data.shape] if lesion is None or not lesion.any() else where_most(lesion)
+
+    low, high = limits
+    cube = -(-max(data.shape) // largest)
+    shown = np.round(_averaged(np.clip((data - low) / (high - low), 0, 1), cube) * (_GREYS - 1))
+    if lesion is not None:
+        inside = _averaged(lesion.astype(np.float32), cube) > 0.5
+        shown[inside & ~ndimage.binary_erosion(inside)] = _GREYS
+    # A value in the middle of its colour's share of [0, 1]; resampled to cubic voxels, values must not mix.
+    indexed = nib.Nifti1Image(((shown + 0.5) / (_GREYS + 1)).astype(np.float32), image.affine @ _coarser(cube))
+    made = view_img(
+        indexed,
+        bg_img=nib.Nifti1Image(np.zeros(shown.shape, np.float32), indexed.affine),  # none would be uninitialised memory
+        cut_coords=tuple((image.affine @ [*at, 1])[:3]),
+        title=title,
+        width_view=width,
+        cmap=ListedColormap([*np.linspace([0, 0, 0], [1, 1, 1], _GREYS), to_rgb(_OUTLINE)]),
+        vmin=0,
+        vmax=1,
+        symmetric_cmap=False,
+        resampling_interpolation="nearest",
+        threshold=None,
+        colorbar=False,
+        annotate=False,
+        black_bg=True,
+        dim=0,
+    )
+    return View(_repeatable(made.html), title, made.width, made.height)
+
+
+def slice_grid(
+    volumes: Mapping[str, Array],
+    count: int = 6,
+    axis: int = 2,
+    *,
+    limits: tuple[float, float] = (0.0, 1.0),
+    width: float = PRINT_WIDTH,
+) -> Figure:
+    """Slices through volumes of one grid: a row a volume, `count` places from one end of what is in them to the other.
+
+    Args:
+        volumes: (H, W, D) each, axes RAS, by the row's name; all of one shape.
+        count: slices of each.
+        axis: 0 sagittal, 1 coronal, 2 axial.
+        limits: black and white; what is not black anywhere is what the slices go through.
+        width: of the figure, inches.
+
+    Raises:
+        ValueError: where the volumes' shapes differ.
+    """
+    if len({volume.shape for volume in volumes.values()}) != 1:
+        raise ValueError("volumes of one shape are shown together: resample them first")
+    others = tuple(other for other in range(3) if other != axis)
+    black = limits[0] + 0.05 * (limits[1] - limits[0])  # noise and what resampling leaves are not content
+    filled = np.flatnonzero(np.any([(volume > black).any(axis=others) for volume in volumes.values()], axis=0))
+    first, last = (filled[0], filled[-1]) if len(filled) else (0, next(iter(volumes.values())).shape[axis] - 1)
+    # The ends themselves show next to nothing: as many slices at the middles of equal parts.
+    places = np.floor(first + (last - first) * (np.arange(count) + 0.5) / count).astype(int)
+    rows = {name: [np.rot90(volume.take(at, axis)) for at in places] for name, volume in volumes.items()}
+    return slice_rows(rows, [f"{'xyz'[axis]} = {at}" for at in places], limits=limits, width=width)
+
+
+def _averaged(data: Array, cube: int) -> Array:
+    """Means over cubes of voxels; what does not fill one at the far end is filled with the nearest."""
+    if cube == 1:
+        return data
+    padded = np.pad(data, [(0, -n % cube) for n in data.shape], mode="edge")
+    h, w, d = (n // cube for n in padded.shape)
+    return np.asarray(padded.reshape(h, cube, w, cube, d, cube).mean(axis=(1, 3, 5)))
+
+
+def _coarser(cube: int) -> npt.NDArray[np.float64]:
+    """From indices of cubes to those of voxels."""
+    matrix = np.diag([cube, cube, cube, 1.0])
+    matrix[:3, 3] = (cube - 1) / 2
+    return matrix
+
+
+def _repeatable(page: str) -> str:
+    """nilearn's page without the random name of its elements, alone in their frame, and without jQuery, not used."""
+    if found := re.search(r"div_viewer-(\w+)", page):
+        page = page.replace(found[1], "v")
+    without = re.sub(r"<script>\s*/\*! jQuery.*?</script>", "", page, flags=re.DOTALL)
+    return page if re.search(r"\$\(|\bjQuery\b", without) else without

@@ -1,0 +1,1 @@
+"""Whether a setting costs quality: models trained in pairs, evaluated, compared."""

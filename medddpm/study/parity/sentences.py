@@ -1,0 +1,202 @@
+"""What the notebook says of the parity runs: every sentence and table with numbers in it, from the records alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medddpm.errors import BadInput
+from medddpm.quality.metrics import METRICS
+from medddpm.study.parity import tables
+from medddpm.study.parity.evaluate import PLANES
+from medddpm.study.parity.results import Kept
+from medddpm.study.parity.tables import (
+    CONTRAST_NAMES,
+    NOT_MEASURED,
+    REFERENCE,
+    TITLES,
+    drawn,
+    half_the_steps,
+    in_words,
+    label,
+    labelled,
+    reach,
+    shortfall,
+)
+from medddpm.switches import SETTINGS
+
+
+def plan(kept: Kept, name: str) -> str:
+    """What runs a plan has in the record, and how far they were trained."""
+    rows = kept.of(name)
+    if not len(rows):
+        return f"{name}: {NOT_MEASURED}"
+    settings = ", ".join(setting for setting in SETTINGS if setting in set(rows["setting"]))
+    present = sorted(set(rows["contrast"]), key=_place)
+    contrasts = ", ".join(CONTRAST_NAMES.get(contrast, "BraTS") for contrast in present)
+    runs = rows.drop_duplicates("run")
+    steps = sorted(set(runs["step"]))
+    wanted = {kept.meta["runs"][run].get("steps_wanted", 0) for run in runs["run"]}
+    trained = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    planned = f" of {max(wanted):,}" if max(wanted) > steps[0] else ""
+    how = f"{trained}{planned} steps" if steps[-1] else "a trained model judged"
+    size = ", ".join(dict.fromkeys(runs["size"]))
+    widths = ", ".join(map(str, sorted(set(runs["width"]))))
+    return (
+        f"{name}: {_count(len(runs), 'run')}, {settings}, {_count(runs['seed'].nunique(), 'seed')}, {contrasts}, "
+        f"{size}, {widths} channels, {how}"
+    )
+
+
+def summary(quality: pd.DataFrame) -> pd.DataFrame:
+    """Samples and the held-out volumes: a row a metric, a column a run's contrast; value and interval.
+
+    Args:
+        quality: schema `QUALITY`; of each run the chain with most steps is shown.
+    """
+    if not len(quality):
+        return pd.DataFrame()
+    rows = pd.concat([labelled(quality, plan) for plan in quality["plan"].unique()])
+    names = {name: said for metric, title in TITLES.items() for name, said in _with_reference(metric, title)}
+    columns = {}
+    ordered = rows.sort_values("contrast", key=lambda names: names.map(_place), kind="stable")
+    for run, own in ordered.groupby("run", sort=False):
+        found = own.drop_duplicates("metric").set_index("metric")
+        column = f"{CONTRAST_NAMES.get(str(own['contrast'].iloc[0]), 'BraTS')}, step {own['step'].iloc[0]:,}"
+        if quality["setting"].nunique() > 1:
+            column = f"{own['setting'].iloc[0]}, {column}"
+        values = {title: _interval(found.loc[name]) for name, title in names.items() if name in found.index}
+        columns[column if column not in columns else str(run)] = values
+    table = pd.DataFrame(columns)
+    return table.reindex([title for title in names.values() if title in table.index]).fillna("")
+
+
+def apart(distances: pd.DataFrame) -> str:
+    """How far settings and seeds lie apart at the end; of `parity.tables.apart`."""
+    if not len(distances):
+        return f"paper: {NOT_MEASURED}"
+    lines = [
+        f"{name}, {int(row['steps'])} steps: held-out loss {row['held_out']:.2%} from BASE's"
+        for name, row in distances.iterrows()
+        if name != "BASE"
+    ]
+    seeds = distances["between_seeds"].dropna()
+    lines += [f"two seeds of {name}: {value:.2%} apart" for name, value in seeds.items()]
+    return "\n".join(lines)
+
+
+def half(loss: pd.DataFrame) -> str:
+    """What training for half as long costs, to read the margin of the loss against."""
+    found = half_the_steps(loss)
+    if found is None:
+        return f"half as many steps: {NOT_MEASURED}"
+    return f"for comparison: half as many steps leave {REFERENCE}'s held-out loss {found:.0%} higher"
+
+
+def power(table: pd.DataFrame) -> str:
+    """How far intervals reach with so many seeds; of `parity.tables.parity`."""
+    if not len(table):
+        return f"how far the intervals reach: {NOT_MEASURED}"
+    seeds = int(table["seeds"].min())
+    return f"{seeds} seeds: an interval reaches {reach(seeds):.2f} deviations of a pair's difference to either side"
+
+
+def redrawn(kept: Kept, reference: str = "BASE") -> str:
+    """How far one model's volumes under each setting lie from those under the reference; a line a setting."""
+    table = tables.redrawn(kept.quality, reference)
+    if not len(table):
+        return f"redrawn: {NOT_MEASURED}"
+    runs = {run["setting"]: run for run in drawn(kept.of("redrawn")).to_dict("records")}
+    lines = []
+    for setting, margins in table.iterrows():
+        apart = _apart(kept, runs[reference], runs[setting])
+        farthest = str(margins.abs().idxmax())
+        lines.append(
+            f"{setting}: slices {np.mean(apart):.2f} of 256 grey levels from {reference}'s on average; farthest of "
+            f"{len(margins)} metrics {in_words(farthest)}, {abs(margins[farthest]):.3f} of its margin"
+        )
+    return "\n".join(lines)
+
+
+def slices(kept: Kept, plan: str = "short") -> str:
+    """How far samples of one mask and noise lie apart, in grey levels, between settings and between seeds."""
+    runs = drawn(kept.of(plan)).to_dict("records")
+    between: dict[str, list[float]] = {"settings": [], "seeds": []}
+    for one, two in itertools.combinations(runs, 2):
+        same_seed, same_setting = one["seed"] == two["seed"], one["setting"] == two["setting"]
+        if same_seed == same_setting:
+            continue
+        between["settings" if same_seed else "seeds"] += _apart(kept, one, two)
+    if not between["settings"] or not between["seeds"]:
+        return f"samples of two settings and seeds: {NOT_MEASURED}"
+    settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
+    return (
+        f"drawn for the same mask from the same noise, slices of two settings of one seed differ by {settings:.1f} "
+        f"of 256 grey levels on average, those of two seeds of one setting by {seeds:.1f}"
+    )
+
+
+def margins(table: pd.DataFrame) -> pd.DataFrame:
+    """Seconds a volume and, in margins, by how much each chain is worse than all timesteps; of `samplers`."""
+    try:
+        worse = shortfall(table).round(2)
+    except (BadInput, KeyError):
+        return pd.DataFrame()
+    return worse.rename(columns=TITLES).assign(**{"s a volume": table["seconds_a_volume"].round(3)}).T
+
+
+def brats(quality: pd.DataFrame) -> str:
+    """How well the model draws its one case, and whether it follows the mask when that is turned over."""
+    if not len(quality):
+        return f"brats: {NOT_MEASURED}"
+    found = labelled(quality, "brats").groupby("metric")["value"].mean()
+    lines = []
+    for names, said in (
+        (("psnr", "ssim"), "against the case: PSNR {0:.1f} dB, SSIM {1:.3f}, the mean of four modalities"),
+        (("dice, brain", "dice, lesion", "dice_reference, lesion"),
+         "Dice with the mask: brain {0:.3f}, tumour {1:.3f} (recovered from the case itself: {2:.3f})"),
+        (("dice_mirrored, brain", "dice_mirrored, lesion"),
+         "Dice with the mask turned over: brain {0:.3f}, tumour {1:.3f}"),
+    ):  # fmt: skip
+        values = [float(found[name]) if name in found else float("nan") for name in names]
+        lines.append(said.format(*values))
+    return "\n".join(lines)
+
+
+def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
+    """The mean absolute difference of two runs' samples, in grey levels, of every slice that both have."""
+    found = []
+    for subject, axis in itertools.product(range(3), PLANES):
+        at = f"{one['contrast']}/{subject}/{axis}"
+        names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
+        if all(name in kept.slices for name in names):
+            first, second = (kept.slices[name].astype(float) for name in names)
+            found.append(float(np.abs(first - second).mean()))
+    return found
+
+
+def _with_reference(metric: str, title: str) -> list[tuple[str, str]]:
+    """A metric and, where it has one, the same of held-out volumes: names in the table, and titles."""
+    name, _, tissue = metric.partition(", ")
+    rows = [(metric, title)]
+    if f"{name}_reference" in METRICS:
+        rows.append((label(f"{name}_reference", tissue or "all"), f"{title}, of held-out"))
+    return rows
+
+
+def _interval(row: Any) -> str:
+    value = f"{row['value']:.3g}" if abs(row["value"]) < 100 else f"{row['value']:.0f}"
+    return value if np.isnan(row["low"]) else f"{value} [{row['low']:.3g}, {row['high']:.3g}]"
+
+
+def _place(contrast: str) -> int:
+    """Of a contrast, in the order of the figures."""
+    return list(CONTRAST_NAMES).index(contrast) if contrast in CONTRAST_NAMES else len(CONTRAST_NAMES)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,369 @@
+"""What the parity runs say: settings against seeds, samplers against steps, and the sentences that hold the numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from medddpm.errors import BadInput
+from medddpm.quality.metrics import METRICS, equivalence_table, seed_margin
+from medddpm.study.parity.plans import CHAINS, FULL, Chain
+from medddpm.study.parity.results import Kept, read
+from medddpm.switches import SETTINGS
+
+REFERENCE = "OPT1"  # against which FAST is held: the paper's own step that costs nothing but TF32's rounding
+NOT_MEASURED = "not measured"
+EARLY = 10  # steps in which two settings have not had the time to part; at the first the network still answers nothing
+TITLES = {
+    "held_out_loss": "held-out loss",
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "ms_ssim_between": "MS-SSIM to held-out",
+    "diversity": "MS-SSIM between samples",
+    "wasserstein, brain": "Wasserstein, brain",
+    "wasserstein, lesion": "Wasserstein, lesion",
+    "frechet": "Fréchet distance",
+    "dice, brain": "Dice, brain",
+    "dice, lesion": "Dice, lesion",
+    "lesion_contrast": "lesion contrast",
+}
+CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
+SAMPLER_NAMES = {"ddpm": "DDPM", "ddim": "DDIM", "dpm++": "DPM-Solver++", "sde-dpm++": "SDE-DPM-Solver++"}
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How large a difference would still not matter, stated before any run was made.
+
+    Args:
+        value: in the metric's unit, or as a share of the reference's mean.
+        relative: which of the two.
+        why: in a reader's terms.
+    """
+
+    value: float
+    relative: bool
+    why: str
+
+    def of(self, reference: float) -> float:
+        """In the metric's unit."""
+        return self.value * abs(reference) if self.relative else self.value
+
+
+MARGINS: dict[str, Margin] = {
+    "held_out_loss": Margin(0.05, True, "a twentieth of the loss"),
+    "psnr": Margin(0.5, False, "half a decibel: 6% of the error's amplitude"),
+    "ssim": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    "ms_ssim_between": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    "diversity": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    "wasserstein, brain": Margin(0.02, False, "1% of the range of intensity: two or three of 256 grey levels"),
+    "wasserstein, lesion": Margin(0.04, False, "five of 256 grey levels; a lesion is small"),
+    "frechet": Margin(0.25, True, "a quarter of the distance itself, which small sets know no better"),
+    "dice, brain": Margin(0.01, False, "a hundredth: a voxel's width in places of the border"),
+    "dice, lesion": Margin(0.05, False, "a twentieth: two raters of one tumour differ by more (Menze et al. 2015)"),
+    "lesion_contrast": Margin(0.05, False, "six of 256 grey levels between a lesion and its surroundings"),
+}
+"""Metrics that are tested, by `label`. The other margin, `seed_margin`, is how far apart the reference's seeds are."""
+
+
+def recorded(root: Path, gpu: str) -> Kept:
+    """A machine's tables in the repository at `root`, by its folder's name; empty where nothing is measured yet."""
+    return read(root / "figures" / "records" / gpu) or Kept()
+
+
+def label(metric: str, tissue: str) -> str:
+    """Of a row: the metric, and its tissue where it has several."""
+    return metric if tissue == "all" or metric.startswith("lesion_contrast") else f"{metric}, {tissue}"
+
+
+def labelled(quality: pd.DataFrame, plan: str, chain: Chain | None = None) -> pd.DataFrame:
+    """A plan's rows with `metric` the `label`, those of one chain and those that are of none.
+
+    Args:
+        quality: schema `QUALITY`.
+        plan: of `parity.plans.PLANS`.
+        chain: by default that with the most steps of each run.
+    """
+    rows = quality[quality["plan"] == plan]
+    most = rows.groupby("run")["sampler_steps"].transform("max")
+    chosen = rows["sampler_steps"] == most
+    if chain is not None:
+        chosen = (rows["sampler"] == chain[0]) & (rows["sampler_steps"] == chain[1])
+    rows = rows[chosen | (rows["sampler_steps"] == 0)]
+    names = [label(metric, tissue) for metric, tissue in zip(rows["metric"], rows["tissue"], strict=True)]
+    return rows.assign(metric=names)
+
+
+def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short") -> pd.DataFrame:
+    """Each setting against the reference, metric by metric, over the seeds that both were trained with to the end.
+
+    A run is one number a metric: the mean over the same held-out subjects, drawn with the same noise, so that subjects
+    and noise cancel in the difference of two settings and what is left is the training's. It is tested over the seeds.
+
+    Args:
+        quality: schema `QUALITY`.
+        reference: the setting that the others are held against.
+        plan: whose runs.
+
+    Returns:
+        Columns of `quality.metrics.equivalence_table` (difference, its 90% interval low to high, margin, p, equivalent,
+        seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a loss: the
+        interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's largest
+        difference between two seeds) and why (of the margin). Empty where fewer than two seeds have both.
+    """
+    runs = labelled(quality, plan)
+    runs = runs[runs["step"] == runs["step"].max()]
+    present = runs[runs["setting"] == reference]
+    means = present.groupby("metric")["value"].mean()
+    tables = []
+    for setting in [name for name in SETTINGS if name != reference and name in set(runs["setting"])]:
+        pair = runs[runs["setting"].isin((reference, setting))][["setting", "seed", "metric", "value"]]
+        seeds = set(present["seed"]) & set(runs[runs["setting"] == setting]["seed"])
+        pair = pair[pair["seed"].isin(seeds)]
+        if len(seeds) < 2:
+            continue
+        margins = {name: margin.of(float(means[name])) for name, margin in MARGINS.items() if name in means}
+        stated = equivalence_table(pair, margins, reference)
+        spread = {}
+        for name in margins:
+            values = present[(present["metric"] == name) & present["seed"].isin(seeds)]["value"].tolist()
+            if np.ptp(values) > 0:
+                spread[name] = seed_margin(values)
+        against = equivalence_table(pair, spread, reference) if spread else pd.DataFrame()
+        held = dict(zip(against["metric"], against["equivalent"], strict=True)) if len(against) else {}
+        wide = pair.pivot(index=["setting", "seed"], columns="metric", values="value")
+        worse = pd.DataFrame({name: _badness(wide, name) for name in margins})
+        worse = worse.melt(var_name="metric", ignore_index=False).reset_index()
+        most = equivalence_table(worse, margins, reference)["high"]
+        no_worse = most.to_numpy() < stated["margin"].to_numpy()
+        as_seeds = [bool(held.get(name, False)) for name in stated["metric"]]
+        tables.append(stated.assign(no_worse=no_worse, as_seeds=as_seeds))
+    if not tables:
+        return pd.DataFrame()
+    table = pd.concat(tables, ignore_index=True)
+    reasons = [MARGINS[name].why for name in table["metric"]]
+    return table.assign(reference=[float(means[name]) for name in table["metric"]], why=reasons)
+
+
+def reach(seeds: int) -> float:
+    """How far the 90% interval of so many pairs' mean reaches to either side, in deviations of a pair's difference."""
+    return float(stats.t.ppf(0.95, seeds - 1)) / math.sqrt(seeds)
+
+
+def in_words(name: str) -> str:
+    """A metric's title within a sentence, which has commas of its own."""
+    return TITLES[name].replace(", ", " of the ")
+
+
+def verdict(table: pd.DataFrame) -> str:
+    """What `parity` comes to, in a sentence a setting."""
+    if not len(table):
+        return f"parity: {NOT_MEASURED}"
+    said = []
+    for setting, rows in table.groupby("setting", sort=False):
+        shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
+        open_ = [in_words(str(name)) for name in rows.loc[~rows["equivalent"], "metric"]]
+        rest = f"; not shown for {', '.join(open_)}" if open_ else ""
+        said.append(
+            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin in {shown} of "
+            f"{len(rows)} metrics{rest}; no more than a margin worse in {no_worse} of {len(rows)}; within what "
+            f"two seeds of the reference differ by in {as_seeds} of {len(rows)}"
+        )
+    return "\n".join(said)
+
+
+def apart(loss: pd.DataFrame, plan: str = "paper", reference: str = "BASE") -> pd.DataFrame:
+    """How far each setting's losses lie from the reference's of the same seed, and two seeds' from each other.
+
+    Args:
+        loss: schema `LOSS`.
+        plan: whose runs.
+        reference: a setting.
+
+    Returns:
+        By setting: steps (both have), training (mean relative difference of the training loss at the same step, where
+        volume, timestep and noise are the same), training_early (over the first `EARLY` steps alone), held_out
+        (relative difference at the last step that both were watched at) and between_seeds (the mean relative difference
+        of two seeds there; NaN where there is one). Empty without the reference.
+    """
+    rows = loss[loss["plan"] == plan]
+    if reference not in set(rows["setting"]):
+        return pd.DataFrame()
+    seed = int(rows[rows["setting"] == reference]["seed"].min())
+    found = {}
+    for setting in [name for name in SETTINGS if name in set(rows["setting"])]:
+        one, two = (
+            {part: _curve(rows, name, seed, part) for part in ("training", "held-out")} for name in (reference, setting)
+        )
+        both = pd.concat([one["training"], two["training"]], axis=1, join="inner").to_numpy()
+        watched = pd.concat([one["held-out"], two["held-out"]], axis=1, join="inner")
+        if not len(both) or not len(watched):
+            continue
+        relative = np.abs(both[:, 1] - both[:, 0]) / both[:, 0]
+        first, second = watched.iloc[-1]
+        found[setting] = {
+            "steps": int(two["training"].index.intersection(one["training"].index).max()),
+            "training": float(relative.mean()),
+            "training_early": float(relative[:EARLY].mean()),
+            "held_out": float(abs(second - first) / first),
+            "between_seeds": _between_seeds(rows, setting, int(watched.index[-1])),
+        }
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def _curve(rows: pd.DataFrame, setting: str, seed: int, part: str) -> pd.Series[float]:
+    chosen = rows[(rows["setting"] == setting) & (rows["seed"] == seed) & (rows["part"] == part)]
+    return chosen.set_index("step")["loss"].sort_index()
+
+
+def _between_seeds(rows: pd.DataFrame, setting: str, step: int) -> float:
+    at = rows[(rows["setting"] == setting) & (rows["part"] == "held-out") & (rows["step"] == step)]["loss"].to_numpy()
+    pairs = [abs(a - b) for place, a in enumerate(at) for b in at[:place]]
+    return float(np.mean(pairs) / at.mean()) if pairs else float("nan")
+
+
+def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFERENCE) -> float | None:
+    """By how much higher the held-out loss was at half the steps than at the end, relatively, the mean over seeds."""
+    rows = loss[(loss["plan"] == plan) & (loss["setting"] == setting) & (loss["part"] == "held-out")]
+    found = []
+    for _, curve in rows.groupby("seed"):
+        curve = curve.sort_values("step")
+        earlier = curve[curve["step"] <= curve["step"].max() / 2]
+        if len(earlier):
+            found.append(float(earlier["loss"].iloc[-1] / curve["loss"].iloc[-1] - 1))
+    return float(np.mean(found)) if found else None
+
+
+_KNOWN = ["plan", "setting", "size"]  # of a run, in every row
+
+
+def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
+    """Where each run's training loss leapt back farthest, by run: plan, setting, size, step, times.
+
+    Args:
+        loss: schema `LOSS`.
+        span: steps whose mean loss is held against those before; a mean of few leaps with the timesteps drawn.
+        before: such means before one whose median it is held against; a run that has no more is left out.
+
+    Returns:
+        `times` is the largest ratio of a mean to that median, `step` the last of its steps.
+    """
+    rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
+    found = {}
+    for (run, *known), curve in rows.groupby(["run", *_KNOWN], sort=False):
+        together = np.arange(len(curve)) // max(1, round(span / curve["steps"].iloc[0]))
+        means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
+        times = (means["loss"] / means["loss"].rolling(before).median().shift()).dropna()
+        if len(times):
+            most = int(times.to_numpy().argmax())
+            step = int(means["step"].iloc[before + most])
+            found[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
+    """One model drawn under every setting: by how many margins each lies from the reference, by setting and metric.
+
+    Args:
+        quality: schema `QUALITY`.
+        reference: a setting.
+
+    Returns:
+        Positive where the metric's value is the larger. Empty without the reference.
+    """
+    rows = labelled(quality, "redrawn")
+    if reference not in set(rows["setting"]):
+        return pd.DataFrame()
+    values = rows.pivot(index="setting", columns="metric", values="value")
+    names = [name for name in MARGINS if name in values]
+    own = values.loc[reference].to_dict()
+    apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
+    return pd.DataFrame(apart).loc[[name for name in SETTINGS if name in values.index and name != reference]]
+
+
+# Samplers
+
+
+def samplers(quality: pd.DataFrame) -> pd.DataFrame:
+    """A row a chain, by its `named`, in the order of `CHAINS`: sampler, steps, and every metric by its `label`.
+
+    `seconds_a_volume` is one of them.
+    """
+    rows = quality[(quality["plan"] == "samplers") & (quality["sampler_steps"] > 0)]
+    if not len(rows):
+        return pd.DataFrame()
+    names = [label(metric, tissue) for metric, tissue in zip(rows["metric"], rows["tissue"], strict=True)]
+    table = rows.assign(metric=names).pivot_table(index=["sampler", "sampler_steps"], columns="metric", values="value")
+    table = table.rename_axis(columns=None).reset_index().rename(columns={"sampler_steps": "steps"})
+    chains = list(zip(table["sampler"], table["steps"].astype(int), strict=True))
+    places = [CHAINS.index(chain) if chain in CHAINS else len(CHAINS) for chain in chains]
+    return table.set_axis([named(chain) for chain in chains]).iloc[np.argsort(places, kind="stable")]
+
+
+def shortfall(table: pd.DataFrame, full: Chain = FULL) -> pd.DataFrame:
+    """By how many margins each chain is worse than the full one, by chain and metric; negative where it is better.
+
+    Args:
+        table: of `samplers`.
+        full: the chain of all timesteps.
+
+    Raises:
+        BadInput: it is not in the table.
+    """
+    if named(full) not in table.index:
+        raise BadInput("samplers", f"no {named(full)} to compare with", "measure it too")
+    found = {}
+    for name in [name for name in MARGINS if name in table]:
+        worse = _badness(table, name)
+        found[name] = (worse - worse[named(full)]) / MARGINS[name].of(float(table[name][named(full)]))
+    return pd.DataFrame(found)
+
+
+def _badness(table: pd.DataFrame, name: str) -> pd.Series[float]:
+    """Of each row, a chain or a run, by a metric: more is worse."""
+    metric = name.partition(", ")[0]
+    better = "lower" if metric == "held_out_loss" else METRICS[metric].better
+    if better in ("higher", "lower"):
+        return -table[name] if better == "higher" else table[name]
+    ideal = "diversity_reference" if better == "as diversity_reference" else f"{metric}_reference"
+    return (table[name] - table[ideal]).abs()
+
+
+def advice(table: pd.DataFrame, full: Chain = FULL) -> str:
+    """Which sampler to use: the quickest that is no more than a margin worse than all timesteps by any metric."""
+    if named(full) not in table.index or len(table) < 2:
+        return NOT_MEASURED
+    worst = {str(chain): float(margins.max()) for chain, margins in shortfall(table, full).iterrows()}
+    seconds = {str(chain): float(value) for chain, value in table["seconds_a_volume"].items()}
+    whole = seconds[named(full)]
+    others = [chain for chain in seconds if chain != named(full)]
+    good = [chain for chain in others if worst[chain] <= 1]
+    if not good:
+        best = min(others, key=worst.__getitem__)
+        return (
+            f"{named(full)}: no shorter chain stays within the margins; the nearest is {best}, by its worst metric "
+            f"{worst[best]:.1f} margins worse, in {seconds[best]:.3g} s instead of {whole:.3g} s"
+        )
+    best = min(good, key=seconds.__getitem__)
+    return (
+        f"{best}: {seconds[best]:.3g} s a volume instead of {whole:.3g} s, {whole / seconds[best]:.0f} times as quick, "
+        "and by no metric more than a margin worse"
+    )
+
+
+def named(chain: Chain) -> str:
+    """As a reader calls a sampler and its steps."""
+    return f"{SAMPLER_NAMES[chain[0]]}, {chain[1]} steps"
+
+
+def drawn(quality: pd.DataFrame) -> pd.DataFrame:
+    """A row a run that was sampled: run, setting, contrast, seed, subjects and what, the latter as slices are named."""
+    rows = quality[quality["sampler_steps"] > 0].sort_values("sampler_steps").drop_duplicates("run", keep="last")
+    rows = rows.sort_values("run")
+    what = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]
+    return rows.assign(what=what, subjects=rows["contrast"] + "-" + rows["size"])

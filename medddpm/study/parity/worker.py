@@ -1,0 +1,133 @@
+"""The program that `medddpm.study.parity.run` runs for a model: it trains and judges one run, in a process of its own.
+
+The run's folder holds spec.json (what is to be done), train/ (a run of `medddpm train`), watch.json and watch.npz (seen
+along the way) and, at the end, slices.npz and result.json. Killed at any time, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from medddpm.checkpoints.files import load_checkpoint
+from medddpm.data.volumes import Volumes
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.runtime.files import replacing
+from medddpm.runtime.processes import pick_device
+from medddpm.study.parity.evaluate import judged, snapshot
+from medddpm.study.parity.plans import Run
+from medddpm.study.parity.subjects import volumes_of
+from medddpm.study.parity.training import Reached, Slices, trained
+
+WINDOWS = 200  # of a loss curve: more rows than a figure is wide serve nobody
+STOPPED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what `parser` describes; returns the exit code. What went wrong is one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        device = pick_device(arguments.device)
+        return work(arguments.folder, arguments.until, device, arguments.data, arguments.shared)
+    except BadInput as error:
+        print(error, file=sys.stderr)
+    except torch.OutOfMemoryError:
+        print("out of memory: use a smaller --size or --channels", file=sys.stderr)
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's arguments."""
+    top = argparse.ArgumentParser(prog="python -m medddpm.study.parity.worker", description=__doc__)
+    top.add_argument("folder", type=Path, help="with spec.json, of a run")
+    top.add_argument("--data", type=Path, required=True, help="folder of the subjects")
+    top.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970 at which training ends")
+    top.add_argument("--device", default="auto", help="auto, cuda, cpu")
+    top.add_argument("--shared", action="store_true", help="others use the device too: no time is recorded")
+    return top
+
+
+def work(folder: Path, until: float, device: torch.device, data: Path, shared: bool = False) -> int:
+    """Trains and judges the run of a folder; returns the exit code."""
+    run = Run.of(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+    volumes, held_out = volumes_of(run, data)
+    if run.checkpoint is not None:
+        diffusion, reached = load_checkpoint(run.checkpoint, device=device), Reached()
+        seen: Slices = {}
+    else:
+        print("training", flush=True)
+        diffusion, reached, seen = _trained(run, volumes, held_out, folder, device, until)
+        if reached.stopped:
+            return STOPPED
+    print(f"judging, at step {reached.step}", flush=True)
+    diffusion.eval()
+    began = time.monotonic()
+    rows, slices = judged(run, diffusion, held_out)
+    if shared:
+        rows = [row for row in rows if row["metric"] != "seconds_a_volume"]
+    elif reached.timed:
+        value = 1e3 * reached.seconds / reached.timed
+        where = {"metric": "ms_a_step", "channel": "all", "tissue": "all"}
+        rows.append({"sampler": None, "sampler_steps": None, **where, "value": value, "n": reached.timed})
+    _save(folder / "slices.npz", slices | seen)
+    result = {
+        "spec": asdict(run),
+        "step": reached.step,
+        "training_s": round(reached.seconds, 2),
+        "judging_s": round(time.monotonic() - began, 2),
+        "shared": shared,
+        "quality": rows,
+        "loss": curve(reached, run.steps),
+    }
+    with replacing(folder / "result.json") as temporary:
+        temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return 0
+
+
+def curve(reached: Reached, wanted: int) -> list[dict[str, Any]]:
+    """The losses by windows of steps, and the held-out ones: rows of part, step (the window's last), steps, loss."""
+    width = max(1, wanted // WINDOWS)
+    losses = np.asarray(reached.losses, np.float64)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(losses), width):
+        part = losses[start : start + width]
+        rows.append({"part": "training", "step": start + len(part), "steps": len(part), "loss": float(part.mean())})
+    for step, loss in sorted(reached.held_out.items()):
+        rows.append({"part": "held-out", "step": step, "steps": 1, "loss": loss})
+    return rows
+
+
+def _trained(
+    run: Run, volumes: Volumes, held_out: Volumes, folder: Path, device: torch.device, until: float
+) -> tuple[GaussianDiffusion, Reached, Slices]:
+    seen: Slices = {}
+    path = folder / "watch.npz"
+    if run.snapshots and path.is_file():
+        with np.load(path) as kept:
+            seen = {name: kept[name] for name in kept.files}
+
+    def keep(diffusion: GaussianDiffusion, step: int) -> None:
+        seen.update(snapshot(run, diffusion, held_out, step))
+        _save(path, seen)
+
+    diffusion, reached = trained(run, volumes, held_out, folder, device, until, keep if run.snapshots else None)
+    return diffusion, reached, seen
+
+
+def _save(path: Path, arrays: Slices) -> None:
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

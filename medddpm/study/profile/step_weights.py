@@ -1,0 +1,173 @@
+"""A step from a few profiled launches: how often each kind is launched, how long it runs, and what it does in all.
+
+ncu profiles of a step the first launch of each kind: of each function, grid and block, and of each kernel of its own
+among those. Others of that kind may do more or less: another input of the same grid, another number of loops. A plain
+trace tells how long every launch runs, and a kind's work is taken as proportional to its time: what adds up (cycles,
+instructions, stalls) is multiplied by the mean duration of the kind's launches in the trace, divided by the duration
+there of the launch that was profiled. Rates, shares and percentages stay those of the profiled launch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medddpm.errors import BadInput
+from medddpm.study.profile.counters import METRICS
+from medddpm.study.profile.instructions import CLASSES
+from medddpm.study.profile.kernel_names import dimensions, function_name, launch_keys
+from medddpm.study.records.schemas import KERNELS, TRACE
+from medddpm.study.records.tables import read_table
+
+KNOWN_LEAST = 0.5  # of a trace's time in launches that were profiled; with less the two are not of one step
+COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
+EXTENSIVE = [c for c in COUNTERS if c in CLASSES or (c in METRICS and METRICS[c].names[0].endswith(".sum"))]
+"""The columns that add up over launches."""
+SCALED = (
+    f"{', '.join(EXTENSIVE)}: those of the profiled launch, by the mean duration in the trace of all launches of its "
+    "row and by the inverse of its own there (medddpm.study.profile.step_weights)"
+)
+_MEASURED = "measured_ns"
+
+
+def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> tuple[pd.DataFrame, float]:
+    """A row for every distinct launch of the trace, with its count, its mean duration there, and its mean counters.
+
+    Launches are one where kernel (as `same_name` has it), grid and block agree; ncu's values are the mean over its rows
+    of that launch, `scaled`. Where a name still differs between the two, the bare function, grid and block decide. A
+    launch of the trace that ncu has not profiled keeps its count and time and has no counters.
+
+    Args:
+        profiled: of `medddpm.study.profile.parse.read_launches`, with est_speedup_pct.
+        raw: where that was read, for messages.
+        trace: table `TRACE` of the same step.
+        notes: what a reader should know is added to them.
+
+    Returns:
+        the table, and the share of the trace's time that has counters.
+
+    Raises:
+        BadInput: the trace is empty, or of another step.
+    """
+    every = read_table(trace, TRACE)
+    if every.empty:
+        raise BadInput(trace, "holds no launch", "trace a step again: medddpm profile --view step")
+    launches = _groups(every)
+    full, bare = launch_keys(profiled), launch_keys(profiled, function_name)
+    measured = profiled[[*COUNTERS, "est_speedup_pct"]].assign(**{_MEASURED: _durations(full, bare, every)})
+    by_full, by_bare = measured.groupby(full).mean(), measured.groupby(bare).mean()
+    wanted_full, wanted_bare = launch_keys(launches), launch_keys(launches, function_name)
+    exact = wanted_full.isin(by_full.index)
+    near = ~exact & wanted_bare.isin(by_bare.index)
+    counters = by_full.reindex(wanted_full)
+    counters[near.to_numpy()] = by_bare.reindex(wanted_bare[near]).to_numpy()
+    counters.index = launches.index
+    time = launches["count"] * launches["duration_ns"]
+    total = max(float(time.sum()), 1e-300)
+    found = exact | near
+    known = float(time[found].sum() / total)
+    if known < KNOWN_LEAST:
+        problem = f"only {known:.1%} of its time is in launches of {raw.name}"
+        raise BadInput(trace, problem, "trace and profile the same step, under one setting")
+    if near.any():
+        notes.append(f"{time[near].sum() / total:.1%} of the step's time is matched by function, grid and block only")
+    if not found.all():
+        longest = str(launches["kernel"].iloc[int(time.where(~found).argmax())])[:120]
+        notes.append(f"{time[~found].sum() / total:.1%} of the step's time has no counters, most of it {longest}")
+    if unused := int((~full.isin(wanted_full) & ~bare.isin(wanted_bare[near])).sum()):
+        notes.append(f"{unused} launches of {raw.name} are not in {trace.name} and are left out")
+    step = pd.concat([launches, counters], axis="columns")
+    return scaled(step, every, step.pop(_MEASURED)), known
+
+
+def scaled(step: pd.DataFrame, trace: pd.DataFrame, measured_ns: pd.Series[float] | None = None) -> pd.DataFrame:
+    """`step` with the `EXTENSIVE` counters of a mean launch instead of those of the launch that was profiled.
+
+    Args:
+        step: a row a distinct launch, as `weighed` makes them: kernel, grid, block, count and counters as profiled.
+        trace: schema `TRACE`, of that step or of another of the same program.
+        measured_ns: how long the launch ran in `trace` that a row's counters were measured on. By default that is found
+            in the table: rows of one function, grid and block with the same counters come from one launch, the first
+            of them all.
+
+    Raises:
+        BadInput: the launches of the two are not the same.
+    """
+    keys, traced = launch_keys(step), trace["duration_ns"].groupby(launch_keys(trace))
+    if len(step) != traced.ngroups or not (keys.map(traced.size()) == step["count"]).all():
+        raise BadInput("trace", "its launches are not those of the step", "give a trace of the same step")
+    if measured_ns is None:
+        same = [launch_keys(step, function_name), step["cycles_active"], step["instructions"]]
+        order = step["launch_index"].argsort().to_numpy()
+        first = keys.map(traced.first()).iloc[order]
+        measured_ns = first.groupby([key.iloc[order] for key in same]).transform("first").reindex(step.index)
+    factor = (keys.map(traced.mean()) / measured_ns).where(measured_ns > 0, 1.0)
+    return step.assign(**{name: (step[name] * factor).round(3) for name in EXTENSIVE})
+
+
+def step_of(launches: pd.DataFrame, number: int) -> pd.DataFrame:
+    """The launches of one step, fills and copies included, among those of a run.
+
+    Args:
+        launches: schema `TRACE`, from the run's first on. A step ends with the phase "update"; what stands before the
+            first phase or after the last, as a change of layout does, is of no step.
+        number: of the step, from 1.
+
+    Raises:
+        BadInput: the run has fewer steps.
+    """
+    phase = launches["phase"].fillna("")
+    done = ((phase != "update") & (phase.shift() == "update")).cumsum()
+    places = np.flatnonzero((done == number - 1) & (phase != ""))
+    if not len(places):
+        raise BadInput("launches", f"hold no step {number}", "trace more steps")
+    return launches.iloc[places[0] : places[-1] + 1].reset_index(drop=True)
+
+
+def _durations(full: pd.Series[str], bare: pd.Series[str], trace: pd.DataFrame) -> list[float]:
+    """How long each profiled launch ran in the trace, ns; NaN where it is not there.
+
+    The first that ncu profiled of a kind is the first of its kind. One name, grid and block may be profiled again where
+    the kernel is another in spite of its name (as Triton's are): that one comes after the launch profiled before it.
+
+    Args:
+        full, bare: the profiled launches' keys with the whole name and the function's only, in ncu's order.
+        trace: schema `TRACE`.
+    """
+    by_full, by_bare = (
+        {key: np.sort(places) for key, places in trace.groupby(keys).indices.items()}
+        for keys in (launch_keys(trace), launch_keys(trace, function_name))
+    )
+    durations, seen, last = [], set(), -1
+    for whole, function in zip(full, bare, strict=True):
+        own = by_full.get(whole, by_bare.get(function))
+        if own is None:
+            durations.append(np.nan)
+            continue
+        later = own[own > last]
+        last = int(later[0] if whole in seen and len(later) else own[0])
+        seen.add(whole)
+        durations.append(float(trace["duration_ns"].iloc[last]))
+    return durations
+
+
+def _groups(trace: pd.DataFrame) -> pd.DataFrame:
+    """The distinct launches of a trace in order: launch_index of the first, kernel, grid, block, count, duration_ns."""
+    trace = trace.fillna({"grid": "", "block": ""})
+    for column in ("grid", "block"):
+        trace[column] = trace[column].map({text: dimensions(text) for text in trace[column].unique()})
+    groups = trace.groupby(launch_keys(trace), sort=False)
+    return (
+        groups.agg(
+            launch_index=("index", "first"),
+            kernel=("kernel", "first"),
+            grid=("grid", "first"),
+            block=("block", "first"),
+            count=("index", "size"),
+            duration_ns=("duration_ns", "mean"),
+        )
+        .round(3)
+        .reset_index(drop=True)
+    )

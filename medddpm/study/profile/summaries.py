@@ -1,0 +1,132 @@
+"""What the figures draw, from tables of the schema `KERNELS`; ICPE '26, arXiv:2606.19365, Sections 3.2, 4 and 6.
+
+In a *window* every launch counts alike: its mean is the paper's unweighted one. In a *step* a launch counts as often as
+it occurs where things are added up, and as long as it runs in all (count times duration) where they are averaged.
+Launches without a counter take no part in that counter's sum or mean. Results are by view and setting, in the order in
+which the table has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from medddpm.study.profile.families import family_named
+from medddpm.study.profile.instructions import CLASSES
+
+RUN = ["view", "config"]
+BASE = "BASE"
+UTILIZATION = ("tensor_pct", "fma_pct", "alu_pct", "sm_throughput_pct")  # Figure 10
+MEMORY = ("l1_hit_pct", "l2_hit_pct", "dram_pct")  # Figure 11
+STALLS = ("stall_long_scoreboard", "stall_math_pipe", "stall_branch")  # Figure 13
+MEANS = (*UTILIZATION, *MEMORY, "warps_per_cycle")
+
+
+def summary(kernels: pd.DataFrame) -> pd.DataFrame:
+    """One row a view and setting: all that Figures 8 and 10 to 13 compare.
+
+    Columns: launches; duration_ns, cycles, instructions and the three `STALLS`, summed; ipc_geometric, the geometric
+    mean of the kernels' IPC (Section 3.2); ipc_total, all instructions by all cycles; the `MEANS`.
+    """
+    return pd.concat([totals(kernels), averages(kernels)], axis="columns")
+
+
+def totals(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Sums by view and setting: launches, duration_ns, cycles, instructions, ipc_total and the three `STALLS`."""
+    count = kernels["count"]
+    summed = kernels[RUN].assign(
+        launches=count,
+        duration_ns=count * kernels["duration_ns"],
+        cycles=count * kernels["cycles_active"],
+        instructions=count * kernels["instructions"],
+        **{name: count * kernels[name] for name in STALLS},
+    )
+    # Sums of nothing measured are unknown, not zero.
+    found = summed.groupby(RUN, sort=False).sum(min_count=1)
+    return found.assign(ipc_total=found["instructions"] / found["cycles"])
+
+
+def averages(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says."""
+    logs = kernels.assign(ipc_geometric=np.log(kernels["ipc"].where(kernels["ipc"] > 0)))
+    weights = _weights(kernels)
+    found = pd.DataFrame({name: _means(logs, name, weights, RUN) for name in ("ipc_geometric", *MEANS)})
+    return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))
+
+
+def relative(summaries: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
+    """Every number of a summary divided by that of the setting `base` in the same view.
+
+    Raises:
+        KeyError: a view has no `base`.
+    """
+    views = summaries.index.get_level_values("view")
+    against = summaries.xs(base, level="config").loc[views]
+    return summaries / against.set_axis(summaries.index)
+
+
+def family_shares(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
+    """Shares of the time, a row a view and setting, a column a family; a row sums to 1 (Figures 6 and 8).
+
+    Args:
+        kernels: schema `KERNELS`.
+        by: "family", "group" (the kind of work) or "paper" (Table 2's abbreviation; "" for what it does not have).
+    """
+    time = (kernels["count"] * kernels["duration_ns"]).rename("time")
+    kind = kernels["family"] if by == "family" else kernels["family"].map(lambda name: getattr(family_named(name), by))
+    table = time.groupby([kernels["view"], kernels["config"], kind.rename(by)], sort=False).sum().unstack().fillna(0.0)
+    shares = table.div(table.sum(axis="columns"), axis="index")
+    return shares[shares.sum().sort_values(ascending=False, kind="stable").index]
+
+
+def instruction_mix(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Shares of all instructions executed, a column a class of `CLASSES`; a row sums to 1 (Figures 7 and 9).
+
+    Args:
+        kernels: schema `KERNELS`.
+        by: further columns to divide the rows by, as ["family"].
+    """
+    executed = kernels[list(CLASSES)].mul(kernels["count"], axis="index")
+    keys = [kernels[name] for name in (*RUN, *by)]
+    summed = executed.groupby(keys, sort=False).sum(min_count=1)
+    return summed.div(summed.sum(axis="columns"), axis="index")
+
+
+def ipc_stacks(kernels: pd.DataFrame) -> pd.DataFrame:
+    """A family's IPC divided among the instruction classes, a row a view, setting and family (Figure 4).
+
+    Columns: those of `CLASSES`, which sum to the family's instructions by its cycles.
+    """
+    mix = instruction_mix(kernels, ["family"])
+    count = kernels["count"]
+    summed = kernels[[*RUN, "family"]].assign(i=count * kernels["instructions"], c=count * kernels["cycles_active"])
+    found = summed.groupby([*RUN, "family"], sort=False).sum(min_count=1)
+    return mix.mul(found["i"] / found["c"], axis="index")
+
+
+def priorities(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
+    """Priority scores (Equation 1) summed, ns, a row a view and setting, a column a family, greatest first (Figure 5).
+
+    Args:
+        kernels: schema `KERNELS`, parsed with ncu's details page.
+        by: "family", "group" or "paper", as for `family_shares`.
+    """
+    kind = kernels["family"] if by == "family" else kernels["family"].map(lambda name: getattr(family_named(name), by))
+    keys = [kernels["view"], kernels["config"], kind.rename(by)]
+    table = kernels["priority"].groupby(keys, sort=False).sum(min_count=1).unstack()
+    return table[table.sum().sort_values(ascending=False, kind="stable").index]
+
+
+def _weights(kernels: pd.DataFrame) -> pd.Series[float]:
+    time = kernels["count"] * kernels["duration_ns"]
+    return time.where(kernels["view"] == "step", 1.0)
+
+
+def _means(kernels: pd.DataFrame, name: str, weights: pd.Series[float], by: list[str]) -> pd.Series[float]:
+    measured = kernels[name].notna()
+    keys = [kernels[key] for key in by]
+    products = (kernels[name] * weights).groupby(keys, sort=False).sum(min_count=1)
+    means: pd.Series[float] = products / weights.where(measured).groupby(keys, sort=False).sum(min_count=1)
+    return means

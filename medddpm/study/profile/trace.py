@@ -1,0 +1,81 @@
+"""Everything a step has a GPU do, in order, as CUPTI saw it through torch.profiler: `schemas.TRACE`."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from medddpm.study.records.schemas import TRACE
+from medddpm.study.records.tables import write_gzipped
+from medddpm.training.trainer import PHASES
+
+_MANGLED = re.compile(r"\b_Z\w+")
+# Kineto's names for what the GPU does, and for the host's side of it.
+_ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
+_ON_HOST = {"cuda_runtime", "cuda_driver"}
+
+
+def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The kernels, fills and copies among a trace's events, in the order the program launched them.
+
+    One belongs to the phase in which the host launched it, not to that in which it ran.
+
+    Args:
+        events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
+
+    Returns:
+        a row a launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
+    """
+    complete = [event for event in events if event.get("ph") == "X"]
+    marks = sorted(
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]), str(e["name"]))
+        for e in complete
+        if e.get("cat") == "user_annotation" and e["name"] in PHASES
+    )
+    begins = [begin for begin, _, _ in marks]
+    launched = {
+        e["args"]["correlation"]: float(e["ts"])
+        for e in complete
+        if e.get("cat") in _ON_HOST and "correlation" in e.get("args", {})
+    }
+    rows = []
+    for event in (e for e in complete if e.get("cat") in _ON_GPU):
+        args = event["args"]
+        when = launched.get(args.get("correlation"), float(event["ts"]))
+        place = bisect.bisect_right(begins, when) - 1
+        phase = marks[place][2] if place >= 0 and when <= marks[place][1] else ""
+        shape = (_triple(args.get("grid", ())), _triple(args.get("block", ())))
+        duration, stream = round(1000 * float(event["dur"])), int(args["stream"])
+        rows.append((when, demangled(str(event["name"])), *shape, duration, phase, stream))
+    rows.sort(key=lambda row: row[0])
+    return pd.DataFrame([(index, *row[1:]) for index, row in enumerate(rows)], columns=list(TRACE.columns))
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Writes `launches` as gzipped CSV; the same table is the same file."""
+    write_gzipped(table.to_csv(index=False, lineterminator="\n").encode(), path)
+
+
+def demangled(text: str) -> str:
+    """`text` with every C++ name in it spelled out, as c++filt does.
+
+    ncu and CUPTI each have a demangler of their own and spell one kernel differently, and CUPTI's leaves the longest
+    names as they are; names are compared in this spelling.
+    """
+    return _MANGLED.sub(lambda found: _demangled_name(found.group()), text)
+
+
+@functools.cache
+def _demangled_name(name: str) -> str:
+    return str(torch._C._demangle(name))
+
+
+def _triple(sides: Sequence[int]) -> str:
+    return f"({', '.join(str(int(side)) for side in sides)})" if sides else ""

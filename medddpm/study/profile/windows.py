@@ -1,0 +1,91 @@
+"""What a window of a hundred launches shows, by where in the run it begins.
+
+The paper profiles launches 10 to 110 (ICPE '26, arXiv:2606.19365, Section 3.2). Profiling every launch of a step takes
+hours; but each *distinct* launch has been profiled (view "step", and the windows), and a plain trace gives their order.
+Joined, they say what any window would have shown; windows that were really profiled check it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from medddpm.study.profile.kernel_names import launch_keys
+
+WINDOW, PAPERS_START = 100, 10  # launches, and where among them the paper begins
+COUNTERS = ("cycles_active", "instructions", "duration_ns")
+
+
+def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """What each launch of a run costs, in order.
+
+    Args:
+        launches: from the run's first on, schema `TRACE`; fills and copies, which ncu does not count, are left out.
+        kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
+            block may still differ in how long they loop, so what is carried over is their counters a nanosecond.
+
+    Returns:
+        a row a kernel launch: phase ("convert" before the first step), then the `COUNTERS`; one that no table has is
+        missing but for its duration, which is the trace's.
+    """
+    ran = in_order(launches)
+    counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
+    known = counted.groupby(launch_keys(counted))[list(COUNTERS)].sum(min_count=1)
+    rates = known.div(known["duration_ns"], axis="index")
+    cost = rates.reindex(launch_keys(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
+    cost["duration_ns"] = ran["duration_ns"]
+    return cost.assign(phase=ran["phase"])[["phase", *COUNTERS]]
+
+
+def in_order(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of a table `TRACE`, numbered as ncu does; the phase of those outside a step is "convert"."""
+    kernels = launches[launches["grid"].notna()].reset_index(drop=True)
+    return kernels.assign(phase=kernels["phase"].fillna("convert"))
+
+
+def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
+    """The sums of every window of `width` launches, by the launch it begins with.
+
+    Args:
+        cost: of `costs`.
+        width: launches.
+
+    Returns:
+        index start, columns `COUNTERS`; a launch without counters adds nothing.
+    """
+    summed = cost[list(COUNTERS)].fillna(0.0).rolling(width).sum().dropna()
+    return summed.set_axis(pd.RangeIndex(len(summed), name="start"))
+
+
+def known_share(cost: pd.DataFrame) -> float:
+    """The share of the run's time in launches that have counters."""
+    return float(cost.loc[cost["cycles_active"].notna(), "duration_ns"].sum() / cost["duration_ns"].sum())
+
+
+def phases(cost: pd.DataFrame) -> pd.DataFrame:
+    """The stretches of launches of one phase, in order: columns phase, begin, end (launch numbers, end excluded)."""
+    begins = np.flatnonzero(cost["phase"].ne(cost["phase"].shift()).to_numpy())
+    ends = [*begins[1:].tolist(), len(cost)]
+    return pd.DataFrame({"phase": cost["phase"].to_numpy()[begins], "begin": begins, "end": ends})
+
+
+def first_step(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of the run's first step, conversions before it included; of a table `TRACE`."""
+    kernels = in_order(launches)
+    stretches = phases(kernels)
+    return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
+
+
+def profiled(kernels: pd.DataFrame, config: str, base: str) -> pd.DataFrame:
+    """A setting's windows that were really profiled, divided by another's; index start, columns `COUNTERS`.
+
+    Args:
+        kernels: of `kernel_tables.kernels`, one machine's; parts that are no windows are passed over.
+        config, base: the two settings; windows that only one of them has are left out.
+    """
+    chosen = kernels[kernels["part"].str.fullmatch(r"window(-\d+)?")]
+    start = chosen["part"].str.extract(r"-(\d+)$")[0].astype(float).fillna(PAPERS_START).astype(int).rename("start")
+    sums = chosen.groupby([start, chosen["config"], chosen["run"]])[list(COUNTERS)].sum()
+    means = sums.groupby(level=["start", "config"]).mean()
+    shown, against = (pd.DataFrame(means.xs(name, level="config")) for name in (config, base))
+    return (shown / against).dropna()

@@ -1,0 +1,1 @@
+"""Records: tables with a schema and, beside each, how it was measured."""

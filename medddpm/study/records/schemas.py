@@ -1,0 +1,245 @@
+"""The columns of every table the book keeps, with their units and meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds.
+
+    Args:
+        dtype: "str", "int64" or "float64". A float is finite or, where `nullable`, missing.
+        meaning: one phrase for a reader of the table.
+        unit: the unit of every number in it; empty for names, counts and ratios.
+        nullable: whether a value may be missing (an empty field).
+        allowed: the only values a "str" column may hold; empty for any.
+    """
+
+    dtype: str
+    meaning: str
+    unit: str = ""
+    nullable: bool = False
+    allowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table by name, in the order they are written."""
+
+    columns: Mapping[str, Column]
+
+    def described(self) -> dict[str, dict[str, str]]:
+        """`{name: {dtype, unit, meaning}}`, for the file beside a table."""
+        return {n: {"dtype": c.dtype, "unit": c.unit, "meaning": c.meaning} for n, c in self.columns.items()}
+
+
+PAPER = Schema(
+    {
+        "id": Column("str", "number of the claim, P001 to P198"),
+        "section": Column("str", "section of the paper that states it"),
+        "figure": Column("str", "figure or table it belongs to", nullable=True),
+        "gpu": Column("str", "card or cards it speaks of, divided by semicolons"),
+        "config": Column("str", "setting or settings, divided by semicolons", nullable=True),
+        "subject": Column("str", "kernel, kernel group or workload"),
+        "metric": Column("str", "what is counted"),
+        "value": Column("str", "the number or name as stated; a range reads low-high"),
+        "unit": Column("str", "unit of the value", nullable=True),
+        "qualifier": Column("str", "how firmly the paper states it: = where exact"),
+    }
+)
+CLAIMS = Schema(
+    {
+        "id": Column("str", "number of the claim, as in the paper's table"),
+        "paper_value": Column("str", "as the paper states it"),
+        "our_value": Column("str", "as found here", nullable=True),
+        "view": Column("str", "where ours comes from: window, step, configuration, software or card"),
+        "tolerance": Column(
+            "float64", "largest relative difference that still reproduces; 0 is equality", nullable=True
+        ),
+        "status": Column("str", "the verdict", allowed=("reproduced", "differs", "not_measurable")),
+        "reason": Column("str", "why, in a sentence"),
+    }
+)
+TRAINING = Schema(
+    {
+        "setting": Column("str", "the setting it was trained under: BASE, OPT1, OPT2, OPT12 or FAST"),
+        "step": Column("int64", "optimizer steps done, from 1"),
+        "loss": Column("float64", "mean absolute error of the predicted noise over the step's batch"),
+        "step_ms": Column("float64", "wall time of the step", unit="ms"),
+    }
+)
+TRACE = Schema(
+    {
+        "index": Column("int64", "place in the step, from 0"),
+        "kernel": Column("str", "name as CUPTI gives it; of a fill or copy, what kind it is"),
+        "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
+        "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
+        "duration_ns": Column("float64", "time on the GPU, undisturbed by counters", unit="ns"),
+        "phase": Column("str", "part of the step: load, forward, backward or update", nullable=True),
+        "stream": Column("int64", "the stream it ran on"),
+    }
+)
+
+CARD = Schema(
+    {
+        "property": Column("str", "as Table 1 of the paper names it"),
+        "value": Column("str", "as the driver gives it, or as derived from what it gives"),
+        "unit": Column("str", "of the value", nullable=True),
+        "origin": Column("str", "driver, derived (and from what), or the paper's card of the same architecture"),
+    }
+)
+GENERATIVE = Schema(
+    {
+        "model": Column("str", "as `medddpm.study.generative.models` names it"),
+        "title": Column("str", "as the figure names it"),
+        "kind": Column("str", "what is trained", allowed=("latent diffusion", "diffusion", "GAN")),
+        "precision": Column("str", "of the step: fp32 (TF32 off) or bf16 (autocast)", allowed=("fp32", "bf16")),
+        "parameters": Column("int64", "weights of the network that is trained"),
+        "resolution": Column("str", "of the image or volume"),
+        "ipc_geometric": Column("float64", "geometric mean of the launches' IPC, weighted by time", "inst/cycle"),
+        "ipc_total": Column("float64", "all instructions of the step by all its active SM cycles", "inst/cycle"),
+        "step_ms": Column("float64", "time of all launches of a training step, batch 1", "ms"),
+        "launches": Column("int64", "launches, fills and copies of the step"),
+        "matched": Column("float64", "share of the time whose launches have counters"),
+        "training_gpu_hours": Column("float64", "published cost of its training, hours times GPUs", "h", nullable=True),
+        "training_hardware": Column("str", "the GPU that cost is counted on", nullable=True),
+        "source": Column("str", "who states the cost, or why there is none"),
+        "configuration": Column("str", "where the network's configuration is published"),
+    }
+)
+BENCH = Schema(
+    {
+        "network": Column("str", "whose row it is, as `medddpm.study.bench.networks` names it"),
+        "setting": Column("str", "how it runs, as `medddpm.study.bench.settings` names it"),
+        "measure": Column(
+            "str",
+            "a training step (forward, loss, backward, Adam), a forward pass without gradients, or a whole volume",
+            allowed=("step", "forward", "sample"),
+        ),
+        "sampler": Column("str", "of a sample: ddpm, ddim or dpm++", nullable=True),
+        "steps": Column("int64", "network evaluations of a sample; otherwise 1"),
+        "batch": Column("int64", "volumes at once"),
+        "size": Column("str", "D×H×W of a volume, as 128x128x128"),
+        "median_ms": Column("float64", "time", unit="ms"),
+        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+        "samples": Column("int64", "how often it was timed"),
+        "peak_gib": Column(
+            "float64",
+            "the most that tensors held at once (torch.cuda.max_memory_allocated), a graph's capture included",
+            unit="GiB",
+            nullable=True,
+        ),
+        "tflops": Column(
+            "float64", "FLOPs of the network as it is written, by the median", unit="TFLOP/s", nullable=True
+        ),
+        "gbps": Column("float64", "bytes read from and written to DRAM, by the median", unit="GB/s", nullable=True),
+        "rel_error_output": Column(
+            "float64", "norm of the output's difference from BASE's, by the norm of BASE's", nullable=True
+        ),
+        "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
+    }
+)
+CEILINGS = Schema(
+    {
+        "ceiling": Column(
+            "str",
+            "a copy, bytes read and written counted; or a product of random square matrices",
+            allowed=("copy", "fp32", "tf32", "bf16"),
+        ),
+        "value": Column("float64", "the rate at the median"),
+        "unit": Column("str", "of the value", allowed=("GB/s", "TFLOP/s")),
+        "median_ms": Column("float64", "time", unit="ms"),
+        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+        "samples": Column("int64", "how often it was timed"),
+        "size": Column("int64", "bytes that are copied, or rows of a matrix"),
+    }
+)
+
+QUALITY = Schema(
+    {
+        "plan": Column("str", "why it was trained, as `medddpm.study.parity.run.plans` names it"),
+        "run": Column("str", "the run's key"),
+        "setting": Column("str", "it was trained and sampled under: BASE, OPT1, OPT2, OPT12 or FAST"),
+        "contrast": Column("str", "of the phantom: t1, t2 or flair; or brats, the four-modality model"),
+        "size": Column("str", "H×W×D of a volume, as 64x64x64"),
+        "width": Column("int64", "base channels of the network"),
+        "seed": Column("int64", "of weights, order, timesteps and noise of the training"),
+        "step": Column("int64", "optimizer steps trained; 0 where a given model was judged"),
+        "sampler": Column("str", "ddpm, ddim, dpm++ or sde-dpm++; none where nothing was sampled", nullable=True),
+        "sampler_steps": Column("int64", "network evaluations of a sample; 0 where nothing was sampled"),
+        "metric": Column(
+            "str",
+            "of `quality.metrics.METRICS`; held_out_loss, of fixed timesteps and noise; seconds_a_volume (s, tenth and "
+            "ninetieth percentile); ms_a_step (ms, data and all); brightness_kept, of `evaluate`; NAME_mirrored: "
+            "for the mask turned over",
+        ),
+        "channel": Column("str", "of the image; all where it is not one's"),
+        "tissue": Column("str", "of the mask; all where it is not one's"),
+        "value": Column("float64", "in the metric's unit"),
+        "low": Column("float64", "lower end of its 95% interval over subjects", nullable=True),
+        "high": Column("float64", "upper end", nullable=True),
+        "n": Column("int64", "volumes (of seconds_a_volume batches, of ms_a_step steps)"),
+    }
+)
+LOSS = Schema(
+    {
+        **{name: QUALITY.columns[name] for name in ("plan", "run", "setting", "contrast", "size", "width", "seed")},
+        "part": Column(
+            "str",
+            "training: mean of a window's steps; held-out: subjects never trained on, at fixed timesteps and noise",
+            allowed=("training", "held-out"),
+        ),
+        "step": Column("int64", "optimizer steps done; of a window its last"),
+        "steps": Column("int64", "of the window; 1 of a held-out loss"),
+        "loss": Column("float64", "mean absolute error of the predicted noise"),
+    }
+)
+
+
+def _counter(meaning: str, unit: str = "") -> Column:
+    """A value that ncu may not have measured: on another card, or of a launch that it did not see."""
+    return Column("float64", meaning, unit, nullable=True)
+
+
+_CLASSES = ("floating-point", "integer", "load/store", "movement", "predicate", "uniform-datapath", "control",
+            "conversion", "miscellaneous")  # fmt: skip
+KERNELS = Schema(
+    {
+        "config": Column("str", "the setting it ran under: BASE, OPT1, OPT2, OPT12 or FAST"),
+        "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=("window", "step")),
+        "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step"),
+        "kernel": Column("str", "name"),
+        "family": Column("str", "the kernel's family, as medddpm.study.profile.families has it"),
+        "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
+        "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
+        "count": Column("int64", "how often it is launched in the view"),
+        "duration_ns": Column("float64", "time of one launch: ncu's, or with a trace its mean there", unit="ns"),
+        "cycles_active": _counter("cycles in which an SM had a warp, summed over SMs, of one launch", "cycle"),
+        "instructions": _counter("warp instructions executed by one launch", "inst"),
+        "ipc": _counter("instructions by active cycles of an SM", "inst/cycle"),
+        **{
+            f"inst_{short}": _counter(f"{name} instructions of one launch", "inst")
+            for short, name in zip(
+                ("fp", "int", "ldst", "move", "pred", "uniform", "control", "conv", "misc"), _CLASSES, strict=True
+            )
+        },
+        "tensor_pct": _counter("Tensor Core pipe, active share of active cycles", "%"),
+        "fma_pct": _counter("FP32 (FMA) pipe, active share of active cycles", "%"),
+        "alu_pct": _counter("integer and logic (ALU) pipe, active share of active cycles", "%"),
+        "sm_throughput_pct": _counter("SM throughput of its peak", "%"),
+        "l1_hit_pct": _counter("L1 hit rate by sectors", "%"),
+        "l2_hit_pct": _counter("L2 hit rate by sectors", "%"),
+        "dram_pct": _counter("DRAM bandwidth of its peak", "%"),
+        "warps_per_cycle": _counter("warps resident on an active SM", "warp/cycle"),
+        "stall_long_scoreboard": _counter("warp cycles waiting for global or local memory", "warp"),
+        "stall_math_pipe": _counter("warp cycles waiting for a busy pipe", "warp"),
+        "stall_branch": _counter("warp cycles waiting for a branch target", "warp"),
+        "est_speedup_pct": _counter("share of the launch's time that ncu's rules call avoidable (Equation 2)", "%"),
+        "priority": _counter("count times duration times estimated speedup (Equation 1)", "ns"),
+    }
+)

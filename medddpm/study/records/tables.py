@@ -1,0 +1,221 @@
+"""The tables every figure is drawn from: tidy CSV with a schema and, beside each, how it was measured."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+
+from medddpm.errors import BadInput
+from medddpm.runtime.files import replacing
+from medddpm.study.records.schemas import Column, Schema
+
+GZIP_ABOVE = 1_000_000  # bytes of text
+GPU_ORDER = ("V100", "A100", "H100", "H200")  # the paper's cards by age, then ours; any other follows by name
+
+
+def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schema, meta: Mapping[str, Any]) -> Path:
+    """Writes `table` and, beside it, NAME.meta.json; returns the path written.
+
+    Args:
+        table: one row an observation; its columns are the schema's, in any order.
+        path: NAME.csv; a table of more than `GZIP_ABOVE` bytes goes to NAME.csv.gz instead.
+        schema: what the table must look like.
+        meta: where the rows come from, as `machine_meta()` or a citation; joined by the columns and the row count.
+
+    Raises:
+        BadInput: the table does not fit the schema, or cannot be written.
+    """
+    plain, zipped = _both_paths(path)
+    table = _checked(table, schema, plain)
+    text, compressed = _as_csv(table)
+    target, other, data = (plain, zipped, text) if len(text) <= GZIP_ABOVE else (zipped, plain, compressed)
+    with replacing(target) as temporary:
+        temporary.write_bytes(data)
+    other.unlink(missing_ok=True)  # a table that grew or shrank past the limit must not be there twice
+    described = {**meta, "rows": len(table), "columns": schema.described()}
+    with replacing(meta_path(target)) as temporary:
+        temporary.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return target
+
+
+def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
+    """The table at `path` (or at `path`.gz), its columns typed and in the schema's order.
+
+    Raises:
+        BadInput: the file is missing, broken, or does not fit the schema; names the column and the row.
+    """
+    plain, zipped = _both_paths(path)
+    found = plain if plain.is_file() else zipped
+    if not found.is_file():
+        raise BadInput(plain, "there is no such table", "run the notebook that writes it (medddpm book), or restore it")
+    try:
+        data = found.read_bytes()
+        text = (gzip.decompress(data) if found.suffix == ".gz" else data).decode()
+        raw = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    except (EOFError, OSError, ValueError, zlib.error) as error:  # pandas' parser errors are ValueErrors
+        raise BadInput(found, f"is not a readable table ({error})", _RESTORE) from None
+    _same_columns(raw, schema, found)
+    return pd.DataFrame({n: _parsed(raw[n], c, n, found) for n, c in schema.columns.items()})
+
+
+def write_gzipped(text: bytes, path: Path) -> None:
+    """Writes `text` compressed; the same text is the same file."""
+    with replacing(path) as temporary, temporary.open("wb") as file, _gzip(file) as stream:
+        stream.write(text)
+
+
+def meta_path(path: str | os.PathLike[str]) -> Path:
+    """Where the description of the table at `path` stands: NAME.meta.json."""
+    plain, _ = _both_paths(path)
+    return plain.with_suffix(".meta.json")
+
+
+def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """How the table at `path` was measured: the contents of its NAME.meta.json.
+
+    Raises:
+        BadInput: the file is missing or is not JSON.
+    """
+    beside = meta_path(path)
+    try:
+        meta = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        meta = None
+    if not isinstance(meta, dict):
+        raise BadInput(beside, "the table's description is missing or unreadable", _RESTORE)
+    return meta
+
+
+def gpu_folders(root: str | os.PathLike[str]) -> list[Path]:
+    """The machines' folders under figures/records of the repository at `root`: `GPU_ORDER`, others by name, "cpu"."""
+    folders = [p for p in (Path(root) / "figures" / "records").glob("*") if p.is_dir() and p.name != "paper"]
+    known = {name: place for place, name in enumerate(GPU_ORDER)}
+    return sorted(folders, key=lambda p: (p.name == "cpu", known.get(p.name, len(known)), p.name))
+
+
+def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> dict[str, pd.DataFrame]:
+    """Every machine's table of that name in the repository at `root`, by its folder's name.
+
+    Args:
+        root: of the repository.
+        name: NAME.csv.
+        schema: the table's.
+        notebook: the number of the one that measures it.
+
+    Raises:
+        BadInput: there is none, or one does not fit its schema.
+    """
+    paths = [folder / name for folder in gpu_folders(root)]
+    found = {path.parent.name: read_table(path, schema) for path in paths if path.is_file()}
+    if not found:
+        remedy = f"restore it (git checkout), or measure on a GPU: medddpm book --only {notebook} --measure"
+        raise BadInput(root / "figures" / "records", f"no machine's folder has a {name}", remedy)
+    return found
+
+
+_RESTORE = "restore it (git checkout) or write it again with the notebook that makes it"
+
+
+def _both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    plain = Path(str(path).removesuffix(".gz"))
+    if plain.suffix != ".csv":
+        raise BadInput(path, "a table's name ends in .csv or .csv.gz", "name it so")
+    return plain, Path(f"{plain}.gz")
+
+
+def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
+    """`table` as CSV in UTF-8, plain and compressed; a missing value is an empty field.
+
+    By parts, of which one is compressed while the next is written, and with numbers as Python's own: pandas would turn
+    them into NumPy's text first, which takes a third longer.
+    """
+    plain, compressed = io.BytesIO(), io.BytesIO()
+    with _gzip(compressed) as stream, ThreadPoolExecutor(1) as beside:
+        pending = []
+        for first in range(0, max(len(table), 1), 10_000):
+            part = table.iloc[first : first + 10_000].astype(object)
+            text = part.to_csv(index=False, header=first == 0, lineterminator="\n").encode()
+            plain.write(text)
+            pending.append(beside.submit(stream.write, text))
+        for part_done in pending:
+            part_done.result()
+    return plain.getvalue(), compressed.getvalue()
+
+
+def _gzip(file: BinaryIO) -> gzip.GzipFile:
+    """Compresses into `file` without a name or a time, at level 1: level 9 takes six times as long, saves a tenth."""
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
+
+
+def _same_columns(table: pd.DataFrame, schema: Schema, path: Path) -> None:
+    for what, names in (
+        ("lacks", [n for n in schema.columns if n not in table.columns]),
+        ("has unknown", [str(n) for n in table.columns if n not in schema.columns]),
+    ):
+        if names:
+            raise BadInput(path, f"{what} column{'s' * (len(names) > 1)} {', '.join(names)}", _RESTORE)
+    if table.columns.has_duplicates:
+        raise BadInput(path, "has a column twice", _RESTORE)
+
+
+def _checked(table: pd.DataFrame, schema: Schema, path: Path) -> pd.DataFrame:
+    """`table` in the schema's order and types, if it fits."""
+    _same_columns(table, schema, path)
+    return pd.DataFrame({n: _fits(table[n], c, n, path) for n, c in schema.columns.items()})
+
+
+def _fits(values: pd.Series[Any], column: Column, name: str, path: Path) -> pd.Series[Any]:
+    values = values.reset_index(drop=True)
+    is_right = {
+        "int64": pd.api.types.is_integer_dtype(values.dtype),
+        "float64": pd.api.types.is_float_dtype(values.dtype) or pd.api.types.is_integer_dtype(values.dtype),
+        "str": pd.api.types.infer_dtype(values.astype(object), skipna=True) in ("string", "empty"),
+    }[column.dtype]
+    if not is_right and not (column.nullable and values.isna().all()):
+        raise BadInput(path, f"column {name} is {values.dtype}, not {column.dtype}", "give the column that type")
+    _values_fit(values, column, name, path)
+    return values.astype(pd.api.types.pandas_dtype("object" if column.dtype == "str" else column.dtype))
+
+
+def _parsed(text: pd.Series[str], column: Column, name: str, path: Path) -> pd.Series[Any]:
+    """The fields of a column as its type; an empty field is a missing value."""
+    if column.dtype == "str":
+        values: pd.Series[Any] = text.astype("object").where(text != "", None)
+    else:
+        convert = int if column.dtype == "int64" else float
+        numbers: list[float] = []
+        for row, field in enumerate(text):
+            try:
+                numbers.append(convert(field) if field else np.nan)
+            except ValueError:
+                raise BadInput(
+                    path, f"row {row + 1} of column {name}: {field!r} is no {column.dtype}", _RESTORE
+                ) from None
+        values = pd.Series(numbers, dtype="float64" if np.nan in numbers else column.dtype)
+    _values_fit(values, column, name, path)
+    return values
+
+
+def _values_fit(values: pd.Series[Any], column: Column, name: str, path: Path) -> None:
+    missing = values.isna() | (values == "")
+    wrong = missing & (not column.nullable)
+    if column.dtype == "float64":
+        wrong |= np.isinf(values.astype("float64"))
+    if column.allowed:
+        wrong |= ~missing & ~values.isin(column.allowed)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        wanted = {"str": "some text", "int64": "an integer", "float64": "a finite number"}[column.dtype]
+        wanted = f"one of {', '.join(column.allowed)}" if column.allowed else wanted
+        held = "nothing" if missing[row] else str(values[row])
+        raise BadInput(path, f"row {row + 1} of column {name} holds {held} where {wanted} is wanted", _RESTORE)

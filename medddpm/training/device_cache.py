@@ -1,0 +1,76 @@
+"""A data set prepared once and kept in the memory of the device that trains: a step then loads nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import nibabel
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from medddpm.data.volumes import Volumes
+from medddpm.errors import BadInput
+from medddpm.runtime.processes import iterated
+
+SHARE = 0.5  # of the device's free memory, at most
+
+
+class Resident(Dataset[tuple[Tensor, Tensor]]):
+    """The items of `volumes`, bit for bit, on `device`.
+
+    At 64³ FAST makes a step in a few milliseconds, which is what one process needs to hand over a single volume.
+
+    Args:
+        volumes: prepared here, each once.
+        device: where they are kept: images as they come, masks as int8.
+        workers: processes that prepare them; 0 prepares them in this one.
+        progress: shows a bar.
+
+    Raises:
+        BadInput: they would take more than half of the device's free memory.
+    """
+
+    def __init__(self, volumes: Volumes, device: torch.device, workers: int = 0, progress: bool = False) -> None:
+        self.size, self.layout, self._volumes = volumes.size, volumes.layout, volumes
+        image, mask = volumes[0]
+        if device.type == "cuda":
+            wanted = len(volumes) * (image.nbytes + mask.numel())
+            free = int(torch.cuda.mem_get_info(device)[0])
+            if wanted > SHARE * free:
+                raise BadInput(
+                    "--resident",
+                    f"{len(volumes)} volumes take {wanted / 2**30:.1f} GiB, more than half of what the GPU has free",
+                    "leave it out and give --workers",
+                )
+        self._images = torch.empty((len(volumes), *image.shape), dtype=image.dtype, device=device)
+        self._masks = torch.empty((len(volumes), *mask.shape), dtype=torch.int8, device=device)
+        loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
+            volumes,  # type: ignore[arg-type]
+            batch_size=None,
+            num_workers=workers,
+        )
+        bar = functools.partial(tqdm, desc="preparing", unit="volume", disable=not progress, leave=False)
+        for index, (image, mask) in enumerate(bar(iterated(loader), total=len(volumes))):
+            self._images[index], self._masks[index] = image, mask
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._images[index], self._masks[index].to(self._images.dtype)
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images and masks of some items, (N, …), on the device."""
+        image = torch.stack([self._images[index] for index in indices])
+        return image, torch.stack([self._masks[index] for index in indices]).to(image.dtype)
+
+    def names(self) -> list[str]:
+        """As the data set's."""
+        return self._volumes.names()
+
+    def reference(self, index: int) -> nibabel.Nifti1Image:
+        """As the data set's."""
+        return self._volumes.reference(index)

@@ -1,0 +1,116 @@
+"""One optimizer step as one CUDA graph: every micro-step's forward and backward pass, and Adam's update."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.runtime import cuda_graphs
+
+
+class GraphedStep:
+    """The step of a `medddpm.training.trainer.Trainer`, captured; making it changes no weight, moment or draw.
+
+    Nothing in it waits for the device. It holds as long as the network stays accelerated as it is and the weights and
+    the optimizer's state stay where they are.
+
+    Args:
+        diffusion: whose loss is minimized; its network is accelerated and on a GPU.
+        optimizer: Adam of its parameters, capturable.
+        batches: (image, mask) of each micro-step, on that GPU, in the shapes of all to come: (N, C, D, H, W) and
+            (N, M, D, H, W).
+        clip_norm: of `clip`.
+    """
+
+    def __init__(
+        self,
+        diffusion: GaussianDiffusion,
+        optimizer: torch.optim.Optimizer,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        clip_norm: float = 0.0,
+    ) -> None:
+        self._diffusion, self._optimizer, self._clip_norm = diffusion, optimizer, clip_norm
+        # A replay begins at a generator's seed: each micro-step draws from its own, as if it were seeded in between.
+        self._generators = [torch.Generator(image.device) for image, _ in batches]
+        with unchanged(optimizer), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # the warm-up is not
+            self._graph = cuda_graphs.GraphedCall(
+                self._step, *(tensor for batch in batches for tensor in batch), generators=self._generators
+            )
+
+    def __call__(self, batches: Sequence[tuple[Tensor, Tensor]], seeds: Sequence[int]) -> Tensor:
+        """Makes one step.
+
+        Args:
+            batches: (image, mask) of each micro-step, on any device.
+            seeds: of each micro-step's timesteps and noise.
+
+        Returns:
+            the loss, a scalar on the device, the caller's to keep.
+        """
+        for generator, seed in zip(self._generators, seeds, strict=True):
+            generator.manual_seed(seed)
+        return self._graph(*(tensor for batch in batches for tensor in batch)).clone()
+
+    def _step(self, *tensors: Tensor) -> Tensor:
+        # Without gradients to begin with, the backward pass makes them in the graph's own memory, where they stay.
+        self._optimizer.zero_grad(set_to_none=True)
+        count, losses = len(self._generators), []
+        for image, mask, generator in zip(tensors[::2], tensors[1::2], self._generators, strict=True):
+            loss = self._diffusion.loss(image, mask, generator=generator) / count
+            loss.backward()
+            losses.append(loss.detach())
+        clip(self._optimizer, self._clip_norm)
+        self._optimizer.step()
+        return torch.stack(losses).sum()
+
+
+def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
+    """Scales the gradient of all that is optimized down to `norm` where its own, over all of it, is larger.
+
+    Nothing waits for the device.
+
+    Args:
+        optimizer: whose weights' gradients.
+        norm: 0 leaves them as they are.
+    """
+    if norm:
+        nn.utils.clip_grad_norm_([weight for group in optimizer.param_groups for weight in group["params"]], norm)
+
+
+@contextlib.contextmanager
+def unchanged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Puts weights and moments back to where they were, in place; moments that were not there yet start at zero."""
+    before = {tensor: tensor.detach().clone() for tensor in _held(optimizer)}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor in _held(optimizer):
+                if tensor in before:
+                    tensor.copy_(before[tensor])
+                else:
+                    tensor.zero_()
+
+
+def lay_out_alike(
+    weights: Sequence[nn.Parameter], averages: Sequence[Tensor], optimizer: torch.optim.Optimizer
+) -> None:
+    """Gives averages and moments the strides of their weights: the fused kernels go through all of them in step.
+
+    A resumed run brings them in the strides they were saved with.
+    """
+    moments = ((w, m) for w in weights for m in optimizer.state.get(w, {}).values() if m.shape == w.shape)
+    for weight, tensor in (*zip(weights, averages, strict=True), *moments):
+        if tensor.stride() != weight.stride():
+            tensor.data = torch.empty_like(weight).copy_(tensor.data)
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return weights + [value for weight in weights for value in optimizer.state.get(weight, {}).values()]

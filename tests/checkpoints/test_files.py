@@ -1,0 +1,176 @@
+"""Published and own checkpoints come back whole; damaged, foreign and dangerous ones are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from medddpm.checkpoints.files import load_checkpoint, save_checkpoint
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.unet import UNet3D
+
+
+def small() -> GaussianDiffusion:
+    torch.manual_seed(0)
+    diffusion = GaussianDiffusion(UNet3D(image_size=32, model_channels=32, channel_mult=(1, 2), attention_rates=(2,)))
+    for parameter in diffusion.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return diffusion
+
+
+def published(diffusion: GaussianDiffusion) -> dict:
+    """As the released files are: no configuration, and one schedule buffer more than is read."""
+    state = {**diffusion.state_dict(), "posterior_mean_coef3": torch.zeros(diffusion.timesteps)}
+    return {"step": 7, "model": {k: torch.zeros_like(v) for k, v in state.items()}, "ema": state}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "with space" / "model.pt"
+    save_checkpoint(path, published(small()))
+    return path
+
+
+def test_a_published_checkpoint_gives_the_same_numbers(file: Path) -> None:
+    original, loaded = small(), load_checkpoint(file)
+    assert not loaded.training
+    x, t = torch.randn(1, 3, 8, 8, 8), torch.tensor([5])
+    assert torch.equal(loaded.denoise_fn(x, t), original.eval().denoise_fn(x, t))
+    assert load_checkpoint(file, weights="model").denoise_fn(x, t).abs().max() == 0
+
+
+@pytest.mark.parametrize("listing", ["128", "brats", "small"])
+def test_every_published_configuration_loads_strictly(spec: Path, tmp_path: Path, listing: str) -> None:
+    shapes = json.loads((spec / f"state_dict_{listing}.json").read_text())
+    state = {f"denoise_fn.{name}": torch.zeros(shape) for name, shape in shapes}
+    state |= GaussianDiffusion(torch.nn.Identity()).state_dict()
+    save_checkpoint(tmp_path / "model.pt", {"step": 1, "model": state, "ema": state})
+    diffusion = load_checkpoint(tmp_path / "model.pt")
+    assert [name for name, _ in shapes] == list(diffusion.denoise_fn.state_dict())
+
+
+def test_another_schedule_in_the_file_is_the_one_used(tmp_path: Path) -> None:
+    content = published(GaussianDiffusion(small().denoise_fn, timesteps=100))
+    save_checkpoint(tmp_path / "model.pt", content)
+    loaded = load_checkpoint(tmp_path / "model.pt")
+    assert loaded.timesteps == 100
+    assert torch.equal(loaded.betas, content["ema"]["betas"])
+
+
+class Code:
+    def __reduce__(self) -> tuple:
+        return os.system, ("touch carried-code-ran",)
+
+
+def missing(content: dict) -> None:
+    del content["ema"]["denoise_fn.out.2.bias"]
+
+
+def extra(content: dict) -> None:
+    content["ema"]["denoise_fn.out.7.bias"] = torch.zeros(1)
+
+
+def reshaped(content: dict) -> None:
+    content["ema"]["denoise_fn.out.2.bias"] = torch.zeros(4)
+    content["config"] = small().denoise_fn.config
+
+
+def other_network(content: dict) -> None:
+    content["ema"] = {"encoder.weight": torch.zeros(3)}
+
+
+def no_maps(content: dict) -> None:
+    content.clear()
+    content["weights"] = torch.zeros(3)
+
+
+def only_model(content: dict) -> None:
+    del content["ema"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (missing, r"1 missing \(denoise_fn.out.2.bias\)"),
+        (extra, r"1 extra \(denoise_fn.out.7.bias\)"),
+        (reshaped, r"1 of another shape \(denoise_fn.out.2.bias\)"),
+        (other_network, "not those of this network"),
+        (no_maps, "no 'model' or 'ema'"),
+        (only_model, "no 'ema' weights"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, change, message: str) -> None:
+    content = published(small())
+    change(content)
+    save_checkpoint(tmp_path / "model.pt", content)
+    with pytest.raises(BadInput, match=message) as caught:
+        load_checkpoint(tmp_path / "model.pt")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_checkpoint_that_carries_code_is_refused(tmp_path: Path, monkeypatch, legacy: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = {**published(small()), "extra": Code()}
+    torch.save(content, "model.pt", _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(BadInput, match="carries code"):
+        load_checkpoint("model.pt")
+    assert not Path("carried-code-ran").exists()
+
+
+def test_a_bare_pickle_with_code_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.pt").write_bytes(pickle.dumps(Code()))
+    with pytest.warns(UserWarning, match="pickle protocol"), pytest.raises(BadInput):
+        load_checkpoint("model.pt")
+    assert not Path("carried-code-ran").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_called_damaged(file: Path, share: float) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(BadInput, match="damaged"):
+        load_checkpoint(file)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x89PNG\r\n", bytes(1000), b"PK\x03\x04" + bytes(64)])
+def test_a_foreign_file_is_called_no_checkpoint(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(BadInput, match="no PyTorch checkpoint"):
+        load_checkpoint(tmp_path / "model.pt")
+
+
+def test_no_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_full_disk_leaves_the_last_good_one(file: Path) -> None:
+    """The limit on a file's size stands for the disk: the write fails in the middle, as it would there."""
+    before = file.read_bytes()
+    script = (
+        "import resource, sys, torch\n"
+        "from medddpm.checkpoints import save_checkpoint\n"
+        "from medddpm.errors import BadInput\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2},) * 2)\n"
+        "try: save_checkpoint(sys.argv[1], {'model': torch.zeros(int(sys.argv[2]))})\n"
+        "except BadInput as error: print(error)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(file), str(len(before))], capture_output=True, text=True, check=True
+    ).stdout
+    assert "no room left" in printed
+    assert str(file) in printed
+    assert file.read_bytes() == before
+    assert [p.name for p in file.parent.iterdir()] == [file.name]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

@@ -1,0 +1,134 @@
+"""A released model: smaller, the same function, and nothing in it that runs; any other file is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from medddpm.checkpoints.files import load_checkpoint, read_checkpoint, save_checkpoint
+from medddpm.checkpoints.released import release
+from medddpm.data.phantom import Phantom
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.sampling import sample_to_files
+from medddpm.training.config import TrainConfig
+from medddpm.training.trainer import Trainer, train
+from medddpm.unet import UNet3D
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run of two steps."""
+    out = tmp_path_factory.mktemp("with space") / "run"
+    config = TrainConfig(
+        image_size=16, model_channels=32, accumulation=1, sample_every=0, ema_start=1, learning_rate=1e-2
+    )
+    train(config, Phantom(1, (16, 16, 16)), out, 2, device="cpu", progress=False)
+    return max((out / "checkpoints").iterdir())
+
+
+def outputs(diffusion: GaussianDiffusion) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 3, 16, 16, 16, generator=generator)
+    with torch.no_grad():
+        return diffusion.denoise_fn(x, torch.tensor([100]))
+
+
+def test_it_is_the_average_in_half_the_bytes(checkpoint: Path, tmp_path: Path) -> None:
+    exact = release(read_checkpoint(checkpoint), tmp_path / "exact.safetensors", dtype=torch.float32)
+    small = release(read_checkpoint(checkpoint), tmp_path / "small.safetensors", about="two steps")
+    original = load_checkpoint(checkpoint)
+    assert torch.equal(outputs(load_checkpoint(exact)), outputs(original))
+    assert load_checkpoint(exact).timesteps == original.timesteps
+    apart = (outputs(load_checkpoint(small)) - outputs(original)).norm() / outputs(original).norm()
+    assert 0 < apart < 2e-2
+    parameters = sum(p.numel() for p in original.parameters())
+    assert 2 * parameters < small.stat().st_size < 2 * parameters + 64_000
+    assert all(p.dtype == torch.float32 for p in load_checkpoint(small).parameters())
+
+
+def test_any_reader_sees_what_it_is(checkpoint: Path, tmp_path: Path) -> None:
+    path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors", about="two steps on a phantom")
+    with safe_open(path, framework="pt") as file:
+        said, names = file.metadata(), set(file.keys())
+    unet = UNet3D(**json.loads(said["config"]))
+    assert names == set(unet.state_dict())
+    assert said["about"] == "two steps on a phantom"
+    assert json.loads(said["size"]) == [16, 16, 16]
+    assert json.loads(said["step"]) == 2
+
+
+def test_a_volume_is_drawn_from_it(checkpoint: Path, tmp_path: Path, head_folder: Path) -> None:
+    path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors", dtype=torch.float32)
+    mask = min((head_folder / "mask").iterdir())
+    drawn = [
+        sample_to_files(source, mask, tmp_path / name, sampler="ddim", steps=2, device="cpu")[0].read_bytes()
+        for source, name in ((checkpoint, "a.nii"), (path, "b.nii"))
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def test_a_published_checkpoint_is_not_released(tmp_path: Path) -> None:
+    content = {"model": {"a": torch.zeros(1)}, "ema": {"a": torch.zeros(1)}}
+    save_checkpoint(tmp_path / "model.pt", content)
+    with pytest.raises(BadInput, match="no configuration"):
+        release(read_checkpoint(tmp_path / "model.pt"), tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_the_name_tells_the_format(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="ends in"):
+        release(read_checkpoint(checkpoint), tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"format": "medddpm 1", "timesteps": "250"}])
+def test_another_s_file_is_refused(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_file({"a": torch.zeros(3)}, tmp_path / "model.safetensors", metadata)
+    with pytest.raises(BadInput, match="metadata"):
+        load_checkpoint(tmp_path / "model.safetensors")
+
+
+def test_a_damaged_file_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(BadInput, match="damaged"):
+        load_checkpoint(path)
+
+
+def test_a_full_disk_leaves_what_was_there(checkpoint: Path, tmp_path: Path) -> None:
+    path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors")
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(BadInput):
+            release(read_checkpoint(checkpoint), path, dtype=torch.float32)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_of_another_network_are_named(checkpoint: Path, tmp_path: Path) -> None:
+    content = read_checkpoint(checkpoint)
+    content["config"] = {**content["config"], "num_res_blocks": 2}
+    path = release(content, tmp_path / "model.safetensors")
+    with pytest.raises(BadInput, match="missing"):
+        load_checkpoint(path)
+
+
+def test_training_does_not_go_on_from_it(checkpoint: Path, tmp_path: Path) -> None:
+    path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors")
+    config = TrainConfig(image_size=16, model_channels=32)
+    trainer = Trainer(config, Phantom(1, (16, 16, 16)), torch.device("cpu"))
+    with pytest.raises(BadInput):
+        trainer.load(read_checkpoint(path), path)

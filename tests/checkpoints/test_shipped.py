@@ -1,0 +1,171 @@
+"""The models that travel: small, told of truly, the same volume from a seed everywhere, and a brain with its lesion.
+
+What is drawn is compared with `baseline/NAME.csv`. After new weights, `python tests/test_models.py` draws it anew.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.repository import ROOT
+from safetensors import safe_open
+
+from medddpm.checkpoints import shipped
+from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
+from medddpm.cli.main import main
+from medddpm.data.nifti import read_mask
+from medddpm.data.phantom import Phantom, write_phantom
+from medddpm.quality.metrics import VolumeSet, agreement
+from medddpm.sampling import recommended
+from medddpm.training.release import card_of
+
+BASELINE = ROOT / "tests" / "baseline"
+MASK = BASELINE / "phantom-64-mask.nii.gz"
+"""Of a subject of another seed than was trained on; kept as a file, so that every machine has it to the last voxel."""
+
+STEPS, SEED = 20, 0
+CLOSE = 1e-4  # of intensities in [0, 1]
+
+# A perfect sample reaches 0.99 and 0.9 (`dice_reference`); noise at most 0.5 and 0.1.
+BRAIN, LESION = 0.95, 0.6
+
+
+def draw(out: Path, name: str) -> np.ndarray:
+    """What `medddpm sample` draws for MASK on a CPU, (H, W, D) in [0, 1]; the default model as a user would."""
+    command = [sys.executable, "-m", "medddpm", "sample", "--mask", str(MASK), "--out", str(out), "--device", "cpu"]
+    which = [] if name == shipped.DEFAULT else ["--checkpoint", str(shipped.weights(name))]
+    subprocess.run([*command, *which, "--steps", str(STEPS), "--seed", str(SEED), "--quiet"], check=True)
+    return nibabel.load(out).get_fdata(dtype=np.float32)
+
+
+def kept(volume: np.ndarray) -> pd.DataFrame:
+    """Of each block of 8 × 8 × 8 voxels its mean, and one voxel as it is."""
+    blocks = volume.reshape(8, 8, 8, 8, 8, 8).transpose(0, 2, 4, 1, 3, 5).reshape(512, 512)
+    return pd.DataFrame({"mean": blocks.mean(axis=1, dtype=np.float64), "voxel": blocks[:, 292]})  # (4, 4, 4) in it
+
+
+def recovered(volumes: torch.Tensor) -> pd.Series:
+    """Dice of brain and lesion recovered from volumes (N, 1, D, W, H) in [-1, 1] drawn for MASK, their means."""
+    labels = torch.from_numpy(read_mask(MASK, (1, 2)).get_fdata().astype(np.uint8).transpose(2, 1, 0).copy())
+    reference = VolumeSet.of(Phantom(8, (64, 64, 64), "flair", seed=2), range(8))
+    table = agreement(VolumeSet(volumes, labels.expand(len(volumes), -1, -1, -1)), reference, ["image"])
+    return table[table["metric"] == "dice"].groupby("tissue")["value"].mean()
+
+
+def test_there_is_a_default_and_it_is_named_where_another_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shipped.DEFAULT in shipped.names()
+    assert shipped.weights() == shipped.weights(shipped.DEFAULT)
+    with pytest.raises(Exception, match=f"no such model.*{shipped.DEFAULT}"):
+        shipped.weights("nothing")
+
+
+def test_the_package_is_built_with_all_that_travels() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = settings["package-data"]["medddpm.models"]
+    for name in shipped.names():
+        for file in (shipped.weights(name), shipped.record(name), shipped.card(name)):
+            assert any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns)
+
+
+@pytest.fixture(params=shipped.names())
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_it_is_small_and_says_what_it_is(name: str) -> None:
+    path = shipped.weights(name)
+    assert path.stat().st_size <= shipped.LARGEST
+    with safe_open(path, framework="pt") as file:
+        told = {key: json.loads(value) for key, value in file.metadata().items() if key not in ("format", "about")}
+        assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"BF16"}  # noqa: SIM118
+        assert file.metadata()["about"]
+    assert set(told) == {"config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation"}
+    assert told["size"] == [64, 64, 64]
+    assert told["training"]["phantom"]["contrast"] in name
+    assert sum(p.numel() for p in load_checkpoint(path).parameters()) * 2 <= shipped.LARGEST
+    steps = recommended(read_checkpoint(path))["steps"]
+    assert 1 < steps <= 25, "more, and two cores take longer than a minute"
+
+
+def test_its_card_says_what_the_file_and_the_record_say(name: str) -> None:
+    """Word for word what is made of them now, and some of it by another way."""
+    path, card = shipped.weights(name), shipped.card(name).read_text()
+    assert card == card_of(path)
+    record, content = pd.read_csv(shipped.record(name)), read_checkpoint(path)
+    assert list(record) == ["step", "loss"]
+    assert record["step"].iloc[-1] == content["step"]
+    assert record["loss"].between(0, 2).all()
+    assert record["loss"].tail(len(record) // 10).mean() < 0.25 * record["loss"].iloc[0]
+    assert re.search(r"(\d+) bytes", card)[1] == str(path.stat().st_size)
+    assert re.search(r"\| steps \| (\d+) \|", card)[1] == str(content["step"])
+    dice = next(r["value"] for r in content["evaluation"]["rows"] if (r["metric"], r["tissue"]) == ("dice", "lesion"))
+    assert re.search(r"\| dice \| lesion \| ([\d.]+) \|", card)[1] == f"{dice:.3f}"
+    assert content["evaluation"]["seed"] != content["training"]["phantom"]["seed"]
+
+
+@pytest.fixture(scope="module", params=shipped.names())
+def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, np.ndarray]:
+    return request.param, draw(tmp_path_factory.mktemp("drawn") / "volume.nii", request.param)
+
+
+def test_a_seed_gives_the_volume_it_gave_elsewhere(drawn: tuple[str, np.ndarray]) -> None:
+    name, volume = drawn
+    expected, found = pd.read_csv(BASELINE / f"{name}.csv"), kept(volume)
+    assert expected["voxel"].std() > 0.05, "something is in it"
+    assert (found - expected).abs().max().max() < CLOSE, "new weights? then run this file as a program"
+
+
+def test_it_is_a_brain_with_the_mask_s_lesion(drawn: tuple[str, np.ndarray]) -> None:
+    name, volume = drawn
+    dice = recovered(torch.from_numpy(volume.transpose(2, 1, 0).copy())[None, None] * 2 - 1)
+    assert dice["brain"] > BRAIN
+    if "flair" in name:  # the contrast in which intensity tells a lesion
+        assert dice["lesion"] > LESION
+
+
+def test_neither_noise_nor_an_empty_volume_would_pass_for_one() -> None:
+    """What an untrained model draws, what one draws that learned the mean alone, and the mask without lesion."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(4, 1, 64, 64, 64, generator=generator) * 2 - 1
+    assert recovered(noise)["brain"] < BRAIN / 2 + 0.1
+    assert recovered(noise)["lesion"] < LESION / 4
+    labels = read_mask(MASK, (1, 2)).get_fdata().astype(np.float32).transpose(2, 1, 0).copy()
+    plain = torch.from_numpy(np.where(labels > 0, 0.0, -1.0).astype(np.float32))[None, None]
+    assert recovered(plain + 0.03 * noise[:1])["lesion"] < LESION / 2
+
+
+def test_a_mask_of_another_size_gets_a_volume_on_its_own_grid(tmp_path: Path) -> None:
+    write_phantom(tmp_path, 1, (40, 44, 36), seed=3)
+    mask, out = tmp_path / "mask" / "phantom_0000.nii.gz", tmp_path / "volume.nii.gz"
+    assert main(["sample", "--mask", str(mask), "--out", str(out), "--steps", "1", "-q", "--device", "cpu"]) == 0
+    volume, grid = nibabel.load(out), nibabel.load(mask)
+    assert volume.shape == grid.shape
+    assert np.array_equal(volume.affine, grid.affine)
+
+
+def write_baseline() -> None:
+    """Draws what is compared with anew: after new weights, and never to make a test pass."""
+    subjects = Phantom(8, (64, 64, 64), "flair", seed=1)
+    largest = max(range(8), key=lambda index: int((subjects[index][1][1] > 0).sum()))
+    mask = subjects.reference(largest)
+    mask.header.set_xyzt_units("mm")
+    nibabel.save(mask, MASK)
+    for name in shipped.names():
+        out = BASELINE / "drawn.nii"
+        kept(draw(out, name)).to_csv(BASELINE / f"{name}.csv", index=False, float_format="%.6f")
+        out.unlink()
+
+
+if __name__ == "__main__":
+    write_baseline()

@@ -1,0 +1,229 @@
+"""The command from outside: exit codes, one line for what a user can mend, and volumes that other programs can read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from medddpm import diffusion
+from medddpm.cli.main import main
+from medddpm.cli.options import SAMPLERS
+from medddpm.data.phantom import write_phantom
+from medddpm.training.run_folder import checkpoints_of
+
+TINY = ["--size", "8", "--channels", "32", "--sample-every", "0", "--device", "cpu", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def trained(head_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: two steps on the phantom."""
+    out = tmp_path_factory.mktemp("runs") / "a run"
+    assert main(["train", "--data", str(head_folder), "--out", str(out), "--steps", "2", *TINY]) == 0
+    return out
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command printed on stderr: one line, no traceback."""
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("medddpm: ")
+    return lines[0]
+
+
+def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folder: Path, capsys) -> None:
+    assert main(["train", "--data", str(head_folder), "--out", str(trained), "--steps", "3", *TINY]) == 0
+    assert "finished at step 3" in capsys.readouterr().out
+    assert [path.name for path in checkpoints_of(trained)] == ["step-0000002.pt", "step-0000003.pt"]
+
+
+def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:
+    for setting in ("opt1", "OPT12", "fast"):
+        out = tmp_path / setting
+        assert main(["train", "--phantom", "1", "--switches", setting, "--out", str(out), "--steps", "1", *TINY]) == 0
+        assert checkpoints_of(out)
+
+
+@pytest.mark.parametrize("orientation", ["RAS", "LPS", "SAR"])
+def test_a_sample_lies_on_its_masks_grid(trained: Path, tmp_path: Path, orientation: str, capsys) -> None:
+    """Any size and orientation; nibabel opens it, with the mask's affine; the same seed draws the same volume."""
+    write_phantom(tmp_path, 1, (20, 16, 12), seed=4)
+    mask = nibabel.load(tmp_path / "mask" / "phantom_0000.nii.gz")
+    turn = nibabel.orientations.ornt_transform(
+        nibabel.io_orientation(mask.affine), nibabel.orientations.axcodes2ornt(tuple(orientation))
+    )
+    turned = mask.as_reoriented(turn)
+    turned.header.set_xyzt_units("mm")
+    nibabel.save(turned, tmp_path / "mask.nii.gz")
+    command = ["sample", "--checkpoint", str(trained), "--mask", str(tmp_path / "mask.nii.gz"), "--device", "cpu", "-q"]
+    for name in ("a.nii.gz", "b.nii"):
+        out = tmp_path / name
+        assert main([*command, "--out", str(out), "--sampler", "ddim", "--steps", "3"]) == 0
+        assert capsys.readouterr().out.strip() == str(out)
+    first, second = nibabel.load(tmp_path / "a.nii.gz"), nibabel.load(tmp_path / "b.nii")
+    np.testing.assert_allclose(first.affine, turned.affine)
+    assert first.shape == turned.shape
+    assert nibabel.aff2axcodes(first.affine) == tuple(orientation)
+    assert first.header.get_xyzt_units()[0] == "mm"
+    assert first.get_data_dtype() == np.float32
+    values = first.get_fdata()
+    assert values.min() >= 0
+    assert values.max() <= 1
+    assert values.std() > 0.01
+    np.testing.assert_array_equal(values, second.get_fdata())
+
+
+def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
+    trained: Path, head_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """In batches of two and alone; under the fast path too, which draws the same noise."""
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--device", "cpu", "-q"]
+    command += ["--sampler", "dpm++", "--steps", "3"]
+    several = [*command, "--count", "3", "--batch", "2", "--seed", "5", "--out"]
+    assert main([*several, str(tmp_path / "v.nii.gz")]) == 0
+    files = [tmp_path / f"v_{number}.nii.gz" for number in (1, 2, 3)]
+    assert capsys.readouterr().out.split("\n")[:-1] == list(map(str, files))
+    assert main([*several, str(tmp_path / "fast.nii"), "--switches", "fast"]) == 0
+    volumes = [nibabel.load(file).get_fdata() for file in files]
+    for number, volume in enumerate(volumes):
+        assert main([*command, "--seed", str(5 + number), "--out", str(tmp_path / "one.nii")]) == 0
+        np.testing.assert_allclose(nibabel.load(tmp_path / "one.nii").get_fdata(), volume, atol=1e-5)
+        np.testing.assert_allclose(nibabel.load(tmp_path / f"fast_{number + 1}.nii").get_fdata(), volume, atol=1e-4)
+    assert np.abs(volumes[0] - volumes[1]).max() > 0.1
+    assert np.abs(volumes[1] - volumes[2]).max() > 0.1
+
+
+def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:
+    """The BraTS case from its folder to four volumes with its affine; tiny, since two cores must do it."""
+    data = spec.parent / "data" / "brats2021"
+    size = ["--size", "16", "16", "8", "--channels", "32", "--blocks", "1", "--sample-every", "0", "-q"]
+    run = tmp_path / "run"
+    assert main(["train", "--data", str(data), "--out", str(run), "--steps", "1", *size, "--device", "cpu"]) == 0
+    mask = next((data / "seg").iterdir())
+    command = ["sample", "--checkpoint", str(run), "--mask", str(mask), "--out", str(tmp_path / "case.nii.gz"), "-q"]
+    assert main([*command, "--sampler", "dpm++", "--steps", "2", "--device", "cpu"]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.strip().splitlines()[1:]]
+    assert [path.name for path in written] == [f"case_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair")]
+    for path in written:
+        np.testing.assert_allclose(nibabel.load(path).affine, nibabel.load(mask).affine)
+        assert nibabel.load(path).shape == nibabel.load(mask).shape
+
+
+def test_check_passes_a_sound_folder(head_folder: Path, capsys) -> None:
+    assert main(["check", str(head_folder), "-q"]) == 0
+    assert "3 cases (16x16x16), 0 problems" in capsys.readouterr().out
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Path:
+    """Three cases: one truncated, one with a stray label, one without its mask."""
+    write_phantom(tmp_path, 3, (12, 12, 12))
+    image = tmp_path / "image" / "phantom_0000.nii.gz"
+    image.write_bytes(image.read_bytes()[:-100])
+    mask = tmp_path / "mask" / "phantom_0001.nii.gz"
+    labels = nibabel.load(mask)
+    nibabel.save(nibabel.Nifti1Image(np.full(labels.shape, 7, np.uint8), labels.affine), mask)
+    (tmp_path / "mask" / "phantom_0002.nii.gz").unlink()
+    return tmp_path
+
+
+def test_check_names_every_problem_on_a_line_of_its_own(spoilt: Path, capsys) -> None:
+    assert main(["check", str(spoilt), "-q"]) == 1
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 4
+    named = [line for line in lines[:3] if ": " in line and "; " in line]
+    assert [sum(f"phantom_000{i}.nii.gz" in line for line in named) for i in range(3)] == [1, 1, 1]
+    assert lines[3].endswith("3 problems")
+
+
+def test_no_training_starts_on_a_spoilt_folder(spoilt: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "--data", str(spoilt), "--out", str(out), "--steps", "1", *TINY]) == 1
+    assert capsys.readouterr().err.count("medddpm: ") == 3
+    assert not out.exists()
+
+
+TRAIN = ["train", "--out", "run", "--steps", "1", "-q", "--phantom", "1"]
+SAMPLE = ["sample", "--mask", "mask.nii.gz", "--out"]
+BAD = {
+    "no folder": (["train", "--data", "nowhere", "--out", "run", "--steps", "1"], "no such folder"),
+    "two sides": ([*TRAIN, "--size", "8", "8"], "--size: 2 numbers"),
+    "an odd side": ([*TRAIN, "--size", "9"], "multiples of 8"),
+    "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "multiple of 32"),
+    "a device": ([*TRAIN, "--size", "8", "--device", "abacus"], "no abacus here"),
+    "a file as run": ([*TRAIN, "--size", "8", "--out", __file__], "test_main.py"),
+    "no checkpoint": ([*SAMPLE, "v.nii", "--checkpoint", "no.pt"], "no such checkpoint"),
+    "an empty run": ([*SAMPLE, "v.nii", "--checkpoint", "."], "no checkpoints"),
+    "a picture": ([*SAMPLE, "v.png", "--checkpoint", "no.pt"], "not a NIfTI name"),
+    "no notebook": (["book", "--only", "77"], "names 0 notebooks"),
+}
+
+
+@pytest.mark.parametrize(("command", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monkeypatch, capsys) -> None:
+    if command[0] != "book":  # which looks for the repository
+        monkeypatch.chdir(tmp_path)
+    assert main(command) == 1
+    assert message in complaint(capsys)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, tmp_path: Path, capsys) -> None:
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--out", str(tmp_path / "v.nii.gz")]
+    assert main([*command, "--steps", "10", "--device", "cpu"]) == 1
+    assert "for fewer choose another" in complaint(capsys)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["frobnicate"],
+        ["train"],
+        ["train", "--phantom", "--out", "r", "--steps", "many"],
+        ["sample", "--mask", "m.nii"],
+    ],
+)
+def test_wrong_arguments_exit_2(command: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert "usage: medddpm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "release", "check", "book"])
+def test_help_shows_examples(command: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"examples:\n  medddpm {command}" in capsys.readouterr().out
+
+
+def test_help_does_not_wait_for_pytorch() -> None:
+    """Importing PyTorch takes seconds; nobody who asks for help should."""
+    script = "import sys, medddpm.cli.main; medddpm.cli.main.parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_the_package_gives_what_the_readme_names() -> None:
+    import medddpm
+
+    assert {name: getattr(medddpm, name) for name in medddpm.__all__}
+    from medddpm.fast.patch import FEATURES  # a module of the same name as the function
+
+    assert FEATURES
+    assert medddpm.accelerate(torch.nn.Identity(), report=None).acceleration
+    with pytest.raises(AttributeError, match="no attribute 'UNet2D'"):
+        _ = medddpm.UNet2D
+    assert isinstance(medddpm.GaussianDiffusion(torch.nn.Identity()), torch.nn.Module)
+
+
+def test_the_samplers_to_choose_from_are_all_there_are() -> None:
+    assert SAMPLERS == diffusion.SAMPLERS

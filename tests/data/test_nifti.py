@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from medddpm.data.nifti import read_image, read_mask, same_grid, write_mask, write_volume
+from medddpm.errors import BadInput
+
+RNG = np.random.default_rng(0)
+AFFINE = np.array([[-1.5, 0, 0, 20], [0, 0, 2, -30], [0, 1.25, 0, 5], [0, 0, 0, 1.0]])
+
+
+def save(path: Path, data: np.ndarray, affine: np.ndarray = AFFINE) -> Path:
+    nib.save(nib.Nifti1Image(data, affine), path)
+    return path
+
+
+def volume(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape or (6, 7, 8)).astype(np.float32)
+
+
+def rewritten(path: Path, offset: int, form: str, *values: float) -> Path:
+    """`path` with a header field overwritten."""
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    struct.pack_into("<" + form, content, offset, *values)
+    path.write_bytes(gzip.compress(bytes(content)))
+    return path
+
+
+def with_voxel(value: float) -> np.ndarray:
+    data = volume()
+    data[1, 2, 3] = value
+    return data
+
+
+def truncated(path: Path) -> Path:
+    save(path, volume())
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
+
+
+def flipped_bit(path: Path) -> Path:
+    content = bytearray(save(path, volume()).read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def plain(path: Path, content: bytes) -> Path:
+    return written(path.with_name("case.nii"), content)
+
+
+def uncompressed(path: Path) -> bytes:
+    return gzip.decompress(save(path, volume()).read_bytes())
+
+
+RGB = np.zeros((4, 4, 4), dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+DIM, PIXDIM, VOX_OFFSET, SROW = 40, 76, 108, 280  # byte offsets of NIfTI-1 header fields
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda p: p, "no such file"),
+    "folder": (lambda p: p.parent, "not a file"),
+    "other name": (lambda p: written(p.with_name("case.png"), b"x"), "not a NIfTI by its name"),
+    "empty file": (lambda p: written(p, b""), "an empty file"),
+    "not gzip": (lambda p: written(p, uncompressed(p)), "named .gz but not gzip-compressed"),
+    "gzip as .nii": (lambda p: plain(p, save(p, volume()).read_bytes()), "gzip-compressed but not named so"),
+    "truncated gzip": (truncated, "damaged: Compressed file ended"),
+    "truncated plain": (lambda p: plain(p, uncompressed(p)[:-5]), "more than the"),
+    "checksum": (flipped_bit, "damaged: "),
+    "only gzip": (lambda p: written(p, gzip.compress(b"hello")), "cut short: 5 bytes are no NIfTI header"),
+    "not a NIfTI": (lambda p: written(p, gzip.compress(bytes(4000))), "not a NIfTI file"),
+    "2-D": (lambda p: save(p, volume(8, 8)), "2-D (8x8) where a 3-D volume is wanted"),
+    "one slice": (lambda p: save(p, volume(8, 8, 1)), "2-D (8x8) where"),
+    "thin": (lambda p: save(p, volume(8, 1, 8)), "a single slice (8x1x8)"),
+    "4-D": (lambda p: save(p, volume(4, 4, 4, 2)), "4-D (4x4x4x2) where a 3-D volume is wanted"),
+    "complex": (lambda p: save(p, volume().astype(np.complex64)), "complex voxels"),
+    "colour": (lambda p: save(p, RGB), "colour voxels"),
+    "NaN": (lambda p: save(p, with_voxel(np.nan)), "1 of 336 voxels are NaN or infinite"),
+    "infinite": (lambda p: save(p, with_voxel(-np.inf)), "1 of 336 voxels are NaN or infinite"),
+    "constant": (lambda p: save(p, np.full((4, 4, 4), 7, np.int16)), "every voxel is 7"),
+    "zero": (lambda p: save(p, np.zeros((4, 4, 4), np.int16)), "is empty"),
+    "singular": (lambda p: rewritten(save(p, volume()), SROW, "4f", 0, 0, 2, 0), "affine is singular"),
+    "NaN affine": (lambda p: rewritten(save(p, volume()), SROW, "f", np.nan), "affine holds NaN"),
+    "absurd": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 1000, 1000, 1000), "more than the"),
+    "above the cap": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 30000, 30000, 30000), "above the limit"),
+    "negative": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 6, -7, 8), "impossible shape 6x-7x8"),
+    "nine dimensions": (lambda p: rewritten(save(p, volume()), DIM, "h", 9), "not a NIfTI|impossible shape"),
+    "voxels nowhere": (
+        lambda p: rewritten(save(p, volume()), VOX_OFFSET, "f", np.nan),
+        "places the voxels at byte nan",
+    ),
+    "shorter than said": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 7, 7, 8), "cut short: 1696 of the 1920"),
+}
+
+
+@pytest.mark.parametrize(("make", "problem"), BAD.values(), ids=BAD)
+def test_bad_file_gets_one_line_with_path_problem_and_remedy(
+    tmp_path: Path, make: Callable[[Path], Path], problem: str
+) -> None:
+    path = make(tmp_path / "case.nii.gz")
+    with pytest.raises(BadInput) as caught:
+        read_image(path)
+    line = str(caught.value)
+    assert any(each in caught.value.problem for each in problem.split("|"))
+    assert line.startswith(f"{path}: ")
+    assert line.endswith(f"; {caught.value.remedy}")
+    assert caught.value.remedy
+    assert "\n" not in line
+
+
+def test_absurd_claim_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = rewritten(save(tmp_path / "a.nii.gz", volume()), DIM, "4h", 3, 1000, 1000, 1000)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="more than"):
+        read_image(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**21
+
+
+def test_content_beyond_the_claim_is_not_inflated(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.nii.gz", volume())
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(2**23)))
+    with pytest.raises(BadInput, match="goes on after"):
+        read_image(path)
+
+
+def test_cut_anywhere_is_bad_input(tmp_path: Path) -> None:
+    content = save(tmp_path / "whole.nii.gz", volume(5, 5, 5)).read_bytes()
+    path = tmp_path / "cut.nii.gz"
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(BadInput):
+            read_image(path)
+
+
+def test_damaged_header_is_bad_input_or_still_an_image(tmp_path: Path) -> None:
+    whole = bytearray(gzip.decompress(save(tmp_path / "whole.nii.gz", volume(5, 5, 5)).read_bytes()))
+    path = tmp_path / "fuzzed.nii"
+    rng = np.random.default_rng(7)
+    refused = 0
+    for _ in range(400):
+        content = bytearray(whole)
+        for position in rng.integers(0, 352, rng.integers(1, 6)):
+            content[position] = rng.integers(256)
+        path.write_bytes(content)
+        try:
+            image = read_image(path)
+        except BadInput:
+            refused += 1
+        else:
+            assert np.isfinite(image.get_fdata(dtype=np.float32)).all()
+    assert 50 < refused < 400
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("image_type", [nib.Nifti1Image, nib.Nifti2Image])
+def test_reads_what_nibabel_wrote(tmp_path: Path, kind: type, ending: str, image_type: type) -> None:
+    data = RNG.integers(0, 100, (4, 5, 6)).astype(kind)
+    path = tmp_path / f"a{ending}"
+    nib.save(image_type(data, AFFINE), path)
+    image = read_image(path)
+    np.testing.assert_array_equal(image.get_fdata(dtype=np.float32), data)
+    np.testing.assert_allclose(image.affine, AFFINE, atol=1e-6)
+    assert image.get_data_dtype() == np.float32
+
+
+def test_scale_factor_big_endian_and_trailing_dimension_are_read(tmp_path: Path) -> None:
+    header = nib.Nifti1Header(endianness=">")
+    image = nib.Nifti1Image(volume(4, 5, 6)[..., None], AFFINE, header)
+    image.header.set_data_dtype(np.int16)
+    nib.save(image, tmp_path / "a.nii.gz")
+    expected = nib.load(tmp_path / "a.nii.gz").get_fdata(dtype=np.float32)[..., 0]
+    read = read_image(tmp_path / "a.nii.gz")
+    assert read.shape == (4, 5, 6)
+    np.testing.assert_allclose(read.get_fdata(dtype=np.float32), expected, rtol=1e-6)
+
+
+def labels() -> np.ndarray:
+    data = np.zeros((5, 6, 7), np.uint8)
+    data[1:4, 1:4, 1:4] = 1
+    data[2, 2, 2] = 2
+    return data
+
+
+def test_mask_is_read_as_whole_numbers(tmp_path: Path) -> None:
+    image = read_mask(save(tmp_path / "m.nii.gz", labels().astype(np.float64)), (1, 2))
+    assert image.get_data_dtype() == np.uint8
+    np.testing.assert_array_equal(np.asarray(image.dataobj), labels())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda m: m * 2, "holds label 4, not among 0, 1, 2"),
+        (lambda m: m.astype(np.int16) - 1, "holds label -1, not among"),
+        (lambda m: np.where(m == 2, 1.5, m), "1 of 210 voxels are not whole numbers"),
+        (lambda m: m * 0, "is empty"),
+        (lambda m: np.arange(m.size, dtype=np.int16).reshape(m.shape), "holds label 3, 4, 5, 6, 7, …"),
+    ],
+    ids=["stray", "negative", "fraction", "empty", "an image"],
+)
+def test_bad_mask(tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], problem: str) -> None:
+    path = save(tmp_path / "m.nii.gz", change(labels()))
+    with pytest.raises(BadInput) as caught:
+        read_mask(path, (1, 2))
+    assert problem in caught.value.problem
+    assert caught.value.path == str(path)
+
+
+def test_same_grid_names_both_files_and_shapes(tmp_path: Path) -> None:
+    image = nib.Nifti1Image(volume(4, 5, 6), AFFINE)
+    same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 6), AFFINE + 5e-4))
+    with pytest.raises(BadInput, match=r"image\.nii: its shape 4x5x6 is not its mask's 4x5x7 \(mask\.nii\)"):
+        same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 7), AFFINE))
+    with pytest.raises(BadInput, match=r"its affine differs from its mask's by 0\.5 \(mask\.nii, both 4x5x6\)"):
+        same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 6), AFFINE + 0.5 * np.eye(4)))
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_written_volume_keeps_the_grid_and_drops_the_rest(tmp_path: Path, ending: str) -> None:
+    like = nib.Nifti1Image(labels(), AFFINE)
+    like.header.set_xyzt_units("mm", "sec")
+    like.header.set_intent("label")
+    like.header["descrip"] = b"segmentation by somebody"
+    like.set_sform(AFFINE, code=4)
+    like.set_qform(AFFINE, code=1)
+    nib.save(like, tmp_path / "mask.nii.gz")
+    data = volume(5, 6, 7)
+    path = tmp_path / f"out{ending}"
+    write_volume(path, data, read_mask(tmp_path / "mask.nii.gz", (1, 2)))
+    image = nib.load(path)
+    np.testing.assert_array_equal(image.get_fdata(dtype=np.float32), data)
+    np.testing.assert_allclose(image.affine, AFFINE, atol=1e-6)
+    header = image.header
+    assert header.get_data_dtype() == np.float32
+    assert header.get_xyzt_units() == ("mm", "sec")
+    assert (int(header["sform_code"]), int(header["qform_code"])) == (4, 1)
+    np.testing.assert_allclose(header.get_zooms(), nib.affines.voxel_sizes(AFFINE), rtol=1e-6)
+    assert header.get_intent()[0] == "none"
+    assert b"somebody" not in bytes(header["descrip"])
+
+
+def test_written_mask_is_read_back(tmp_path: Path) -> None:
+    write_mask(tmp_path / "new" / "m.nii.gz", labels(), nib.Nifti1Image(labels(), AFFINE))
+    np.testing.assert_array_equal(np.asarray(read_mask(tmp_path / "new" / "m.nii.gz", (1, 2)).dataobj), labels())
+
+
+def test_only_nifti_names_are_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"end it in \.nii or \.nii\.gz"):
+        write_volume(tmp_path / "out.img", volume(5, 6, 7), nib.Nifti1Image(labels(), AFFINE))
+    assert not list(tmp_path.iterdir())
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    like = nib.Nifti1Image(labels(), AFFINE)
+    path = tmp_path / "out.nii.gz"
+    write_volume(path, volume(5, 6, 7), like)
+    before = path.read_bytes()
+
+    def full(image: nib.Nifti1Image, where: Path) -> None:
+        Path(where).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nib, "save", full)
+    with pytest.raises(BadInput, match="no room left"):
+        write_volume(path, volume(5, 6, 7), like)
+    assert [file.name for file in tmp_path.iterdir()] == ["out.nii.gz"]
+    assert path.read_bytes() == before

@@ -1,0 +1,147 @@
+"""Single layers and chains of them on the fast path, against what PyTorch computes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from helpers.networks import distance, farthest, passed, volume
+from torch import Tensor, nn
+
+from medddpm.fast.forward import Weight, cast
+from medddpm.fast.layers import channels_last, convolve
+from medddpm.fast.patch import accelerate, restore
+
+
+def same_as_before(model: nn.Module, *args: Tensor, only: tuple[str, ...] | None = None) -> None:
+    """Accelerates, and holds outputs and gradients against the model's own; in float64, where little is lost."""
+    model.double()
+    plain, gradients = passed(model, *args)
+    accelerate(model, only=only, report=None)
+    fast, fast_gradients = passed(model, *args)
+    assert max(distance(a, b) for a, b in zip(fast, plain, strict=True)) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-9
+
+
+ACTIVATIONS = [nn.SiLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(8), nn.GELU(), nn.Identity()]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize(
+    "norm", [nn.GroupNorm(2, 8), nn.GroupNorm(8, 8, affine=False), nn.InstanceNorm3d(8), nn.BatchNorm3d(8)], ids=repr
+)
+def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
+    layers = [
+        nn.Conv3d(3, 8, 3, 2, 1),
+        copy.deepcopy(norm),
+        nn.Dropout(0.0),
+        copy.deepcopy(activation),
+        nn.Conv3d(8, 5, 1),
+    ]
+    same_as_before(nn.Sequential(*layers), volume(2, 3, 7, 6, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv3d(4, 6, (1, 3, 2), (2, 1, 1), (0, 1, 1), dilation=(1, 2, 1), groups=2),
+        nn.Conv3d(4, 8, 3, padding="same", bias=False),
+        nn.Conv3d(4, 8, 3, padding=1, padding_mode="replicate"),
+        nn.ConvTranspose3d(4, 6, 3, 2, 1, output_padding=1, groups=2),
+        nn.Upsample(scale_factor=2, mode="trilinear"),
+        nn.Upsample(scale_factor=2, mode="trilinear", align_corners=True),
+        nn.Upsample(scale_factor=(1, 2, 3)),
+        nn.Upsample(scale_factor=1.5),
+        nn.Upsample(size=(5, 6, 7)),
+        nn.AvgPool3d(2),
+        nn.AvgPool3d((1, 2, 2), (1, 2, 2)),
+        nn.AvgPool3d(3, 2, 1),
+        nn.MaxPool3d(2),
+        nn.GroupNorm(2, 4),
+        nn.InstanceNorm3d(4, affine=True),
+        nn.InstanceNorm3d(4, affine=True, track_running_stats=True),
+        nn.Linear(4, 3),
+    ],
+    ids=repr,
+)
+def test_layers_by_themselves(layer: nn.Module) -> None:
+    network = nn.Sequential(nn.Conv3d(3, 4, 1), copy.deepcopy(layer))
+    side = 4
+    if isinstance(layer, nn.Linear):
+        network[0] = nn.Conv3d(3, 4, (1, 1, 1))
+    same_as_before(network, volume(2, 3, 6, 6, side, dtype=torch.float64))
+
+
+def test_volumes_that_are_none() -> None:
+    """Unbatched volumes, rows and images are computed as they always were."""
+    same_as_before(nn.Sequential(nn.Conv3d(3, 4, 3), nn.InstanceNorm3d(4), nn.ReLU()), volume(3, 5, 5, 5).double())
+    same_as_before(nn.Sequential(nn.Conv1d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU()), volume(2, 3, 9).double())
+    same_as_before(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.SiLU()), volume(2, 3, 9, 9).double())
+    one = accelerate(nn.Sequential(nn.Conv3d(3, 4, 1), nn.InstanceNorm3d(4)), report=None)
+    with pytest.raises(ValueError, match="more than 1 spatial element"):
+        one(volume(1, 3, 1, 1, 1))
+
+
+def test_one_channel_is_channels_last_too() -> None:
+    x = channels_last(volume(2, 1, 4, 5, 6).requires_grad_())
+    assert x.stride() == (120, 1, 30, 6, 1)
+    assert channels_last(x) is x
+    assert channels_last(volume(2, 3, 4, 5, 6)).stride() == (360, 1, 90, 18, 3)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv3d(3, 5, 3, 2, 1), nn.Conv3d(16, 3, 1), nn.ConvTranspose3d(3, 2, 3, 2, 1, 1)])
+def test_edges_are_padded_without_a_trace(layer: nn.Conv3d | nn.ConvTranspose3d) -> None:
+    """The same sum with zeros in it: BF16 products, so that the padding is used, of numbers that BF16 holds."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-3, 4, (1, layer.in_channels, 8, 8, 8), generator=generator).bfloat16()
+    weight = torch.randint(-3, 4, layer.weight.shape, generator=generator).bfloat16().requires_grad_()
+    bias = torch.randint(-3, 4, (layer.out_channels,), generator=generator).bfloat16().requires_grad_()
+    results = []
+    for edges in (False, True):
+        y = convolve(channels_last(x), weight, bias, layer, edges)
+        results.append((y, *torch.autograd.grad(y.float().square().sum() / 1024, (weight, bias))))
+    plain, padded = results
+    assert torch.equal(plain[0], padded[0])
+    assert padded[0].shape[1] == layer.out_channels
+    assert distance(padded[1].float(), plain[1].float()) < 1e-2
+    assert distance(padded[2].float(), plain[2].float()) < 1e-2
+
+
+def test_casting_is_the_identity_to_gradients() -> None:
+    layers = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)])
+    weights = [Weight(layer, name) for layer in layers for name in ("weight", "bias")]
+    with cast(weights, torch.bfloat16):
+        held = [w() for w in weights]
+        assert {h.dtype for h in held if h is not None} == {torch.bfloat16}
+        assert all(torch.equal(h, w.parameter.bfloat16()) for h, w in zip(held, weights, strict=True))
+        torch.autograd.backward([held[0].sum() * 2, held[3].sum() * 3])
+    assert torch.equal(layers[0].weight.grad, torch.full((4, 3), 2.0))
+    assert torch.equal(layers[1].bias.grad, torch.full((2,), 3.0))
+    assert layers[0].bias.grad is None
+    assert layers[2].weight.grad is None
+    assert all(w.cast is None and w() is w.parameter for w in weights)
+
+
+def test_a_layer_used_twice_and_a_weight_held_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(4, 8)
+            self.a = nn.Sequential(nn.Conv3d(8, 8, 3, padding=1), self.norm, nn.SiLU())
+            self.b = nn.Sequential(nn.Conv3d(8, 8, 3, padding=1), self.norm, nn.PReLU())
+            self.b[0].weight = self.a[0].weight
+            self.a_again = self.a
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a_again(self.b(self.a(x)))
+
+    torch.manual_seed(0)
+    network, x = Twice(), volume(1, 8, 8, 8, 8)
+    same_as_before(network, x.double())
+    restore(network).float()
+    plain, gradients = passed(network, x)
+    accelerate(network, report=None).forward.reduced_on = ("cpu",)
+    fast, fast_gradients = passed(network, x)
+    assert distance(fast[0], plain[0]) < 2e-2
+    assert farthest(fast_gradients, gradients) < 0.1

@@ -1,0 +1,166 @@
+"""The networks of MONAI and nnU-Net on the fast path: the same function, gradients, names and values."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from helpers.networks import NETWORKS, alive, diffusion, distance, dynamic, farthest, inputs, made, monai_unet, passed
+from torch import nn
+
+from medddpm.fast.patch import FEATURES, accelerate, restore
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_and_gradients_are_the_network_s(name: str) -> None:
+    network, given = made(name, torch.float64), inputs(name, torch.float64)
+    outputs, gradients = passed(network, *given)
+    accelerate(network, report=None)
+    fast_outputs, fast_gradients = passed(network, *given)
+    for fast, plain in zip(fast_outputs, outputs, strict=True):
+        assert fast.shape == plain.shape
+        assert fast.dtype == plain.dtype
+        assert fast.is_contiguous()
+        assert distance(fast, plain) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-9
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_float32_and_restored_to_the_bit(name: str) -> None:
+    network, given = made(name), inputs(name)
+    outputs, gradients = passed(network, *given)
+    before = {key: (value.clone(), value.stride()) for key, value in network.state_dict().items()}
+    types = [type(m) for m in network.modules()]
+
+    accelerate(network, report=None)
+    state = network.state_dict()
+    assert list(state) == list(before)
+    assert all(torch.equal(state[key], value) for key, (value, _) in before.items())
+    assert [type(m) for m in network.modules()] == types
+    fast_outputs, fast_gradients = passed(network, *given)
+    assert max(distance(a, b) for a, b in zip(fast_outputs, outputs, strict=True)) < 1e-4
+    assert farthest(fast_gradients, gradients) < 1e-3
+
+    restore(network)
+    assert not any("forward" in m.__dict__ for m in network.modules())
+    assert not hasattr(network, "acceleration")
+    assert all(value.stride() == before[key][1] for key, value in network.state_dict().items())
+    again, gradients_again = passed(network, *given)
+    assert all(torch.equal(a, b) for a, b in zip(again, outputs, strict=True))
+    assert all(g is None or torch.equal(g, gradients_again[n]) for n, g in gradients.items())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_bf16_no_farther_than_autocast(name: str) -> None:
+    network, given = made(name), inputs(name, side=16)
+    outputs, gradients = passed(network, *given)
+    with torch.autocast("cpu", torch.bfloat16):
+        usual = network(*given)
+        usual_outputs = [usual] if isinstance(usual, torch.Tensor) else list(usual)
+    accelerate(network, report=None)
+    network.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    fast_outputs, fast_gradients = passed(network, *given)
+    allowed = max(distance(a.float(), b) for a, b in zip(usual_outputs, outputs, strict=True))
+    reached = max(distance(a, b) for a, b in zip(fast_outputs, outputs, strict=True))
+    assert 1e-4 < reached < min(1.1 * allowed, 4e-2)
+    assert all(y.dtype == torch.float32 for y in fast_outputs)
+    for key, gradient in gradients.items():
+        fast = fast_gradients[key]
+        assert (fast is None) == (gradient is None)
+        assert fast is None or fast.dtype == torch.float32
+    total = torch.cat([g.flatten() for g in gradients.values() if g is not None])
+    fast_total = torch.cat([g.flatten() for g in fast_gradients.values() if g is not None])
+    # Activations with a kink, behind norms of few voxels: the gradient differs by this under autocast as well.
+    assert distance(fast_total, total) < (0.05 if name.startswith("Diffusion") else 0.25)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_goes_the_same_way(name: str) -> None:
+    losses = []
+    for fast in (False, True):
+        network, (x, *rest) = made(name, torch.float64), inputs(name, torch.float64)
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+        if fast:
+            accelerate(network, report=None)
+        losses.append([])
+        for _ in range(3):
+            optimizer.zero_grad()
+            out = network(x[:1], *(r[:1] for r in rest))
+            loss = sum(y.square().mean() for y in (out if isinstance(out, list) else [out]))
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[0][0] != losses[0][2]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_copy_is_as_fast_and_its_own(name: str) -> None:
+    network, given = accelerate(made(name), report=None), inputs(name)
+    copies = [copy.deepcopy(network)]
+    if not name.startswith("ResidualEncoder"):  # nnU-Net's residual blocks hold a lambda: not pickled, fast or not
+        copies.append(pickle.loads(pickle.dumps(network)))
+    expected = passed(network, *given)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()  # a copy that computed with these would show it
+    for other in copies:
+        assert sum("forward" in m.__dict__ for m in other.modules()) == sum(
+            "forward" in m.__dict__ for m in network.modules()
+        )
+        outputs, gradients = passed(other, *given)
+        assert all(torch.equal(a, b) for a, b in zip(outputs, expected[0], strict=True))
+        assert farthest(gradients, expected[1]) == 0
+
+
+@pytest.mark.parametrize("name", ["DiffusionModelUNet", "UNet", "DynUNet", "ResidualEncoderUNet"])
+def test_each_feature_by_itself(name: str) -> None:
+    network, given = made(name, torch.float64), inputs(name, torch.float64)
+    outputs, gradients = passed(network, *given)
+    for features in [(), *((f,) for f in FEATURES), ("norm", "residual"), ("norm", "attention")]:
+        accelerate(network, only=features, report=None)
+        fast_outputs, fast_gradients = passed(network, *given)
+        assert distance(fast_outputs[0], outputs[0]) < 1e-9, features
+        assert farthest(fast_gradients, gradients) < 1e-9, features
+
+
+def test_dropout_stays_dropout() -> None:
+    torch.manual_seed(0)
+    networks = [
+        monai_unet(num_res_units=2, dropout=0.5),
+        dynamic(dropout=0.5),
+        diffusion(with_conditioning=True, cross_attention_dim=8, dropout_cattn=0.5),
+    ]
+    for network in map(alive, networks):
+        given = inputs("DiffusionModelUNet, context" if network is networks[2] else "UNet")
+        network.eval()
+        plain = network(*given)
+        accelerate(network, report=None)
+        assert distance(network(*given), plain) < 1e-4
+        network.train()
+        assert not torch.equal(network(*given), network(*given))
+
+
+def test_stochastic_depth_and_squeeze_excitation_are_left_to_the_block() -> None:
+    from dynamic_network_architectures.building_blocks.residual import BasicBlockD
+
+    torch.manual_seed(0)
+    norm = {"norm_op": nn.InstanceNorm3d, "norm_op_kwargs": {"affine": True}, "nonlin": nn.LeakyReLU}
+    block = BasicBlockD(nn.Conv3d, 8, 8, 3, 1, True, stochastic_depth_p=0.5, **norm)
+    x = torch.randn(8, 8, 4, 4, 4)
+    torch.manual_seed(1)
+    plain = block(x)
+    accelerate(block, report=None)
+    torch.manual_seed(1)
+    assert distance(block(x), plain) < 1e-5
+    assert ("", "BasicBlockD") not in {(name, kind) for name, kind, _ in block.acceleration.replaced}
+
+
+def test_a_bottleneck_of_one_voxel() -> None:
+    network = alive(diffusion(attention=False)).double()
+    x, t = torch.randn(2, 3, 4, 4, 4, dtype=torch.float64), torch.tensor([3, 70])
+    plain = network(x, t)
+    accelerate(network, report=None)
+    assert distance(network(x, t), plain) < 1e-9

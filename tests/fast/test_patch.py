@@ -1,0 +1,256 @@
+"""How `accelerate` takes a network, what it leaves alone, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from helpers.networks import block, distance, farthest, passed, volume
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from medddpm.errors import BadInput
+from medddpm.fast.forward import Forward
+from medddpm.fast.norm_chains import Norm
+from medddpm.fast.patch import FEATURES, RULES, accelerate, restore, sound
+
+
+def replaced(model: nn.Module) -> set[str]:
+    return {name for name, _, _ in model.acceleration.replaced}
+
+
+def test_unknown_layers_are_left_alone_and_named() -> None:
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    class MyNorm(nn.GroupNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 1
+
+    network = nn.Sequential(nn.Conv3d(3, 8, 1), MyNorm(2, 8), nn.SiLU(), Mine(), nn.BatchNorm3d(8))
+    printed: list[str] = []
+    plain, _ = passed(network, volume(2, 3, 4, 4, 4))
+    assert accelerate(network, report=printed.append) is network
+    fast, _ = passed(network, volume(2, 3, 4, 4, 4))
+    assert distance(fast[0], plain[0]) < 1e-5
+    assert network.acceleration.left == (("1", "MyNorm"), ("2", "SiLU"), ("3", "Mine"), ("4", "BatchNorm3d"))
+    assert network.acceleration.replaced == (("0", "Conv3d", "convolution"),)
+    assert printed == [str(network.acceleration)]
+    assert printed[0].splitlines() == [
+        f"fast path: bf16, {', '.join(FEATURES)}; on cpu: computed by PyTorch's own functions in float32",
+        "  replaced: 1 Conv3d (convolution)",
+        "  left alone: 1 BatchNorm3d, 1 Mine, 1 MyNorm, 1 SiLU",
+    ]
+
+
+def test_running_statistics_are_left_to_the_layer() -> None:
+    network = accelerate(nn.Sequential(nn.Conv3d(3, 4, 1), nn.InstanceNorm3d(4, track_running_stats=True)), report=None)
+    assert replaced(network) == {"0"}
+    network(volume(2, 3, 4, 4, 4))
+    assert network[1].running_mean.any()
+
+
+def test_layers_with_hooks_are_left_alone() -> None:
+    seen: list[str] = []
+    network = block()
+    network[1].register_forward_hook(lambda *_: seen.append("norm"))
+    network[3] = torch.nn.utils.spectral_norm(network[3])
+    network[0] = parametrizations.weight_norm(network[0])
+    x = volume(1, 3, 8, 8, 8)
+    network.eval()
+    plain = network(x)
+    accelerate(network, report=None)
+    assert replaced(network) == set()
+    assert distance(network(x), plain) < 1e-5
+    assert seen == ["norm", "norm"]
+
+
+def test_hooks_that_come_later_are_called() -> None:
+    seen: list[str] = []
+    network = accelerate(block(), report=None)
+    x = volume(1, 3, 8, 8, 8)
+    plain = network(x)
+    for name, layer in network.named_modules():
+        layer.register_forward_hook(lambda *_, name=name: seen.append(name))
+    assert distance(network(x), plain) < 1e-5
+    assert seen == ["0", "1", "2", "3", ""]
+
+
+def test_a_part_may_be_replaced_later() -> None:
+    network = accelerate(block(), report=None)
+    network[3] = nn.Conv3d(8, 7, 1)
+    network[2] = nn.ReLU()
+    assert network(volume(1, 3, 8, 8, 8)).shape[1] == 7
+    assert torch.equal(network[:3](volume(1, 3, 8, 8, 8)).sign().unique(), torch.tensor([0.0, 1.0]))
+
+
+def test_weights_are_cast_once_and_their_gradients_come_back_wide() -> None:
+    network, x = block(), volume(1, 3, 16, 16, 16)
+    network[0].weight.requires_grad_(False)
+    plain, gradients = passed(network, x)
+    accelerate(network, report=None).forward.reduced_on = ("cpu",)
+    kinds: list[torch.dtype] = []
+    network[2].register_forward_hook(lambda _m, _i, out: kinds.append(out.dtype))
+    fast, fast_gradients = passed(network, x)
+    assert kinds == [torch.bfloat16]
+    assert fast[0].dtype == torch.float32
+    assert 1e-4 < distance(fast[0], plain[0]) < 2e-2
+    assert fast_gradients["0.weight"] is None
+    assert farthest(fast_gradients, gradients) < 5e-2
+    assert all(g is None or g.dtype == torch.float32 for g in fast_gradients.values())
+    with torch.no_grad():
+        assert torch.equal(network(x), fast[0])
+    with torch.inference_mode():
+        assert torch.equal(network(x), fast[0])
+
+
+def test_a_checkpoint_s_second_forward() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.inside, self.reentrant = block(), reentrant
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inside, x, use_reentrant=self.reentrant)
+
+    x = volume(1, 3, 16, 16, 16).requires_grad_()
+    reference = accelerate(block(), report=None)
+    reference.forward.reduced_on = ("cpu",)
+    plain, gradients = passed(reference, x)
+    for reentrant in (False, True):
+        network = accelerate(Checkpointed(reentrant), report=None)
+        network.forward.reduced_on = ("cpu",)
+        fast, fast_gradients = passed(network, x)
+        assert torch.equal(fast[0], plain[0])
+        assert farthest({n.removeprefix("inside."): g for n, g in fast_gradients.items()}, gradients) < 1e-2
+
+
+def test_nothing_stays_behind_an_exception() -> None:
+    class Breaks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("broken")
+
+    network = accelerate(nn.Sequential(block(), Breaks()), report=None)
+    network.forward.reduced_on = ("cpu",)
+    with pytest.raises(RuntimeError, match="broken"):
+        network(volume(1, 3, 8, 8, 8))
+    assert not torch.is_autocast_enabled("cpu")
+    assert all(w.cast is None for w in network.forward.weights)
+    assert len(network.forward.weights) == 4
+
+
+def test_a_rule_that_fails_leaves_the_network_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(module: nn.Module, features: frozenset[str]) -> Forward:
+        raise RuntimeError("no rule")
+
+    monkeypatch.setitem(RULES, "torch.nn.modules.normalization.GroupNorm", fails)
+    network = block()
+    strides = [p.stride() for p in network.parameters()]
+    with pytest.raises(RuntimeError, match="no rule"):
+        accelerate(network, report=None)
+    assert not any("forward" in m.__dict__ for m in network.modules())
+    assert [p.stride() for p in network.parameters()] == strides
+
+
+def test_again_and_in_parts() -> None:
+    network, x = block(), volume(1, 3, 8, 8, 8)
+    strides = [p.stride() for p in network.parameters()]
+    plain = network(x)
+    accelerate(network, report=None)
+    accelerate(network, "tf32", only=("norm",), report=None)
+    assert (network.acceleration.precision, network.acceleration.features) == ("tf32", ("norm",))
+    outer = nn.Sequential(network, nn.ReLU())
+    with pytest.raises(BadInput, match="its part 0 is accelerated by itself; call restore on that first"):
+        accelerate(outer)
+    assert torch.equal(restore(network)(x), plain)
+    assert [p.stride() for p in network.parameters()] == strides
+    assert restore(network) is network
+    accelerate(outer, report=None)
+    for part in (network, network[0]):
+        with pytest.raises(BadInput, match="accelerated network"):
+            accelerate(part)
+    assert distance(network(x), plain) < 1e-5  # a part of it, called by itself
+
+
+def test_what_cannot_be_asked_for() -> None:
+    network = block()
+    with pytest.raises(BadInput, match="precision: 'fp8' is not known; use one of bf16, tf32"):
+        accelerate(network, "fp8")
+    with pytest.raises(BadInput, match="only: no feature 'speed'; use norm, upsample"):
+        accelerate(network, only=("norm", "speed"))
+    with pytest.raises(BadInput, match="no torch"):
+        accelerate(functional.relu)  # type: ignore[arg-type]
+    network.forward = lambda x: x  # type: ignore[method-assign]
+    with pytest.raises(BadInput, match="its forward is replaced already"):
+        accelerate(network)
+    inside = nn.Sequential(network)
+    accelerate(inside, report=None)
+    assert "0" not in replaced(inside)
+    assert torch.equal(inside(volume(1, 3, 2, 2, 2)), volume(1, 3, 2, 2, 2))
+    restore(inside)
+    assert "forward" in network.__dict__
+
+
+def test_inputs_and_outputs_of_any_form() -> None:
+    class Forms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv3d(3, 4, 1)
+
+        def forward(self, pair: tuple[Tensor, Tensor], *, extra: dict[str, Tensor]) -> dict[str, object]:
+            assert all(t.is_contiguous(memory_format=torch.channels_last_3d) for t in (*pair, extra["x"]))
+            y = self.conv(pair[0] + extra["x"])
+            return {"list": [y, y.argmax(1)], "tuple": (y.mean(), None), "name": "forms"}
+
+    network = accelerate(Forms(), report=None)
+    network.forward.reduced_on = ("cpu",)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x = volume(1, 3, 8, 8, 8).to(dtype)
+        out = network((x, x), extra={"x": x})
+        assert out["list"][0].dtype == out["tuple"][0].dtype == dtype
+        assert out["list"][0].is_contiguous()
+        assert out["list"][1].dtype == torch.int64
+        assert (out["tuple"][1], out["name"]) == (None, "forms")
+    given_channels_last = x.to(memory_format=torch.channels_last_3d)
+    out = network((given_channels_last, x), extra={"x": x})
+    assert out["list"][0].is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def test_parameters_may_change_under_it() -> None:
+    network, other, x = accelerate(block(), report=None), block(), volume(1, 3, 8, 8, 8)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+    expected = other(x)
+    network.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
+    assert distance(network(x), expected) < 1e-5
+    swapped = torch.func.functional_call(accelerate(block(), report=None), dict(other.named_parameters()), (x,))
+    assert distance(swapped, expected) < 1e-5
+    restore(network)
+    assert torch.equal(network(x), expected)
+
+
+def test_stand_ins_are_pickled_with_the_network() -> None:
+    network, x = accelerate(block(), report=None), volume(1, 3, 8, 8, 8)
+    other = pickle.loads(pickle.dumps(network))
+    assert isinstance(other[1].forward, Norm)
+    assert other[1].forward.module is other[1]
+    assert other.acceleration == network.acceleration
+    assert torch.equal(other(x), network(x))
+    restore(other)
+    assert "forward" in network.__dict__
+
+
+def test_a_cudnn_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, good in ((None, True), (90701, True), (90800, False), (91400, False), (91500, True), (92001, True)):
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda version=version: version)
+        assert sound() == good

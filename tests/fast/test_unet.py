@@ -1,0 +1,152 @@
+"""Our own network on the fast path: the same function, whatever is turned on, hooked or given."""
+
+from __future__ import annotations
+
+import copy
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.networks import alive, distance, farthest, passed
+from torch import nn
+
+from medddpm.fast.patch import FEATURES, accelerate, restore
+from medddpm.unet import ResBlock, UNet3D
+
+
+def network(groups: int = 32) -> UNet3D:
+    """Every kind of block: attention in a level and in the middle, skips with and without a convolution."""
+    torch.manual_seed(0)
+    net = UNet3D(32, 3, 1, 32, 2, channel_mult=(1, 2, 2), attention_rates=(4,), norm_groups=groups)
+    alive(net)
+    return net
+
+
+def given(batch: int = 2, side: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, 3, side, side, side, generator=generator), torch.tensor([3, 170])[:batch]
+
+
+def grown() -> list[tuple[str, ...]]:
+    """Each feature alone, and the ladder's sets."""
+    return sorted({*((f,) for f in FEATURES), *(tuple(FEATURES[:n]) for n in range(1, len(FEATURES) + 1))})
+
+
+@pytest.mark.parametrize(
+    ("features", "groups"), [*((f, 32) for f in grown()), (FEATURES[:1], 8), (FEATURES, 8)],
+    ids=lambda value: str(value) if isinstance(value, int) else "+".join(value),
+)  # fmt: skip
+def test_output_and_gradients_with_these_features(features: tuple[str, ...], groups: int) -> None:
+    net, inputs = network(groups), given()
+    (output,), gradients = passed(net, *inputs)
+    accelerate(net, only=features, report=None)
+    (fast,), fast_gradients = passed(net, *inputs)
+    assert distance(fast, output) < 1e-4
+    assert farthest(fast_gradients, gradients) < 1e-3
+    restore(net)
+    (again,), _ = passed(net, *inputs)
+    assert torch.equal(again, output)
+
+
+def test_the_published_case(spec: Path) -> None:
+    case = np.load(spec / "unet_small.npz")
+    net = UNet3D(image_size=64, model_channels=32)
+    for key, parameter in net.state_dict().items():
+        values = np.random.RandomState(zlib.crc32(key.encode())).standard_normal(parameter.shape).astype("float32")
+        values = values * (0.05 if parameter.dim() > 1 else 0.1)
+        parameter.copy_(torch.from_numpy(values + (key.endswith(".weight") and parameter.dim() == 1)))
+    accelerate(net, report=None)
+    with torch.no_grad():
+        y = net(torch.from_numpy(case["x"]), torch.from_numpy(case["t"]))
+    assert distance(y, torch.from_numpy(case["y"])) < 1e-5
+
+
+def test_in_bf16_within_two_hundredths() -> None:
+    net, inputs = network(), given(1, 16)
+    (output,), gradients = passed(net, *inputs)
+    accelerate(net, report=None)
+    net.forward.reduced_on = ("cpu",)  # type: ignore[attr-defined]
+    (fast,), fast_gradients = passed(net, *inputs)
+    assert fast.dtype == output.dtype
+    assert 1e-4 < distance(fast, output) < 2e-2  # not float32 by mistake
+    assert all(g is None or g.dtype == torch.float32 for g in fast_gradients.values())
+    assert set(fast_gradients) == set(gradients)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "input_blocks.0.0", "input_blocks.1.0", "input_blocks.1.0.in_layers.1", "output_blocks.0.0.emb_layers.1",
+        "output_blocks.1.0.skip_connection", "middle_block.1", "middle_block.1.qkv", "output_blocks.2.2",
+        "output_blocks.2.2.conv", "input_blocks.3.0", "input_blocks.3.0.op", "out.1", "time_embed.0",
+    ],
+)  # fmt: skip
+def test_hooks_are_called(name: str, when: str) -> None:
+    net, inputs = network(), given()
+    module = net.get_submodule(name)
+    (output,), _ = passed(net, *inputs)
+    seen: list[tuple[int, ...]] = []
+    if when == "after":
+        accelerate(net, report=None)
+    module.register_forward_hook(lambda _m, _i, out: seen.append(tuple(out.shape)))
+    if when == "before":
+        accelerate(net, report=None)
+    (fast,), _ = passed(net, *inputs)
+    assert len(seen) == 1
+    assert distance(fast, output) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
+@pytest.mark.parametrize("normed", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "class"])
+def test_weights_that_are_computed(normed: Callable[[nn.Module], nn.Module]) -> None:
+    net, inputs = network(), given()
+    normed(net.output_blocks[1][0].in_layers[2])  # type: ignore[index, union-attr]
+    normed(net.output_blocks[0][0].emb_layers[1])  # type: ignore[index, union-attr]
+    normed(net.middle_block[1].qkv)  # type: ignore[union-attr, arg-type]
+    (output,), gradients = passed(net, *inputs)
+    accelerate(net, report=None)
+    (fast,), fast_gradients = passed(net, *inputs)
+    assert distance(fast, output) < 1e-4
+    assert farthest(fast_gradients, gradients) < 1e-3
+
+
+def test_a_wrong_input_is_refused_in_the_same_words() -> None:
+    net = network()
+    said = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="multiples of 4") as error:
+            net(torch.zeros(1, 3, 6, 8, 8), torch.zeros(1))
+        said.append(str(error.value))
+        accelerate(net, report=None)
+    assert said[0] == said[1]
+
+
+def test_blocks_on_their_own_and_their_copies() -> None:
+    net = network()
+    block = next(m for m in net.modules() if isinstance(m, ResBlock) and hasattr(m.skip_connection, "weight"))
+    width = block.in_layers[2].in_channels
+    x, emb = torch.randn(1, width, 4, 4, 4), torch.randn(1, 128)
+    plain = block(x, emb)
+    accelerate(net, report=None)
+    assert distance(block(x, emb), plain) < 1e-4
+    twin = copy.deepcopy(net)
+    inputs = given()
+    (first,), _ = passed(net, *inputs)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    (second,), _ = passed(twin, *inputs)
+    assert torch.equal(first, second)  # a copy reads its own weights
+
+
+def test_the_report_names_every_kind_of_block(capsys: pytest.CaptureFixture[str]) -> None:
+    net = network()
+    accelerate(net)
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("UNet3D", "ResBlock", "AttentionBlock", "Upsample", "left alone"))
+    assert json.dumps([name for name, _, _ in net.acceleration.replaced]).count("output_blocks") > 3

@@ -1,0 +1,6 @@
+"""Where the tests find the repository, and what may lie beside it."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"  # the specification and a real case; tests that need them are skipped without

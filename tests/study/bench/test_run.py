@@ -1,0 +1,473 @@
+"""`medddpm bench`: what is planned, measured once, kept, compared with BASE; a script plays ncu."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from medddpm import switches
+from medddpm.cli.main import main, parser
+from medddpm.errors import BadInput
+from medddpm.fast.patch import FEATURES
+from medddpm.study.bench import results, run, settings, tables, worker
+from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
+from medddpm.study.bench.run import Options, plan
+from medddpm.study.bench.settings import BASE, BESIDE, BY_SLUG, LADDER, ORDINARY, RUNGS, default_rungs
+from medddpm.study.bench.worker import Case, Row
+from medddpm.study.records import schemas
+from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.tables import read_meta, read_table
+
+CPU = torch.device("cpu")
+TOY = ["--size", "8", "--channels", "32", "--samples", "2", "--device", "cpu"]
+
+
+def names(jobs: list[run.Job]) -> list[str]:
+    return [job.rung.name for job in jobs]
+
+
+# networks
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_a_network_and_its_batch_are_the_same_in_every_process(name: str) -> None:
+    network = NETWORKS[name]
+    torch.manual_seed(7)
+    first, second = build(network, 16, 32), build(network, 16, 32)
+    for (known, ours), theirs in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, msg=known)
+    silent = [n for n, m in first.named_modules() if isinstance(m, (nn.Conv1d, nn.Conv3d)) and not m.weight.any()]
+    assert silent == [], "a layer that starts at zero hides what lies before it"
+    problems = [Problem(network, 16, network.batch, CPU) for _ in range(2)]
+    for ours, theirs in zip(problems[0].inputs, problems[1].inputs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    loss, output = problems[0].loss(first, *problems[0].inputs)
+    with torch.no_grad():
+        forward = first(*problems[0].forward_inputs())
+    torch.testing.assert_close(output.detach(), forward)
+    assert forward.shape[2:] == network.sides(16)
+    assert forward.abs().max() > 0.01
+    assert float(loss.detach()) > 0
+
+
+def test_work_is_that_of_the_published_network() -> None:
+    """5.537 TFLOP a forward pass, as its layers add up; a backward pass counts the first layer's input gradient out."""
+    work = flops(NETWORKS["med-ddpm"], 128, 1, 64)
+    assert work["forward"] == pytest.approx(5.5366631424e12)
+    first_layer = 2 * 27 * 3 * 64 * 128**3
+    assert work["step"] == pytest.approx(3 * work["forward"] - first_layer, rel=1e-4)
+    assert NETWORKS["med-ddpm-brats"].sides(192) == (144, 192, 192)
+    assert NETWORKS["med-ddpm-brats"].size(192) == "144x192x192"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dynamic_network_architectures.architectures.unet", None)
+    with pytest.raises(BadInput, match=r"PlainConvUNet needs the package dynamic-network-architectures"):
+        build(NETWORKS["nnunet-plain"], 16, 32)
+
+
+# settings
+
+
+def test_the_ladder_changes_one_thing_a_rung() -> None:
+    grown = [rung.features for rung in LADDER if rung.features is not None]
+    assert [len(features) for features in grown] == list(range(1, len(FEATURES) + 1))
+    assert all(before < after for before, after in itertools.pairwise(grown))
+    assert grown[-1] == set(FEATURES), "the ladder ends where everything is on"
+    last, fast = LADDER[-2:]
+    assert (last.features, last.graph, last.fused_adam) == (None, False, True)
+    assert (fast.name, fast.features, fast.graph, fast.fused_adam) == ("FAST", None, True, True)
+    assert fast.precision == switches.FAST.precision
+    for name, setting in switches.SETTINGS.items():
+        if name != "FAST":
+            assert (RUNGS[name].tf32, RUNGS[name].channels_last) == (setting.tf32, setting.channels_last)
+    assert len(BY_SLUG) == len(RUNGS) == len(LADDER) + len(BESIDE)
+    assert set(ORDINARY) < set(RUNGS)
+
+
+def test_a_setting_is_put_back() -> None:
+    network = build(NETWORKS["med-ddpm"], 8, 32)
+    before = {n: p.stride() for n, p in network.named_parameters()}
+    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    for rung in (RUNGS["OPT12"], RUNGS["FAST"], RUNGS["+ norm"]):
+        with rung.on(network) as called:
+            assert called is network
+            assert torch.backends.cuda.matmul.allow_tf32
+            assert hasattr(network, "acceleration") == rung.accelerated
+        assert {n: p.stride() for n, p in network.named_parameters()} == before
+        assert not hasattr(network, "acceleration")
+        assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == flags
+
+
+# the plan
+
+
+def test_by_default_the_papers_settings_and_fast() -> None:
+    jobs = plan(["med-ddpm"])
+    assert names(jobs) == ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
+    assert [job.measures for job in jobs if "sample" in job.measures] == [("forward", "step", "sample")] * 2
+    assert [job.rung.name for job in jobs if "sample" in job.measures] == ["BASE", "FAST"]
+    assert {job.case for job in jobs} == {Case("med-ddpm", 128, 1, 64)}
+    assert all("sample" in job.measures for job in plan(["med-ddpm"], all_samples=True))
+
+
+def test_the_ladder_is_every_rung_and_others_get_ordinary_tools_and_fast() -> None:
+    assert names(plan(["med-ddpm"], ladder=True)) == [n for n in RUNGS if n != "FAST eager"]
+    for name in ("monai-unet", "nnunet-plain"):
+        jobs = plan([name], ladder=True)
+        assert names(jobs) == ["OPT1", *ORDINARY, "FAST eager", "FAST"]
+        assert {job.measures for job in jobs} == {("forward", "step")}, "none of them samples"
+        assert {job.case.batch for job in jobs} == {2}
+    brats = plan(["med-ddpm-brats"])
+    assert names(brats) == ["BASE", "FAST"]
+    assert brats[0].case == Case("med-ddpm-brats", 192, 1, 64)
+    assert default_rungs(NETWORKS["med-ddpm"], ladder=True)[0] == BASE
+
+
+def test_the_plan_takes_what_is_asked() -> None:
+    jobs = plan(["med-ddpm", "monai-unet"], ["fast", "autocast-channels-last"], ["sample"], side=64, batch=3)
+    assert names(jobs) == ["FAST", "autocast channels-last"], "a network that draws no samples has no row"
+    assert jobs[0].case == Case("med-ddpm", 64, 3, 64)
+    assert jobs[0].measures == ("sample",)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["--switches", "opt3"], "opt3"), (["--network", "med"], "med"), (["--measure", "epoch"], "epoch")],
+)
+def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parser().parse_args(["bench", "--out", "b.csv", *words])
+    assert stopped.value.code == 2
+    assert f"'{named}' is none of" in capsys.readouterr().err
+
+
+def test_help_names_every_network_and_setting(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["bench", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("-\n", "-").split())
+    listed = said.replace("- ", "-")
+    assert [name for name in (*NETWORKS, *BY_SLUG) if name not in listed] == []
+
+
+def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "bench.csv"
+    assert main(["bench", "--switches", "base,fast", "--bandwidth", "--dry-run", "--out", str(out), *TOY]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("python -m medddpm.study.bench.worker --network med-ddpm --setting base")
+    assert lines[1].startswith("ncu ")
+    assert "--replay-mode app-range" in lines[1]
+    assert lines[1].endswith("--mark")
+    assert "--measure forward,step --side" in lines[1], "ncu counts no whole volume"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("out", "problem"), [("bench.txt", "ends in .csv"), ("a_file/bench.csv", "a file stands")])
+def test_a_table_that_cannot_be_written_is_said_first(tmp_path: Path, out: str, problem: str, capsys) -> None:
+    (tmp_path / "a_file").touch()
+    assert main(["bench", "--switches", "base", "--out", str(tmp_path / out), *TOY]) == 1
+    assert problem in capsys.readouterr().err
+
+
+# a row
+
+
+def test_distance_is_relative_over_all_tensors() -> None:
+    theirs = [torch.tensor([3.0]), torch.tensor([[4.0, 0.0]])]
+    ours = [torch.tensor([3.0]), torch.tensor([[4.0, 0.5]])]
+    assert worker.distance(ours, theirs) == pytest.approx(0.1)
+    assert worker.distance(theirs, theirs) == 0
+
+
+def test_training_leaves_the_weights_so_that_every_sample_is_alike() -> None:
+    network = NETWORKS["monai-unet"]
+    model = build(network, 16, 32)
+    before = [p.detach().clone() for p in model.parameters()]
+    with RUNGS["OPT1"].on(model) as called:
+        row = Row(Case("monai-unet", 16, 1, 32), RUNGS["OPT1"], Problem(network, 16, 1, CPU), model, called)
+        step = row.work("step")
+        outputs = [step() for _ in range(3)]
+    for ours, theirs in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    torch.testing.assert_close(outputs[0], outputs[2], rtol=0, atol=0)
+    gradient = row.gradient()
+    assert [g.shape for g in gradient] == [p.shape for p in before]
+    assert all(g.abs().max() > 0 for g in gradient if g.dim() > 1)
+
+
+def test_every_sample_has_a_time() -> None:
+    runs: list[int] = []
+
+    def work() -> torch.Tensor:
+        runs.append(len(runs))
+        return torch.tensor(float(len(runs)))
+
+    times, last = worker.timed(work, 5, CPU)
+    assert len(times) == len(runs) == 5
+    assert min(times) > 0
+    assert float(last) == 5
+
+
+def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FEW_STEPS", (2, 3, 9))
+    network, case = NETWORKS["med-ddpm"], Case("med-ddpm", 8, 2, 32)
+    model = build(network, 8, 32)
+    rows = {}
+    for name in ("BASE", "FAST"):
+        with RUNGS[name].on(model) as called:
+            rows[name] = worker.sampled(Row(case, RUNGS[name], Problem(network, 8, 2, CPU), model, called), 4)
+    assert [(r["sampler"], r["steps"]) for r in rows["BASE"]] == [("ddpm", 4)]
+    assert [(r["sampler"], r["steps"]) for r in rows["FAST"]] == [
+        ("ddpm", 4), ("ddim", 2), ("ddim", 3), ("dpm++", 2), ("dpm++", 3),
+    ]  # fmt: skip
+    assert all(len(r["ms"]) == 3 for r in rows["FAST"])
+
+
+# end to end
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real run on this CPU: BASE and FAST of our network, tiny."""
+    out = tmp_path_factory.mktemp("a bench") / "bench.csv"
+    words = ["--switches", "base,fast", "--measure", "step,forward", "--out", str(out), *TOY]
+    assert main(["bench", *words]) == 0
+    return out.parent
+
+
+@pytest.fixture
+def folder(measured: Path, tmp_path: Path) -> Path:
+    """A copy of it to change."""
+    return shutil.copytree(measured, tmp_path / "bench")
+
+
+def run_again(folder: Path, *words: str) -> int:
+    return main(["bench", "--measure", "step,forward", "--out", str(folder / "bench.csv"), *words, *TOY])
+
+
+def test_two_rungs_are_measured_and_described(measured: Path) -> None:
+    table = read_table(measured / "bench.csv", schemas.BENCH)
+    assert list(zip(table["setting"], table["measure"], strict=True)) == [
+        ("BASE", "step"), ("BASE", "forward"), ("FAST", "step"), ("FAST", "forward"),
+    ]  # fmt: skip
+    assert (table["samples"] == 2).all()
+    assert set(table["size"]) == {"8x8x8"}
+    assert (table["p10_ms"] <= table["median_ms"]).all()
+    assert (table["median_ms"] <= table["p90_ms"]).all()
+    work = flops(NETWORKS["med-ddpm"], 8, 1, 32)
+    for _, row in table.iterrows():
+        assert row["tflops"] == pytest.approx(work[row["measure"]] / row["median_ms"] / 1e9, abs=1e-5)
+    fast = table[table["setting"] == "FAST"]
+    assert (fast["rel_error_output"] < 1e-4).all(), "on a CPU the fast path computes in float32"
+    assert 0 < fast["rel_error_grad"].iloc[0] < 1e-4
+    assert table[table["setting"] == "BASE"]["rel_error_output"].isna().all(), "BASE has no distance from itself"
+    assert table["peak_gib"].isna().all()
+    meta = read_meta(measured / "bench.csv")
+    assert meta["gpu"] == "cpu"
+    assert "fast path: bf16" in meta["accelerated"]["med-ddpm, FAST"]
+    assert set(meta["ceilings"]) == {"copy", "fp32", "tf32", "bf16"}
+    limits = read_table(measured / "ceilings.csv", schemas.CEILINGS)
+    assert limits["ceiling"].tolist() == ["copy", "fp32", "tf32", "bf16"]
+    for _, row in limits.iterrows():
+        work_done = 2 * row["size"] / 1e6 if row["ceiling"] == "copy" else 2 * row["size"] ** 3 / 1e9
+        assert row["value"] == pytest.approx(work_done / row["median_ms"], rel=0.02, abs=1e-3)
+
+
+def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
+    before = (folder / "bench.csv").read_bytes()
+    began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").iterdir()}
+    assert run_again(folder, "--switches", "fast,base") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["[1/2] med-ddpm FAST: there already", "[2/2] med-ddpm BASE: there already"]
+    assert (folder / "bench.csv").read_bytes() == before
+    assert {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").iterdir()} == began
+
+
+def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed halfway, or of another commit: only what is not of this run is measured again."""
+    rows = folder / "bench.rows"
+    (rows / "med-ddpm_8_b1_c32_fast_step.json").unlink()
+    stale = rows / "med-ddpm_8_b1_c32_base_forward.json"
+    stale.write_text(json.dumps(json.loads(stale.read_text()) | {"run": {"commit": "another"}}))
+    commands: list[list[str]] = []
+    real = run._output
+
+    def noted(command, seconds):
+        commands.append(list(command))
+        return real(command, seconds)
+
+    monkeypatch.setattr(run, "_output", noted)
+    assert run_again(folder, "--switches", "base,fast") == 0
+    asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
+    assert asked == [("base", "forward"), ("fast", "step")]
+    assert len(read_table(folder / "bench.csv", schemas.BENCH)) == 4
+
+
+def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = folder / "bench.rows"
+    for path in rows.glob("*_base_*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"run": {"gpu": "another"}}))
+    store = results.Results(folder / "bench.csv", machine_meta(["medddpm"]))
+    assert set(store.collect()["setting"]) == {"FAST"}
+    reference = Case("med-ddpm", 8, 1, 32).reference(rows)
+    assert reference.is_file()
+    reference.with_suffix(".json").unlink()
+    assert not store.has_reference(Case("med-ddpm", 8, 1, 32))
+    assert not reference.is_file(), "the output of another run is no reference"
+
+
+def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
+    assert run_again(tmp_path, "--switches", "opt12") == 0
+    table = read_table(tmp_path / "bench.csv", schemas.BENCH)
+    assert set(table["setting"]) == {"OPT12"}
+    assert (table["rel_error_output"] < 1e-4).all()
+
+
+def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatch, capsys) -> None:
+    real = run.row_command
+
+    def broken(job, options, folder, python=sys.executable):
+        command = real(job, options, folder, python)
+        return [*command, "--device", "abacus"] if job.rung.name == "OPT1" else command
+
+    monkeypatch.setattr(run, "row_command", broken)
+    assert run_again(folder, "--switches", "opt1,base") == 1
+    said = capsys.readouterr()
+    assert "[1/2] med-ddpm OPT1 … failed" in said.out
+    assert "[2/2] med-ddpm BASE: there already" in said.out
+    assert said.err.splitlines() == [
+        "medddpm: med-ddpm OPT1: --device: there is no abacus here; leave it out: a GPU is used where there is one"
+    ]
+    assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
+    assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+
+
+def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
+    assert run_again(folder, "--switches", "opt1", "--seconds", "1") == 1
+    assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
+    """As the end of a machine's loan does it: the next call goes on."""
+    out = tmp_path / "bench.csv"
+    words = ["bench", "--switches", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
+    started = subprocess.Popen([sys.executable, "-m", "medddpm", *words], stdout=subprocess.PIPE, text=True)
+    said = ""
+    assert started.stdout
+    while "OPT1 … " not in said and (letter := started.stdout.read(1)):
+        said += letter
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=60)
+    assert started.returncode == 130
+    for _ in range(50):
+        left = subprocess.run(["pgrep", "-f", f"bench.worker.*{tmp_path}"], capture_output=True, text=True).stdout
+        if not left:
+            break
+        time.sleep(0.1)
+    assert left == "", "the row's process goes on by itself"
+    assert set(read_table(out, schemas.BENCH)["setting"]) == {"BASE"}
+
+
+def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "figures" / "records" / "cpu"
+    copies = run.publish(measured / "bench.csv", folder)
+    assert sorted(path.name for path in copies) == sorted(path.name for path in folder.iterdir())
+    assert tables.recorded(tmp_path)["cpu"].equals(read_table(measured / "bench.csv", schemas.BENCH))
+    assert set(tables.ceilings(tmp_path, "cpu")) == {"copy", "fp32", "tf32", "bf16"}
+    assert read_meta(folder / "bench.csv")["gpu"] == "cpu"
+
+
+# bandwidth
+
+FAKE = r"""#!/bin/bash
+# Plays ncu: a report when it profiles, a range a measure when it imports one; FAKE says how it fails.
+for word in "$@"; do [ "$last" = -o ] && report="$word.ncu-rep"; last="$word"; done
+case "$1 $FAKE" in
+*dies) echo "==PROF== Connected"; echo "==ERROR== Failed to profile a range" ; exit 9 ;;
+--import*)
+    echo "==PROF== a line of the log"
+    echo '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"'
+    echo '"","","byte","byte"'
+    echo '"0","range","1,000,000","500000"'
+    [ "$FAKE" = few ] || echo '"1","range","3000000","1000000"' ;;
+*) echo report > "$report" ;;
+esac
+"""
+
+
+@pytest.fixture
+def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "ncu"
+    script.parent.mkdir()
+    script.write_text(FAKE)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE", "")
+
+
+@pytest.mark.usefixtures("fake_ncu")
+def test_bytes_that_ncu_counts_become_a_rate(folder: Path, capsys) -> None:
+    assert run_again(folder, "--switches", "fast", "--bandwidth") == 0
+    assert "    DRAM: forward 0.0015 GB, step 0.004 GB" in capsys.readouterr().out
+    table = read_table(folder / "bench.csv", schemas.BENCH).set_index(["setting", "measure"])
+    for measure, count in (("forward", 1.5e6), ("step", 4e6)):
+        row = table.loc[("FAST", measure)]
+        assert row["gbps"] == pytest.approx(count / row["median_ms"] / 1e6, abs=0.005)
+    assert table.loc["BASE"]["gbps"].isna().all()
+
+
+@pytest.mark.usefixtures("fake_ncu")
+@pytest.mark.parametrize(("way", "said"), [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2")])
+def test_without_ncu_a_row_stands_all_the_same(folder: Path, monkeypatch, way: str, said: str, capsys) -> None:
+    monkeypatch.setenv("FAKE", way)
+    assert run_again(folder, "--switches", "fast", "--bandwidth") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("medddpm: no bandwidth of med-ddpm FAST: ncu: ")
+    assert said in line
+    assert read_table(folder / "bench.csv", schemas.BENCH)["gbps"].isna().all()
+
+
+def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
+    job = run.Job(Case("monai-unet", 16, 1, 32), RUNGS["OPT1"], ("forward", "step"))
+    command = run.row_command(job, Options(device="cpu"), tmp_path)
+    assert subprocess.run([*command, "--mark"]).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# schema
+
+
+def test_rows_are_sorted_as_the_ladder_is() -> None:
+    order = list(RUNGS)
+    rows = [
+        results._row(Case("med-ddpm", 8, 1, 32), RUNGS[name], measured, {})
+        for name in reversed(order)
+        for measured in (
+            {"measure": m, "sampler": None, "steps": 1, "ms": [1.0, 2.0], "peak_bytes": 2**30}
+            for m in ("forward", "step")
+        )
+    ]
+    table = results._sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
+    assert list(dict.fromkeys(table["setting"])) == order
+    assert table["measure"].tolist()[:2] == ["step", "forward"]
+    assert (table["peak_gib"] == 1).all()
+    assert table["p10_ms"].iloc[0] == pytest.approx(np.percentile([1.0, 2.0], 10))
+
+
+def test_the_ladder_names_no_feature_that_accelerate_lacks() -> None:
+    assert tuple(settings._features) == FEATURES

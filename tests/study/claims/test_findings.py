@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.repository import ROOT
+
+from medddpm.study.claims import findings, rules, takeaways
+from medddpm.study.claims import paper as claims_paper
+from medddpm.study.claims.paper import Claim
+from medddpm.study.claims.rules import Run
+from medddpm.study.profile.instructions import CLASSES
+from medddpm.study.records.schemas import KERNELS
+from medddpm.study.records.tables import read_table, write_table
+
+RECORDS = ROOT / "figures" / "records"
+CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_f32f32_tilesize128x64"
+NAMES = {
+    "sm80_xmma_fprop_implicit": CONVOLUTION,
+    "xmma_wgrad": "sm80_xmma_wgrad_implicit_gemm_f32f32",
+    "gemm": "gemm_f32",
+    "RowwiseMomentsCUDAKernel": "RowwiseMomentsCUDAKernel<float>",
+    "vectorized_elementwise_kernel": "vectorized_elementwise_kernel<4>",
+    "copy": "elementwise_kernel<direct_copy_kernel_cuda>",
+    "nhwcToNchwKernel": "nhwcToNchwKernel<float>",
+    "reduce_kernel": "reduce_kernel<512>",
+}
+
+
+def launch(config: str, family: str, **values: object) -> dict[str, object]:
+    """One row of a table: everything it does not name is 1, its instructions are all integer."""
+    row: dict[str, object] = {name: 1.0 for name, column in KERNELS.columns.items() if column.dtype == "float64"}
+    row |= dict.fromkeys(CLASSES, 0.0) | {"inst_int": 1.0}
+    row |= {
+        "config": config,
+        "view": "window",
+        "launch_index": 0,
+        "count": 1,
+        "grid": "(1, 1, 1)",
+        "block": "(1, 1, 1)",
+    }
+    return row | {"family": family, "kernel": NAMES[family]} | values
+
+
+def table(*rows: dict[str, object]) -> pd.DataFrame:
+    return pd.DataFrame(rows)[list(KERNELS.columns)]
+
+
+def run(*rows: dict[str, object]) -> Run:
+    return Run(table(*rows))
+
+
+def ask(
+    metric: str, subject: str = "whole workload", config: str = "BASE", gpu: str = "H100", value: str = "1"
+) -> Claim:
+    return Claim("P0", value, "=", metric, subject, gpu, config)
+
+
+BUSY = run(
+    launch("BASE", "sm80_xmma_fprop_implicit", duration_ns=60.0, cycles_active=900.0, instructions=450.0, inst_fp=30.0,
+           inst_int=10.0, inst_uniform=5.0, inst_move=5.0, tensor_pct=0.5, priority=1.0),
+    launch("BASE", "gemm", duration_ns=10.0, tensor_pct=40.0, priority=8.0),
+    launch("BASE", "RowwiseMomentsCUDAKernel", duration_ns=20.0, priority=7.0),
+    launch("BASE", "vectorized_elementwise_kernel", duration_ns=6.0, tensor_pct=3.0, priority=3.0),
+    launch("BASE", "copy", duration_ns=3.0, priority=0.5),
+    launch("BASE", "nhwcToNchwKernel", duration_ns=1.0, priority=0.25),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "subject", "expected"),
+    [
+        ("share of kernel time", "sm80_xmma_fprop_implicit_gemm", 60.0),
+        ("share of kernel time", "conv/GEMM", 70.0),
+        ("share of kernel time", "Tensor Core work", 10.0),  # not the pointwise one, busy as its pipe is
+        ("share of kernel time", "row-wise moments", 20.0),
+        ("share of kernel time", "elementwise", 6.0),
+        ("share of kernel time", "elementwise_kernel", 9.0),
+        ("share of kernel time", "elementwise + layout", 10.0),
+        ("share of kernel time", "normalization + pointwise + layout", 30.0),
+        ("share of kernel time", "implicit_convolveNd_sgemm", 0.0),
+        ("cycles", "dominant GEMM", 900.0),
+        ("IPC", "dominant convolution", 0.5),
+        ("FP share of instructions", "dominant GEMM", 60.0),
+        ("UD share of IPC stack", "dominant GEMM", 10.0),
+        ("FP share of instructions", "dominant kernels", 100 * 30 / 51),
+        ("rank by cumulative priority score", "tensor-core GEMM", 1.0),  # 1 + 8, of two groups
+        ("rank by cumulative priority score", "normalization", 2.0),
+        ("rank by cumulative priority score", "elementwise", 3.0),
+        ("Tensor Core utilization", "average over kernels", (0.5 + 40 + 1 + 3 + 1 + 1) / 6),
+    ],
+)
+def test_rules_on_one_setting(metric: str, subject: str, expected: float) -> None:
+    assert rules.numbers(ask(metric, subject), BUSY) == pytest.approx([expected])
+
+
+TWO = run(
+    launch("BASE", "gemm", cycles_active=100.0, instructions=80.0, ipc=0.8, warps_per_cycle=10.0, inst_uniform=1.0,
+           inst_int=9.0, stall_long_scoreboard=10.0, stall_math_pipe=20.0, stall_branch=40.0),
+    launch("OPT1", "gemm", cycles_active=25.0, instructions=40.0, ipc=1.6, warps_per_cycle=12.0, inst_uniform=3.0,
+           inst_int=7.0, stall_long_scoreboard=5.0, stall_math_pipe=20.0, stall_branch=4.0),
+    launch("OPT2", "copy", cycles_active=10.0, instructions=80.0, ipc=0.4, warps_per_cycle=5.0,
+           stall_long_scoreboard=1.0, stall_math_pipe=1.0, stall_branch=1.0),
+    launch("OPT12", "copy", cycles_active=50.0, instructions=80.0, ipc=0.4, warps_per_cycle=5.0,
+           stall_long_scoreboard=1.0, stall_math_pipe=1.0, stall_branch=1.0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "config", "expected"),
+    [
+        ("SM cycles, relative to BASE", "OPT1", [0.25]),
+        ("SM cycles, reduction", "OPT1", [4.0]),
+        ("SM cycles, reduction", "best", [10.0]),
+        ("dynamic instructions, reduction", "best", [2.0]),
+        ("instructions, relative to BASE", "OPT1", [0.5]),
+        ("IPC, relative to BASE", "OPT1", [2.0]),
+        ("IPC, increase", "OPT1", [100.0]),
+        ("active warps per cycle, relative to BASE", "OPT1", [1.2]),
+        ("divergent branch stalls, relative to BASE", "OPT1", [0.1]),
+        ("all stall classes, relative to BASE", "OPT1", [0.5, 1.0, 0.1]),
+        ("all stall classes, relative to BASE", "OPT2;OPT12", [0.1, 0.05, 0.025, 0.1, 0.05, 0.025]),
+        ("change against BASE", "OPT1", [0.0]),
+        ("change against BASE", "OPT2", [100.0]),
+    ],
+)
+def test_rules_against_base(metric: str, config: str, expected: list[float]) -> None:
+    assert rules.numbers(ask(metric, config=config), TWO) == pytest.approx(expected)
+
+
+def test_share_against_base() -> None:
+    claim = ask("uniform-datapath + movement share, relative to BASE", "dominant kernels", "OPT1")
+    assert rules.numbers(claim, TWO) == pytest.approx([3.0])
+
+
+def test_step_counts_and_weights_where_a_window_does_not() -> None:
+    rows = (
+        launch("BASE", "gemm", count=3, duration_ns=10.0, cycles_active=10.0, l1_hit_pct=80.0),
+        launch("BASE", "copy", count=1, duration_ns=10.0, cycles_active=10.0, l1_hit_pct=0.0),
+    )
+    step = run(*({**row, "view": "step"} for row in rows))
+    assert rules.numbers(ask("L1 hit rate", "average over kernels"), step) == pytest.approx([60.0])
+    assert rules.numbers(ask("L1 hit rate", "average over kernels"), run(*rows)) == pytest.approx([40.0])
+    assert rules.numbers(ask("cycles", "dominant GEMM"), step) == pytest.approx([30.0])
+    assert rules.numbers(ask("share of kernel time", "GEMM"), step) == pytest.approx([75.0])
+
+
+def test_what_a_run_lacks_gives_no_number() -> None:
+    alone = run(launch("OPT1", "gemm", priority=math.nan, tensor_pct=math.nan))
+    assert rules.numbers(ask("SM cycles, relative to BASE", config="OPT1"), alone) == []
+    assert rules.numbers(ask("SM throughput", "average over kernels"), alone) == []
+    assert rules.numbers(ask("Tensor Core utilization", "average over kernels", "OPT1"), alone) == []
+    assert rules.numbers(ask("rank by cumulative priority score", "elementwise", "OPT1"), alone) == []
+    assert rules.numbers(ask("FP share of instructions", "row-wise moments", "OPT1"), alone) == []
+
+
+def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
+    runs = {("H200", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
+    found = findings.finding(ask("L2 hit rate", "average over kernels", value="64.1"), runs, "window")
+    assert found.our_value == "63"
+    assert "on the H200, for the H100; mean of 2 runs, 9.5% apart" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folders", "chosen"),
+    [
+        ("H100", ["H200"], "H200"),
+        ("H100", ["H200", "H100"], "H100"),
+        ("all", ["V100", "H200"], "H200"),
+        ("all", ["V100"], "V100"),
+        ("A100;H100", ["A100", "H200"], "H200"),
+        ("V100;H100", ["V100", "A100"], "V100"),
+        ("A100", ["H200", "H100"], None),
+        ("V100", ["V100"], "V100"),
+        ("H100", ["cpu"], None),
+    ],
+)
+def test_card_that_settles_a_claim(gpu: str, folders: list[str], chosen: str | None) -> None:
+    runs = {(folder, "window"): [TWO] for folder in folders}
+    assert findings.card_for(ask("cycles", gpu=gpu), runs, "window") == chosen
+    assert findings.card_for(ask("cycles", gpu=gpu), runs, "step") is None
+
+
+def test_cycles_against_the_v100_need_both_cards() -> None:
+    claim = ask("cycles against V100, reduction", "dominant GEMM", gpu="A100", value="3.3")
+    ours = run(launch("BASE", "gemm", cycles_active=100.0))
+    theirs = run(launch("BASE", "gemm", cycles_active=330.0))
+    assert findings.finding(claim, {("A100", "window"): [ours]}, "window").our_value is None
+    found = findings.finding(claim, {("A100", "window"): [ours], ("V100", "window"): [theirs]}, "window")
+    assert found.our_value == "3.3"
+    slow = findings.finding(claim, {("A100", "window"): [ours], ("V100", "window"): [ours]}, "window")
+    assert slow.our_value == "1"
+    assert "summed over all SMs" in slow.reason
+
+
+def test_kernel_names() -> None:
+    def found(subject: str, value: str, view: str = "window") -> claims_paper.Finding:
+        return findings.finding(ask("kernel name", subject, "", "all", value), runs, view)
+
+    runs = {("H200", "window"): [TWO], ("H200", "step"): [run(launch("OPT1", "sm80_xmma_fprop_implicit"))]}
+    assert found("KN1", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
+    assert found("KN1", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
+    assert found("KN1", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
+    assert found("KN4", "elementwise_kernel", "step").our_value == "none"
+    assert found("KN7", "_5x_cudnn_volta_scudnn").our_value is None
+    assert "no V100 here" in found("KN7", "_5x_cudnn_volta_scudnn").reason
+
+
+def test_reason_names_what_other_windows_give() -> None:
+    def both(base: float, opt2: float) -> list[Run]:
+        return [run(launch("BASE", "gemm", cycles_active=base), launch("OPT2", "copy", cycles_active=opt2))]
+
+    runs = {
+        ("H200", "window"): both(100.0, 120.0),
+        ("H200", "window-300"): both(1000.0, 20.0),
+        ("H200", "window-cpu"): both(1.0, 1.0),
+        ("H200", "step"): both(100.0, 113.0),
+    }
+    claim = ask("SM cycles, relative to BASE", config="OPT2", value="0.01-0.02")
+    window, step = (findings.finding(claim, runs, view) for view in ("window", "step"))
+    assert window.our_value == "1.2"
+    assert step.our_value == "1.13"
+    assert "a hundred launches from 300 on give 0.02, and a whole step gives 1.13" in window.reason
+    agreeing = findings.finding(ask("SM cycles, relative to BASE", config="OPT2", value="1.3"), runs, "window")
+    assert "whole step" not in agreeing.reason
+
+
+def test_reason_of_dram_scales_by_the_memories() -> None:
+    claim = ask("DRAM bandwidth utilization", "average over kernels", value="48")
+    slow = run(launch("BASE", "gemm", dram_pct=10.0))
+    reason = findings.finding(claim, {("H200", "window"): [slow]}, "window").reason
+    assert "would read 33.5" in reason
+    assert "would read" not in findings.finding(claim, {("H100", "window"): [slow]}, "window").reason
+
+
+def settled(root: Path, view: str = "window") -> pd.DataFrame:
+    paper = claims_paper.paper_claims(ROOT)
+    found = findings.findings(paper, findings.every_run(root), view)
+    return claims_paper.settle(paper, found).set_index("id")
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A repository with the committed kernels tables of the first runs."""
+    folder = tmp_path / "figures" / "records" / "H200"
+    folder.mkdir(parents=True)
+    for path in (RECORDS / "H200").glob("kernels_*_run1.*"):
+        shutil.copy(path, folder)
+    return tmp_path
+
+
+def test_every_claim_gets_a_status_from_the_committed_records() -> None:
+    paper = claims_paper.paper_claims(ROOT).set_index("id")
+    for view in ("window", "step"):
+        found = settled(ROOT, view)
+        assert len(found) == 144  # 198 less 42 of Table 1, 7 settings and 5 versions
+        assert (found["reason"].str.len() > 0).all()
+        assert (found["our_value"].isna() == (found["status"] == "not_measurable")).all()
+        others = paper.loc[found.index, "gpu"].isin(["A100", "V100"])
+        assert set(found.loc[others, "status"]) == {"not_measurable"}
+        known = {"P087", "P101", "P126"} if view == "window" else {"P007", "P087"}
+        assert set(found.loc[list(known), "status"]) == {"reproduced"}
+        assert found.at["P104", "status"] == "differs"
+
+
+def test_no_folder_leaves_nothing_measurable(tmp_path: Path) -> None:
+    found = settled(tmp_path)
+    assert set(found["status"]) == {"not_measurable"}
+    assert len(found) == 144
+    assert found["reason"].str.contains("`medddpm profile` on one").all()
+    assert set(takeaways.settle({})["status"]) == {"not_measurable"}
+
+
+def test_folder_of_another_card_settles_its_claims(copied: Path) -> None:
+    before = settled(copied)
+    shutil.copytree(copied / "figures" / "records" / "H200", copied / "figures" / "records" / "A100")
+    after = settled(copied)
+    assert before.at["P133", "status"] == "not_measurable"
+    assert after.at["P133", "our_value"] == before.at["P119", "our_value"]
+    assert after.at["P133", "status"] == "differs"
+    assert after.at["P119", "reason"] == before.at["P119", "reason"]
+    gpu = claims_paper.paper_claims(ROOT).set_index("id").loc[after.index, "gpu"]
+    changed = after.index[(before["status"] == "not_measurable") & (after["status"] != "not_measurable")]
+    assert set(gpu[changed]) == {"A100"}
+    assert len(changed) > 40
+    shutil.copytree(copied / "figures" / "records" / "H200", copied / "figures" / "records" / "H100")
+    assert settled(copied).at["P119", "reason"].endswith("on the H100; one run")
+
+
+def test_changed_record_changes_the_verdict(copied: Path) -> None:
+    assert settled(copied).at["P100", "status"] == "reproduced"
+    path = copied / "figures" / "records" / "H200" / "kernels_opt1_window_run1.csv"
+    kernels = read_table(path, KERNELS)
+    write_table(kernels.assign(cycles_active=2 * kernels["cycles_active"]), path, KERNELS, {})
+    changed = settled(copied)
+    assert changed.at["P100", "status"] == "differs"
+    assert changed.at["P101", "status"] == "reproduced"
+
+
+def test_a_setting_that_is_missing_cannot_be_judged(copied: Path) -> None:
+    (copied / "figures" / "records" / "H200" / "kernels_opt1_window_run1.csv").unlink()
+    found = settled(copied)
+    assert found.at["P100", "status"] == "not_measurable"
+    assert found.at["P126", "status"] == "reproduced"
+    assert "no window of the H200 has" in found.at["P100", "reason"]
+
+
+def test_a_setting_that_the_paper_does_not_have_changes_no_claim(copied: Path) -> None:
+    """Not even one that launches what no other does (KN7), in a run that holds nothing else."""
+    before = [settled(copied, view) for view in ("window", "step")]
+    stood = takeaways.settle(findings.every_run(copied))
+    folder = copied / "figures" / "records" / "H200"
+    for view in ("window", "step"):
+        table = read_table(folder / f"kernels_opt12_{view}_run1.csv", KERNELS)
+        fast = table.assign(config="FAST", kernel="volta_scudnn_128x64", family="_5x_cudnn_volta_scudnn", fma_pct=99.0)
+        for run_number in (1, 2):
+            write_table(fast, folder / f"kernels_fast_{view}_run{run_number}.csv", KERNELS, {})
+    for view, found in zip(("window", "step"), before, strict=True):
+        pd.testing.assert_frame_equal(settled(copied, view), found)
+    pd.testing.assert_frame_equal(takeaways.settle(findings.every_run(copied)), stood)
+
+
+MIX = {
+    "xmma_wgrad": {"inst_fp": 6.0, "inst_int": 4.0, "duration_ns": 80.0},
+    "vectorized_elementwise_kernel": {"inst_fp": 3.0, "inst_int": 4.0, "duration_ns": 10.0},
+    "reduce_kernel": {"inst_ldst": 5.0, "inst_int": 4.0, "duration_ns": 10.0},
+}
+
+
+def verdicts(changes: dict[str, dict[str, float]]) -> dict[str, str]:
+    rows = [launch("BASE", family, view="step", **(mix | changes.get(family, {}))) for family, mix in MIX.items()]
+    found = takeaways.settle({("H200", "step"): [run(*rows)]})
+    return dict(zip(found["id"], found["status"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, None),
+        ({"xmma_wgrad": {"fma_pct": 90.0}}, "T1"),
+        ({"xmma_wgrad": {"sm_throughput_pct": 90.0}}, "T1"),
+        ({"reduce_kernel": {"duration_ns": 100.0}}, "T2"),
+        ({"xmma_wgrad": {"inst_fp": 3.0}}, "T3"),
+        ({"vectorized_elementwise_kernel": {"inst_fp": 5.0}}, "T3"),
+        ({"reduce_kernel": {"inst_fp": 9.0}}, "T3"),
+    ],
+)
+def test_takeaways_can_be_broken(changes: dict[str, dict[str, float]], broken: str | None) -> None:
+    assert verdicts(changes) == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
+
+
+def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
+    found = takeaways.settle(findings.every_run(ROOT))
+    write_table(found, tmp_path / "takeaways.csv", claims_paper.CLAIMS, {})
+    assert list(found["id"]) == ["T1", "T2", "T3"]
+    assert found["our_value"].notna().all()
+    assert ((found["status"] == "differs") == found["reason"].str.contains("broken by")).all()
+
+
+@pytest.mark.parametrize("lost", ["OPT1", "OPT2", "OPT12"])
+def test_a_newest_run_that_lacks_a_setting_leaves_every_claim_a_verdict(lost: str) -> None:
+    """As while a machine is being measured, or where one table was deleted."""
+    paper = claims_paper.paper_claims(ROOT)
+    runs = findings.every_run(ROOT)
+    for key, of_part in runs.items():
+        newest = of_part[-1].table
+        runs[key] = [*of_part[:-1], Run(newest[newest["config"] != lost])]
+    for view in ("window", "step"):
+        settled = claims_paper.settle(paper, findings.findings(paper, runs, view)).set_index("id")
+        assert settled["reason"].str.len().gt(0).all()
+        assert settled.loc["P100", "status"] in ("reproduced", "differs")

@@ -1,0 +1,119 @@
+"""The paper's numbers in the shape in which they are drawn, against its rows by their ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.repository import ROOT
+
+from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, paper_claims, paper_shares, paper_values
+from medddpm.study.records.schemas import PAPER
+
+NOTHING = np.nan
+
+
+@pytest.fixture(scope="module")
+def paper() -> pd.DataFrame:
+    return paper_claims(ROOT)
+
+
+def made_up(*rows: tuple[str | None, str, str | None, str, str, str, str]) -> pd.DataFrame:
+    """Rows of figure, gpu, config, subject, metric, value and unit."""
+    table = pd.DataFrame(rows, columns=["figure", "gpu", "config", "subject", "metric", "value", "unit"])
+    return table.assign(id="P001", section="1", qualifier="=")[list(PAPER.columns)]
+
+
+def check(table: pd.DataFrame, **rows: list[float]) -> None:
+    assert list(table.index) == list(PAPER_CARDS)
+    assert list(table.columns) == list(PAPER_SETTINGS)
+    assert table.index.name == "gpu"
+    for card, expected in rows.items():
+        np.testing.assert_allclose(table.loc[card].to_numpy(), expected, rtol=1e-12, err_msg=card)
+
+
+# the paper's own
+
+
+def test_utilization_is_as_stated(paper: pd.DataFrame) -> None:
+    """P118 to P121, P132 to P135 and P146 to P149."""
+    check(
+        paper_values(paper, "Fig 10", "Tensor Core utilization"),
+        V100=[0, 0, 0, 0],
+        A100=[1.45, 9.98, 1.59, 1.76],
+        H100=[1.44, 7.81, 1.47, 1.62],
+    )
+
+
+def test_what_the_paper_leaves_open_is_missing(paper: pd.DataFrame) -> None:
+    """P130, P131, P144 and P145: no channels-last, no V100. P150 to P152: no OPT12. And of what is nowhere, nothing."""
+    check(
+        paper_values(paper, "Fig 10", "integer ALU utilization"),
+        V100=[NOTHING] * 4,
+        A100=[22.66, 20.0, NOTHING, NOTHING],
+        H100=[21.38, 18.11, NOTHING, NOTHING],
+    )
+    cores = paper_values(paper, "Fig 10", "CUDA core utilization")
+    np.testing.assert_array_equal(cores.loc["V100"], [23.63, 23.6, 9.65, NOTHING])
+    for nothing in (("Fig 11", "Tensor Core utilization"), ("Fig 10", "colour"), ("Fig 10", "Tensor Core")):
+        check(paper_values(paper, *nothing), V100=[NOTHING] * 4, A100=[NOTHING] * 4, H100=[NOTHING] * 4)
+
+
+def test_ratios_of_several_cards_and_of_a_range(paper: pd.DataFrame) -> None:
+    """P097, P100 and P104, 0.01 to 0.02 of both cards; the V100 has no ratio and so no BASE."""
+    check(
+        paper_values(paper, "Fig 8", "SM cycles"),
+        V100=[NOTHING] * 4,
+        A100=[1, 0.18, 0.015, NOTHING],
+        H100=[1, 0.39, 0.015, NOTHING],
+    )
+    table = paper_values(paper, "Fig 12", "active warps per cycle")
+    check(table, V100=[1, 1, 1.4, 1.4], A100=[1, 1, 1.4, 1.4], H100=[1, 1.15, 1.3, 1.3])
+
+
+def test_a_row_of_all_settings_and_of_two(paper: pd.DataFrame) -> None:
+    """P196 and P197, 0.03 to 0.10 of OPT2 and OPT12; P198, of every setting but what a ratio is of."""
+    table = paper_values(paper, "Fig 13", "all stall classes")
+    check(table, V100=[1, 0, 0, 0], A100=[1, NOTHING, 0.065, 0.065], H100=[1, NOTHING, 0.065, 0.065])
+
+
+def test_shares_are_by_kernel_or_by_class(paper: pd.DataFrame) -> None:
+    """P092 to P094; P103, of all cards, the middle of 73 to 80; P108 of two cards; P109 to P112; P116 and not P117."""
+    assert paper_shares(paper, "Fig 8", "A100", "OPT1") == pytest.approx(
+        {"conv/GEMM": 0.43, "row-wise moments": 0.19, "elementwise": 0.17}
+    )
+    assert paper_shares(paper, "Fig 8", "H100", "OPT2") == pytest.approx({"elementwise_kernel": 0.765})
+    assert paper_shares(paper, "Fig 8", "V100", "OPT1") == {}, "P091 is a change, not a share"
+    assert paper_shares(paper, "Fig 8", "H100", "OPT12") == {"elementwise + layout": 0.8}  # stated of V100;H100
+    assert paper_shares(paper, "Fig 9", "A100", "BASE") == pytest.approx(
+        {"Integer": 0.45, "FP": 0.33, "load/store": 0.08, "control": 0.07}
+    )
+    assert paper_shares(paper, "Fig 9", "H100", "OPT1") == {"FP": 0.41}, "a ratio is no share"
+    assert paper_shares(paper, "Fig 9", "V100", "BASE") == {}
+
+
+# made up
+
+
+def test_every_way_of_naming_cards_and_settings() -> None:
+    table = made_up(
+        ("Fig 1", "all", "BASE", "a", "heat", "10-20", "%"),
+        ("Fig 1", "V100;H100", "OPT1;OPT12", "a", "heat", "5", "%"),
+        ("Fig 1", "A100", "OPT2", "b", "heat", "-3", "%"),
+        ("Fig 2", "A100", "OPT1", "a", "heat", "99", "%"),
+        (None, "A100", "OPT1", "a", "heat", "99", "%"),
+    )
+    check(
+        paper_values(table, "Fig 1", "heat"),
+        V100=[15, 5, NOTHING, 5],
+        A100=[15, NOTHING, -3, NOTHING],
+        H100=[15, 5, NOTHING, 5],
+    )
+    check(paper_values(table, "Fig 1", "heat", "b"), A100=[NOTHING, NOTHING, -3, NOTHING], V100=[NOTHING] * 4)
+
+
+def test_only_a_ratio_has_a_base_of_one() -> None:
+    heat = ("Fig 1", "A100", "OPT1", "a", "heat", "0.5", "x")
+    check(paper_values(made_up(heat), "Fig 1", "heat"), A100=[NOTHING, 0.5, NOTHING, NOTHING])
+    ratio = ("Fig 1", "A100", "OPT1", "a", "heat, relative to BASE", "0.5", "x")
+    check(paper_values(made_up(ratio), "Fig 1", "heat"), A100=[1, 0.5, NOTHING, NOTHING], H100=[NOTHING] * 4)

@@ -1,0 +1,287 @@
+"""The bench's tables and pictures, from a record made up here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from medddpm.errors import BadInput
+from medddpm.study.bench import tables
+from medddpm.study.bench.networks import NETWORKS
+from medddpm.study.bench.settings import LADDER, ORDINARY, RUNGS, SAMPLED
+from medddpm.study.figures import bench
+from medddpm.study.figures.style import SETTING_COLOURS, save_figure
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import write_table
+
+LIMITS = {"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "bf16": 800.0}
+STEP_TFLOP, FORWARD_TFLOP = 16.0, 5.0
+
+
+def row(network: str, setting: str, measure: str, ms: float, **known: object) -> dict[str, object]:
+    own = NETWORKS[network]
+    work = STEP_TFLOP if measure == "step" else FORWARD_TFLOP
+    return {
+        "network": network, "setting": setting, "measure": measure, "sampler": None, "steps": 1, "batch": own.batch,
+        "size": own.size(own.side), "median_ms": ms, "p10_ms": 0.95 * ms, "p90_ms": 1.1 * ms, "samples": 20,
+        "peak_gib": None, "tflops": 1e3 * work / ms, "gbps": None, "rel_error_output": None, "rel_error_grad": None,
+    } | known  # fmt: skip
+
+
+def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
+    """A record in which each rung halves the time of the one before, no faster than 32 times BASE."""
+    rows = []
+    for place, rung in enumerate(RUNGS.values()):
+        ms = max(1280.0 / 2**place, 40.0)
+        known = {"peak_gib": 20.0 - place, "rel_error_output": 1e-3 * place, "rel_error_grad": 2e-3 * place}
+        if rung.name == "BASE":
+            known = {"peak_gib": 20.0}
+        moved = {"gbps": 1000.0} if rung.name in ("BASE", "FAST") else {}
+        rows.append(row("med-ddpm", rung.name, "step", ms, **known, **moved))
+        rows.append(row("med-ddpm", rung.name, "forward", ms / 4, **moved))
+        if rung.name in SAMPLED:
+            rows.append(row("med-ddpm", rung.name, "sample", 62 * ms, sampler="ddpm", steps=250, samples=3))
+    rows.append(row("med-ddpm", "FAST", "sample", 300.0, sampler="ddim", steps=10, samples=3))
+    rows.append(row("med-ddpm", "FAST", "sample", 8000.0, sampler="ddpm", steps=250, samples=3, batch=4))
+    rows.append(row("med-ddpm", "FAST", "step", 1.0, batch=4))  # of another batch: no figure takes it for its own
+    for network in list(NETWORKS)[1:-1]:
+        for place, name in enumerate(ORDINARY):
+            rows.append(row(network, name, "step", 100.0 - 10 * (place % 3), peak_gib=9.0))
+        rows.append(row(network, "FAST", "step", 64.0, peak_gib=6.0, rel_error_output=1e-2))
+    rows.append(row("med-ddpm-brats", "BASE", "step", 4000.0, peak_gib=70.0))
+    rows.append(row("med-ddpm-brats", "FAST", "step", 125.0, peak_gib=28.0))
+    table = pd.DataFrame([r for r in rows if r["setting"] not in left_out and r["network"] not in left_out])
+    numbers = ["peak_gib", "gbps", "rel_error_output", "rel_error_grad"]
+    return table.astype(dict.fromkeys(numbers, "float64"))
+
+
+def kernels_table() -> pd.DataFrame:
+    rows = [
+        ("cutlass_tensorop_fprop_bf16", "other convolution", 10, 1e6, 20.0),
+        ("sm90_xmma_dgrad_implicit", "xmma_dgrad", 10, 2e6, 20.0),
+        ("sm90_xmma_wgrad_implicit", "xmma_wgrad", 5, 3e6, 20.0),
+        ("cudnn::computeOffsets", "cudnn helper", 1, 1e5, np.nan),
+        ("triton_poi_fused_add", "triton pointwise", 4, 5e5, 80.0),
+        ("Memset", "memset and memcpy", 1, 1e3, np.nan),
+    ]
+    columns = ["kernel", "family", "count", "duration_ns", "dram_pct"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def written(root: Path, table: pd.DataFrame, gpu: str = "H200") -> Path:
+    folder = root / "figures" / "records" / gpu
+    write_table(table, folder / "bench.csv", schemas.BENCH, {"gpu": gpu})
+    limits = pd.DataFrame(
+        {
+            "ceiling": list(LIMITS),
+            "value": list(LIMITS.values()),
+            "unit": ["GB/s", *["TFLOP/s"] * 3],
+            "median_ms": 1.0,
+            "p10_ms": 1.0,
+            "p90_ms": 1.0,
+            "samples": 20,
+            "size": 8192,
+        }
+    )
+    write_table(limits, folder / "ceilings.csv", schemas.CEILINGS, {"gpu": gpu})
+    return root
+
+
+# tables
+
+
+def test_the_record_is_read_back_by_machine(tmp_path: Path) -> None:
+    root = written(tmp_path, bench_table())
+    (found,) = tables.recorded(root).items()
+    assert found[0] == "H200"
+    same = bench_table()[list(schemas.BENCH.columns)].astype({"sampler": object})
+    same["sampler"] = same["sampler"].where(same["sampler"].notna(), None)
+    pd.testing.assert_frame_equal(found[1], same, check_dtype=False)
+    assert tables.ceilings(root, "H200") == LIMITS
+    with pytest.raises(BadInput, match=r"no machine's folder has a bench\.csv"):
+        tables.recorded(tmp_path / "elsewhere")
+
+
+def test_the_ladder_has_every_setting_in_order_with_its_gain() -> None:
+    table = tables.ladder(bench_table())
+    assert list(table.index) == list(RUNGS)
+    assert table.loc["BASE", ["step_ms", "step_gain", "forward_gain"]].tolist() == [1280, 1, 1]
+    assert table.loc["OPT1", "step_gain"] == 2
+    assert table.loc["FAST", ["step_ms", "step_gain", "forward_ms", "sample_s"]].tolist() == [40, 32, 10, 2.48]
+    assert table["sample_s"].dropna().index.tolist() == list(SAMPLED)
+    assert list(tables.rungs_only(table).index) == [rung.name for rung in LADDER]
+    assert tables.ladder(bench_table(("OPT12",))).index.tolist() == [name for name in RUNGS if name != "OPT12"]
+
+
+def test_targets_are_computed_from_the_record() -> None:
+    table = tables.targets(bench_table()).set_index("what")
+    place = list(RUNGS).index("FAST")
+    peak, apart = (20 - place) / 20, 1e-3 * place
+    assert table.loc["training step, BASE by FAST"].tolist() == ["≥ 25", 32.0, "reached"]
+    assert table.loc["forward pass, BASE by FAST", "reached"] == 32
+    assert table.loc["sample of 250 steps, s"].tolist() == ["≤ 4", 2.48, "reached"]
+    assert table.loc["peak memory of a step, FAST by BASE"].tolist() == ["≤ 0.5", peak, "reached"]
+    compiled = table.loc["step, torch.compile and BF16 autocast by FAST"]
+    assert compiled.tolist() == ["≥ 2", 1.0, "missed"]
+    assert table.loc["step, MONAI's at its best by Med-DDPM's FAST"].tolist() == ["≥ 2", 2.0, "reached"]
+    assert table.loc["distance of the output, FAST"].tolist() == ["< 0.02", pytest.approx(apart), "reached"]
+    assert table.loc["distance of the output, FAST in TF32", "verdict"] == "missed"
+    others = table[table["asked"] == "≥ 1.3"]
+    assert len(others) == 6
+    assert set(others["reached"]) == {80 / 64}
+    assert set(others["verdict"]) == {"missed"}
+    assert table.loc["training step of the BraTS network, BASE by FAST"].tolist() == ["–", 32.0, "–"]
+    assert table.loc["its peak memory, FAST by BASE", "reached"] == 0.4
+
+
+def test_what_is_not_measured_is_called_so() -> None:
+    table = tables.targets(bench_table(("FAST", "FAST tf32", "med-ddpm-brats")))
+    assert set(table["verdict"]) == {"not measured"}
+    assert table["reached"].isna().all()
+
+
+def test_others_are_held_against_their_best_setting() -> None:
+    table = tables.others(bench_table())
+    assert list(table.index) == list(NETWORKS)[1:-1]
+    assert set(table["best"]) == {"compile"}, "the third of four is the quickest"
+    assert table.loc["monai-unet", ["best_ms", "fast_ms", "ratio"]].tolist() == [80, 64, 1.25]
+    called = tables.others(bench_table().replace({"setting": {"autocast": "FAST eager"}}))
+    one = called.loc["monai-unet"]
+    assert one["eager_ratio"] == one["best_ms"] / one["eager_ms"] < one["ratio"], "without a graph, its own ratio"
+    without = tables.others(bench_table(("compile", "autocast channels-last")))
+    assert set(without["best"]) == {"autocast"}, "of two equal ones the first"
+
+
+def test_the_roofline_has_what_was_counted() -> None:
+    points = tables.roofline(bench_table())
+    assert points["setting"].tolist() == ["BASE", "FAST", "BASE", "FAST"]
+    fast = points.iloc[1]
+    assert fast["tflops"] == 400
+    assert fast["intensity"] == 400, "400 TFLOP/s by 1 TB/s"
+    assert tables.flop(bench_table(), "step") == pytest.approx(STEP_TFLOP)
+
+
+def test_the_roofline_takes_the_profile_where_nothing_was_counted() -> None:
+    kernels = pd.DataFrame(
+        {
+            "config": ["BASE", "BASE", "BASE", "FAST"],
+            "run": [1, 1, 2, 2],
+            "count": [2, 1, 9, 1],
+            "duration_ns": [1e9, 1e9, 1e9, 5e8],
+            "dram_pct": [50.0, np.nan, 100.0, 10.0],
+        }
+    )
+    moved = tables.moved(kernels, peak_gbps=4000.0)
+    assert moved == {"BASE": 4000.0, "FAST": 200.0}, "of the first run of each"
+    bare = bench_table().assign(gbps=np.nan)
+    points = tables.roofline(bare, moved).set_index("setting")
+    assert set(points["measure"]) == {"step"}, "a profile is of a step"
+    step = bare[(bare["network"] == "med-ddpm") & (bare["measure"] == "step") & (bare["setting"] == "FAST")].iloc[0]
+    assert points.loc["FAST", "gbps"] == pytest.approx(200.0 / step["median_ms"] * 1e3)
+    assert tables.roofline(bare).empty
+
+
+def test_each_part_of_a_step_has_its_floor() -> None:
+    work = {"forward": FORWARD_TFLOP, "step": STEP_TFLOP}
+    parts = tables.remaining(kernels_table(), work, LIMITS, peak_gbps=5000.0)
+    assert parts.index.tolist() == [
+        "convolution, input gradient", "convolution, weight gradient", "convolution, forward", "triton pointwise",
+        "convolution, other", "memset and memcpy",
+    ]  # fmt: skip
+    assert parts["ms"].tolist() == pytest.approx([20, 15, 10, 2, 0.1, 0.001])
+    floors = parts["floor_ms"]
+    assert floors["convolution, forward"] == pytest.approx(1e3 * 5 / 800)
+    assert floors["convolution, input gradient"] == pytest.approx(1e3 * 6 / 800)
+    assert parts.loc["triton pointwise", "gb"] == pytest.approx(2e-3 * 0.8 * 5000)
+    assert floors["triton pointwise"] == pytest.approx(2.0)
+    assert np.isnan(floors["convolution, other"])
+    assert floors["memset and memcpy"] == 0
+
+
+def test_volumes_count_the_batch() -> None:
+    table = tables.volumes(bench_table())
+    fast = table[(table["setting"] == "FAST") & (table["batch"] == 4)]
+    assert fast["seconds"].tolist() == [2.0]
+    assert table["setting"].tolist()[0] == "BASE"
+
+
+# pictures
+
+
+def texts(axis: Axes) -> list[str]:
+    return [text.get_text() for text in axis.texts]
+
+
+def bars(axis: Axes) -> list[Rectangle]:
+    return [patch for patch in axis.patches if isinstance(patch, Rectangle)]
+
+
+def test_bars_of_the_ladder_end_at_their_times() -> None:
+    ladder = tables.rungs_only(tables.ladder(bench_table(("OPT12",))))
+    step, forward = bench.ladder_figure(ladder).axes
+    for axis, column in ((step, "step_ms"), (forward, "forward_ms")):
+        ends = [bar.get_x() + bar.get_width() for bar in bars(axis)]
+        assert ends == pytest.approx(ladder[column].tolist())
+    assert to_hex(bars(step)[0].get_facecolor()) == SETTING_COLOURS["BASE"].lower()
+    assert to_hex(bars(step)[-1].get_facecolor()) == SETTING_COLOURS["FAST"].lower()
+    assert texts(step)[0] == "1280", "BASE gains nothing over itself"
+    assert texts(step)[-1] == "40  32×"
+
+
+def test_a_measure_that_is_missing_is_a_dash() -> None:
+    table = bench_table()
+    table = table[~((table["setting"] == "OPT1") & (table["measure"] == "forward"))]
+    forward = bench.ladder_figure(tables.ladder(table)).axes[1]
+    assert "–" in texts(forward)
+    assert len(bars(forward)) == len(RUNGS) - 1
+
+
+def test_the_roof_is_where_copy_and_product_meet() -> None:
+    axis = bench.roofline_figure(tables.roofline(bench_table()), LIMITS).axes[0]
+    roofs = [line for line in axis.lines if len(line.get_xdata()) == 3]
+    assert len(roofs) == 3
+    for line, name in zip(roofs, ("fp32", "tf32", "bf16"), strict=True):
+        x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+        assert x[1] * LIMITS["copy"] / 1e3 == pytest.approx(LIMITS[name])
+        assert y[1] == y[2] == LIMITS[name]
+    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines if len(line.get_xdata()) == 1]
+    assert (400, 400) in points
+
+
+def test_what_remains_is_drawn_with_its_floor() -> None:
+    work = {"forward": FORWARD_TFLOP, "step": STEP_TFLOP}
+    parts = tables.remaining(kernels_table(), work, LIMITS, peak_gbps=5000.0)
+    axis = bench.remaining_figure(parts).axes[0]
+    assert [bar.get_width() for bar in bars(axis)] == pytest.approx([20, 15, 10, 2, 0.1, 0.001])
+    assert len(axis.lines) == 4, "a line for every floor that is known of what is drawn by itself"
+    assert texts(axis)[0] == "20.00, floor 7.50"
+    assert axis.get_yticklabels()[-1].get_text() == "1 smaller"
+
+
+def test_others_memory_and_volumes_show_their_numbers() -> None:
+    table = bench_table()
+    axis = bench.others_figure(tables.others(table)).axes[0]
+    assert [bar.get_width() for bar in bars(axis)] == [80, 64] * 6
+    assert texts(axis)[:2] == ["80 compile", "64 FAST, 1.25×"]
+    axis = bench.memory_figure(tables.ladder(table)).axes[0]
+    assert bars(axis)[0].get_width() == 20
+    assert axis.lines[-1].get_xdata()[0] == 10, "half of BASE's"
+    axis = bench.volumes_figure(tables.volumes(table)).axes[0]
+    assert [t.get_text() for t in axis.get_yticklabels()] == [
+        "ddpm, 250 steps", "ddpm, 250 steps", "ddim, 10 steps", "ddpm, 250 steps, 4 at once",
+    ]  # fmt: skip
+
+
+def test_a_saved_picture_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    ladder = tables.ladder(bench_table())
+    first = {p.name: p.read_bytes() for p in save_figure(bench.ladder_figure(ladder), "16_ladder", tmp_path)}
+    again = {p.name: p.read_bytes() for p in save_figure(bench.ladder_figure(ladder), "16_ladder", tmp_path)}
+    assert first == again
+    assert set(first) == {"16_ladder.png", "16_ladder.svg"}

@@ -1,0 +1,393 @@
+"""What the parity records say: tests that pass and fail, sentences, and pictures against stored ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.parity_records import every_run, slices, tables
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from medddpm.errors import BadInput
+from medddpm.study.figures import quality as figures_quality
+from medddpm.study.figures.style import SETTING_COLOURS
+from medddpm.study.parity import results, sentences
+from medddpm.study.parity import tables as parity_tables
+from medddpm.study.parity.plans import CHAINS, FULL, brats, contrasts, long, paper, redrawn, samplers, short
+from medddpm.study.parity.results import Kept
+from medddpm.study.parity.tables import MARGINS
+
+drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+
+
+@pytest.fixture(scope="module")
+def kept() -> Kept:
+    runs = every_run()
+    quality, loss = tables(runs)
+    return Kept(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(runs))
+
+
+def shown(kept: Kept) -> pd.DataFrame:
+    """What Figure 1 is made of."""
+    quality = kept.quality
+    return quality[quality["plan"].isin(("contrasts", "long")) & (quality["setting"] == "FAST")]
+
+
+def parity_of(shift: float, seeds: int = 6) -> pd.DataFrame:
+    return parity_tables.parity(tables(short(seeds=range(seeds)), shift)[0]).set_index("metric")
+
+
+# equivalence
+
+
+def test_settings_that_differ_by_less_than_their_seeds_are_equivalent() -> None:
+    table = parity_of(0.0)
+    assert set(table.index) == set(MARGINS)
+    assert table["equivalent"].all()
+    assert (table["seeds"] == 6).all()
+    assert table["as_seeds"].mean() > 0.7, "with six seeds the seeds' own range is mostly wide enough"
+    assert "equivalent within the stated margin in 11 of 11" in parity_tables.verdict(table.reset_index())
+
+
+@pytest.mark.parametrize(
+    ("shift", "broken", "said"),
+    [
+        (-60.0, "psnr", "PSNR"),
+        (60.0, "wasserstein, brain", "Wasserstein of the brain"),
+        (60.0, "held_out_loss", "held-out loss"),
+    ],
+)
+def test_a_setting_that_is_worse_is_not(shift: float, broken: str, said: str) -> None:
+    table = parity_of(shift)
+    assert not table.loc[broken, "equivalent"]
+    assert not table.loc[broken, "as_seeds"]
+    listed = parity_tables.verdict(table.reset_index()).partition("not shown for ")[2].partition(";")[0]
+    assert said in listed.split(", ")
+
+
+def test_what_is_within_the_margin_may_still_be_more_than_another_seed_does() -> None:
+    """Three deviations: 0.15 dB of the half that is allowed."""
+    table = parity_of(-4.0)
+    assert table.loc["psnr", "equivalent"]
+    assert not table.loc["psnr", "as_seeds"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "shift", "no_worse"),
+    [("psnr", 60.0, True), ("psnr", -60.0, False), ("wasserstein, brain", -60.0, True), ("diversity", 60.0, False)],
+)
+def test_what_is_better_is_no_worse_though_not_equivalent(metric: str, shift: float, no_worse: bool) -> None:
+    """Diversity is best where it is the held-out volumes' own: more is a loss too."""
+    table = parity_of(shift)
+    assert not table.loc[metric, "equivalent"]
+    assert table.loc[metric, "no_worse"] == no_worse
+    assert parity_of(0.0)["no_worse"].all(), "what is equivalent is no worse"
+
+
+def test_a_relative_margin_goes_by_the_reference() -> None:
+    table = parity_of(0.0)
+    loss = tables(short())[0].query("metric == 'held_out_loss' and setting == 'OPT1'")["value"].mean()
+    assert table.loc["held_out_loss", "margin"] == pytest.approx(0.05 * loss)
+    assert table.loc["psnr", "margin"] == 0.5
+
+
+def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
+    quality, _ = tables(short(seeds=range(3)))
+    cut = quality["run"] == short()[3].key
+    quality.loc[cut, "step"] = 7
+    assert (parity_tables.parity(quality)["seeds"] == 2).all()
+    assert parity_tables.parity(quality[quality["seed"] == 0]).empty
+    assert parity_tables.verdict(pd.DataFrame()) == "parity: not measured"
+
+
+def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_three_do_not() -> None:
+    """Why `plans.short` has six seeds, by simulation: no pairing, one metric, margin the seeds' own range."""
+    from medddpm.quality.metrics import equivalence, seed_margin
+
+    def share(seeds: int) -> float:
+        rng = np.random.default_rng(seeds)
+        pairs = (rng.standard_normal((2, seeds)) for _ in range(300))
+        return float(np.mean([equivalence(a, b, seed_margin(a)).equivalent for a, b in pairs]))
+
+    assert share(3) < 0.35
+    assert share(6) > 0.8
+
+
+def test_an_intervals_reach_is_that_of_the_test() -> None:
+    quality, _ = tables(short(seeds=range(5)))
+    row = parity_tables.parity(quality).set_index("metric").loc["psnr"]
+    values = quality[quality["metric"] == "psnr"].pivot_table(index="seed", columns="setting", values="value")
+    deviation = (values["FAST"] - values["OPT1"]).std()
+    assert row["high"] - row["difference"] == pytest.approx(parity_tables.reach(5) * deviation)
+
+
+# losses
+
+
+def test_settings_are_held_against_base_step_by_step() -> None:
+    _, loss = tables(paper())
+    table = parity_tables.apart(loss)
+    assert list(table.index) == ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
+    assert table.loc["BASE", ["training", "held_out"]].tolist() == [0, 0]
+    assert table.loc["FAST", "training"] == pytest.approx(4e-3)
+    assert table.loc["OPT12", "held_out"] == pytest.approx(5e-3)
+    assert (table["steps"] == 30).all()
+    assert np.isnan(table.loc["BASE", "between_seeds"])
+    assert table.loc["FAST", "between_seeds"] == pytest.approx((2 / 100 + 2 / 100 + 4 / 100) / 3 / 1.02)
+    assert "FAST, 30 steps: held-out loss 0.40% from BASE's" in sentences.apart(table)
+
+
+def test_a_base_that_was_cut_is_compared_as_far_as_it_came() -> None:
+    _, loss = tables(paper())
+    loss = loss[(loss["setting"] != "BASE") | (loss["step"] <= 17)]
+    table = parity_tables.apart(loss)
+    assert (table["steps"] == 17).all()
+    assert table.loc["FAST", "held_out"] == pytest.approx(4e-3)
+    assert parity_tables.apart(loss[loss["setting"] != "BASE"]).empty
+
+
+def test_half_the_steps_cost_what_the_curve_says() -> None:
+    _, loss = tables(short())
+    assert parity_tables.half_the_steps(loss) == pytest.approx(2**0.5 - 1)
+    assert "41% higher" in sentences.half(loss)
+
+
+def test_the_reach_of_the_intervals_is_told() -> None:
+    table = parity_of(0.0)
+    assert sentences.power(table).startswith("6 seeds: an interval reaches 0.82 deviations")
+    half = (table["high"] - table["low"]) / 2
+    quality = tables(short())[0].query("metric == 'psnr'").pivot(index="seed", columns="setting", values="value")
+    assert half["psnr"] == pytest.approx(0.8226 * (quality["FAST"] - quality["OPT1"]).std(), rel=1e-3)
+
+
+def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
+    steps = np.arange(20, 4001, 20)
+    rng = np.random.default_rng(0)
+    calm = 0.1 * rng.lognormal(0, 0.3, len(steps))
+    leapt = np.where((steps > 2000) & (steps <= 2080), 4 * calm, calm)
+    known = {"plan": "long", "setting": "FAST", "size": "128x128x128", "part": "training", "steps": 20}
+    runs = {"calm": calm, "leapt": leapt, "short": calm[:40]}
+    rows = [
+        {**known, "run": run, "step": step, "loss": loss}
+        for run, losses in runs.items()
+        for step, loss in zip(steps, losses, strict=False)
+    ]
+    table = parity_tables.leaps(pd.DataFrame(rows))
+    assert list(table.index) == ["calm", "leapt"], "800 steps are ten means, and none after them"
+    assert table.loc["leapt", "step"] == 2080
+    assert table.loc["leapt", "times"] == pytest.approx(4, rel=0.4)
+    assert table.loc["calm", "times"] < 1.5
+    assert parity_tables.leaps(Kept().loss).empty
+
+
+# one model under every setting
+
+
+def test_settings_that_draw_a_model_otherwise_are_told_by_how_much(kept: Kept) -> None:
+    table = parity_tables.redrawn(kept.quality)
+    assert list(table.index) == ["OPT1", "OPT2", "OPT12", "FAST"]
+    rows = kept.of("redrawn").query("metric == 'psnr'").set_index("setting")["value"]
+    assert table.loc["FAST", "psnr"] == pytest.approx((rows["FAST"] - rows["BASE"]) / 0.5)
+    fast = redrawn(["FAST"])[0].key
+    moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in kept.slices.items()}
+    one, *_, last = sentences.redrawn(Kept(kept.quality, kept.loss, kept.meta, moved)).splitlines()
+    assert one.startswith("OPT1: slices 0.00 of 256 grey levels from BASE's on average; farthest of 11 metrics ")
+    assert last.startswith("FAST: slices ")
+    assert not last.startswith("FAST: slices 0.00")
+    assert parity_tables.redrawn(kept.quality.query("setting != 'BASE'")).empty
+
+
+# samplers
+
+
+def test_the_quickest_chain_within_the_margins_is_advised(kept: Kept) -> None:
+    table = parity_tables.samplers(kept.quality)
+    assert list(table.index[:2]) == ["DDPM, 250 steps", "DDIM, 10 steps"]
+    worse = parity_tables.shortfall(table)
+    assert (worse.loc["DDPM, 250 steps"] == 0).all()
+    assert worse.loc["DDIM, 10 steps", "psnr"] == pytest.approx(4 * 6 * 0.05 / 0.5)
+    assert worse.loc["DDIM, 10 steps", "lesion_contrast"] > 0, "further from the held-out volumes' own"
+    good = [str(chain) for chain in table.index[1:] if (worse.loc[chain] <= 1).all()]
+    quickest = min(good, key=lambda chain: table.loc[chain, "seconds_a_volume"])
+    assert parity_tables.advice(table).startswith(f"{quickest}: ")
+    assert "by no metric more than a margin worse" in parity_tables.advice(table)
+
+
+def test_where_no_chain_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
+    table = parity_tables.samplers(kept.quality)
+    table.loc[table.index != "DDPM, 250 steps", "psnr"] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
+    said = parity_tables.advice(table)
+    assert said.startswith("DDPM, 250 steps: no shorter chain")
+    assert "the nearest is SDE-DPM-Solver++, 50 steps" in said
+    assert parity_tables.advice(table[1:]) == "not measured"
+    with pytest.raises(BadInput, match="no DDPM, 250 steps to compare with"):
+        parity_tables.shortfall(table[1:])
+
+
+# sentences
+
+
+def test_every_sentence_stands_without_a_record_too() -> None:
+    none = Kept()
+    said = [sentences.plan(none, "short"), sentences.apart(parity_tables.apart(none.loss))]
+    said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
+    said += [sentences.redrawn(none)]
+    said += [sentences.power(pd.DataFrame()), parity_tables.advice(parity_tables.samplers(none.quality))]
+    assert all(line.endswith("not measured") for line in said), said
+    assert sentences.summary(none.of("contrasts")).empty
+    assert sentences.margins(parity_tables.samplers(none.quality)).empty
+    assert parity_tables.recorded(Path("nowhere"), "H200").quality.empty
+
+
+def test_sentences_have_the_records_numbers(kept: Kept) -> None:
+    said = sentences.plan(kept, "short")
+    assert said == "short: 8 runs, OPT1, FAST, 4 seeds, FLAIR, 64x64x64, 32 channels, 40 of 4,000 steps"
+    assert "a trained model judged" in sentences.plan(kept, "samplers")
+    lines = sentences.brats(kept.of("brats")).splitlines()
+    assert lines[2] == "Dice with the mask turned over: brain 0.600, tumour 0.600"
+    table = sentences.summary(shown(kept))
+    assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
+    assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
+    assert sentences.margins(parity_tables.samplers(kept.quality)).loc["s a volume", "DDPM, 250 steps"] == 4.0
+
+
+def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> None:
+    moved = dict(kept.slices)
+    for name in [name for name in moved if name.startswith("sample/short_") and "_s0_" not in name]:
+        moved[name] = (moved[name] // 2 + 20).astype(np.uint8)
+    said = sentences.slices(Kept(kept.quality, kept.loss, kept.meta, moved))
+    assert "two settings of one seed differ by 0.0 of 256" in said
+    assert "by 0.0" not in said.split("those of two seeds")[1]
+
+
+# pictures
+
+
+@drawn
+def test_figure_1_looks_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.figure_1(kept.slices, shown(kept))
+    assert [axis.get_title() for axis in figure.axes[:3]] == ["T1", "T2", "FLAIR"]
+    assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
+    pictures = [np.asarray(axis.images[0].get_array()) for axis in figure.axes]
+    np.testing.assert_array_equal(pictures[2], kept.slices["truth/flair-128x128x128/-/flair/0/axial"])
+    np.testing.assert_array_equal(pictures[5], kept.slices[f"sample/{long()[0].key}/sde-dpm++-25/flair/0/axial"])
+    return figure
+
+
+@drawn
+def test_parity_samples_look_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.parity_slices(kept.slices, kept.of("short"), ["OPT1", "FAST"], [0, 1])
+    titles = [axis.get_title() for axis in figure.axes[:5]]
+    assert titles == ["held out", "OPT1\nseed 0", "FAST\nseed 0", "OPT1\nseed 1", "FAST\nseed 1"]
+    return figure
+
+
+@drawn
+def test_samples_along_the_way_look_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.along_the_way(kept.slices, long()[0].key)
+    assert [axis.get_title() for axis in figure.axes[:8]] == ["10", "20", "40", "50", "60", "70", "90", "100"]
+    return figure
+
+
+@drawn
+def test_the_brats_case_looks_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.brats_slices(kept.slices, kept.of("brats"))
+    assert len(figure.axes) == 12
+    return figure
+
+
+@drawn
+def test_losses_look_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.losses_figure(kept.loss)
+    left, right = figure.axes
+    assert [line.get_label() for line in left.lines] == list(SETTING_COLOURS)
+    assert len(right.lines) == 8
+    return figure
+
+
+@drawn
+def test_the_pairs_losses_look_as_stored() -> Figure:
+    """One seed's FAST is 20% above its OPT1 at one step: a line shows it, and the mean a fifth, of five whole pairs."""
+    _, loss = tables(short(seeds=range(6)))
+    held_out = loss[loss["part"] == "held-out"].copy()
+    held_out.loc[held_out["setting"] == "FAST", "loss"] = held_out.loc[held_out["setting"] == "OPT1", "loss"].to_numpy()
+    at = int(held_out["step"].iloc[1])
+    one = (held_out["setting"] == "FAST") & (held_out["seed"] == 3) & (held_out["step"] == at)
+    held_out.loc[one, "loss"] *= 1.2
+    cut = (held_out["setting"] == "FAST") & (held_out["seed"] == 5) & (held_out["step"] == held_out["step"].max())
+    figure = figures_quality.loss_pairs_figure(held_out[~cut])
+    (axis,) = figure.axes
+    *lines, mean, low, _, high = axis.lines
+    assert len(lines) == 5, "a run that was cut has no pair at every step"
+    found = {float(line.get_ydata()[list(line.get_xdata()).index(at)]) for line in lines}
+    assert sorted(found) == pytest.approx([0, 20])
+    assert max(mean.get_ydata()) == pytest.approx(20 / 5)
+    assert (low.get_ydata()[0], high.get_ydata()[0]) == (-5, 5)
+    return figure
+
+
+@drawn
+def test_long_losses_look_as_stored(kept: Kept) -> Figure:
+    loss = kept.loss[kept.loss["plan"] == "long"]
+    cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]
+    figure = figures_quality.long_figure(cut, {"FAST": 39.0, "OPT1": 228.0})
+    left, right = figure.axes
+    for axis, ends in ((left, (40, 100)), (right, (40 * 228 / 60e3, 100 * 39 / 60e3))):
+        assert [line.get_xdata()[-1] for line in axis.lines] == pytest.approx(ends)
+    return figure
+
+
+def test_losses_that_nobody_measured_are_said_not_to_be() -> None:
+    figure = figures_quality.losses_figure(Kept().loss)
+    assert [axis.texts[0].get_text() for axis in figure.axes] == ["not measured"] * 2
+
+
+@drawn
+def test_parity_looks_as_stored() -> Figure:
+    quality, _ = tables(short(("OPT1", "OPT12", "FAST"), range(6)), shift=-4.0)
+    table = parity_tables.parity(quality)
+    figure = figures_quality.parity_figure(table)
+    (axis,) = figure.axes
+    row = table[(table["setting"] == "FAST") & (table["metric"] == "psnr")].iloc[0]
+    spans = [line.get_xdata() for line in axis.lines if to_hex(line.get_color()) == SETTING_COLOURS["FAST"].lower()]
+    assert any(np.allclose(span, [row["low"] / 0.5, row["high"] / 0.5]) for span in spans if len(span) == 2)
+    return figure
+
+
+def test_a_difference_beyond_the_axis_is_a_triangle_at_its_end() -> None:
+    quality, _ = tables(short(seeds=range(6)))
+    quality.loc[(quality["setting"] == "FAST") & (quality["metric"] == "psnr"), "value"] += 10
+    (axis,) = figures_quality.parity_figure(parity_tables.parity(quality)).axes
+    markers = {str(line.get_marker()): line.get_xdata() for line in axis.lines if line.get_marker() != "None"}
+    assert set(markers) == {"o", ">"}
+    assert markers[">"] == [axis.get_xlim()[1]] == [6]
+
+
+@drawn
+def test_samplers_look_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.samplers_figure(parity_tables.samplers(kept.quality))
+    assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB", "Wasserstein, brain"]
+    assert sorted({text.get_text() for axis in figure.axes for text in axis.texts}) == ["10", "25", "250", "50"]
+    return figure
+
+
+@drawn
+def test_samples_of_samplers_look_as_stored(kept: Kept) -> Figure:
+    figure = figures_quality.samplers_slices(kept.slices, kept.of("samplers"), [FULL, CHAINS[-1], CHAINS[3]])
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == ["held out", "DDPM\n250 steps", "SDE-DPM-Solver++\n50 steps", "DDIM\n50 steps"]
+    assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
+    return figure
+
+
+def test_every_plans_made_up_run_fits_the_schemas(tmp_path: Path) -> None:
+    """What these tests stand on is what the store writes."""
+    from helpers.parity_records import write
+
+    runs = [short()[0], paper()[0], long()[0], contrasts()[0], brats()[0], samplers()[0], redrawn()[0]]
+    kept = results.read(write(tmp_path, runs))
+    assert kept is not None
+    assert kept.quality["run"].nunique() == len({run.key for run in runs})

@@ -1,0 +1,106 @@
+"""The viewer shows the volume that it was given, the same each time, for few kilobytes; the grid goes through it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from matplotlib import image as pictures
+from scipy import ndimage
+
+from medddpm.data.phantom import phantom_subject
+from medddpm.study.figures.viewer import View, slice_grid, view
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return phantom_subject(0, (32, 36, 28))
+
+
+def sprite(shown: View, which: str) -> np.ndarray:
+    """Red, green and blue of the picture that holds all sagittal slices side by side, row by row."""
+    coded = re.search(rf'id="{which}-v"[^>]*src="data:image/png;base64,([^"]+)"', shown.page)
+    assert coded
+    return pictures.imread(io.BytesIO(base64.b64decode(coded[1])))[..., :3]
+
+
+def sagittal(picture: np.ndarray, depth: int, height: int, width: int) -> np.ndarray:
+    """The slices in a sprite: (depth, width, height, 3), axes as of the volume."""
+    columns = picture.shape[1] // width
+    found = [divmod(index, columns) for index in range(depth)]
+    slices = [picture[height * row : height * (row + 1), width * at : width * (at + 1)] for row, at in found]
+    return np.stack(slices)[:, ::-1].transpose(0, 2, 1, 3)  # they stand upright
+
+
+def test_what_is_shown_is_the_volume_with_the_lesion_s_outline(subject) -> None:
+    volume, lesion = nibabel.Nifti1Image(subject.flair, np.diag([2, 2, 2, 1])), subject.labels == 2
+    plain = sagittal(sprite(view(volume), "overlayImg"), 32, 28, 36)
+    assert np.abs(plain - np.clip(subject.flair, 0, 1)[..., None]).max() < 0.5 / 63 + 1 / 255
+    outlined = sagittal(sprite(view(volume, lesion), "overlayImg"), 32, 28, 36)
+    changed = (outlined != plain).any(axis=3)
+    assert changed.any()
+    assert lesion[changed].all()
+    assert np.array_equal(changed, lesion & ~ndimage.binary_erosion(lesion))
+
+
+def test_the_same_volume_gives_the_same_page_another_does_not(subject) -> None:
+    page = view(subject.flair).page
+    assert page == view(subject.flair.copy()).page
+    assert page != view(subject.t1).page
+
+
+def test_it_needs_nothing_from_outside_and_few_kilobytes(subject) -> None:
+    """No script, style or picture is fetched; and a large volume is brought to what a notebook can bear."""
+    shown = view(subject.flair, subject.labels == 2)
+    assert re.findall(r"<(?:script|img|iframe)[^>]*src=\"(?!data:)", shown.page) == []
+    assert re.findall(r"<link[^>]*stylesheet", shown.page) == []
+    assert "brainsprite(" in shown.page
+    assert shown.kilobytes < 100
+    large = np.random.default_rng(0).random((160, 160, 130), np.float32)  # noise compresses worst
+    assert view(large).kilobytes < 500
+
+
+def test_it_opens_at_the_lesion_and_reads_files(subject, tmp_path: Path) -> None:
+    lesion = subject.labels == 2
+    shown = view(subject.flair, lesion, title="a < b")
+    counts = lesion.sum(axis=(1, 2))
+    opened = int(re.search(r'"numSlice": {"X": (\d+)', shown.page)[1])
+    assert counts[opened] == counts.max()
+    path = tmp_path / "v.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(subject.flair, np.eye(4)), path)
+    assert view(path).page == view(subject.flair).page
+    assert "<b" not in re.sub(r"<body", "", view(subject.flair, title="<b>")._repr_html_())
+
+
+@pytest.mark.filterwarnings("error")
+def test_voxels_need_not_be_cubes_nor_axes_ras(subject) -> None:
+    turned = nibabel.Nifti1Image(subject.flair, np.diag([2.0, 1.5, 3.0, 1.0]))
+    flipped = nibabel.as_closest_canonical(turned).as_reoriented(np.array([[2, 1], [0, -1], [1, 1]]))
+    for image in (turned, flipped):
+        assert sprite(view(image), "overlayImg").std() > 0.1
+
+
+def test_what_is_no_volume_is_refused(subject) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        view(subject.flair[0])
+    with pytest.raises(ValueError, match="lesion"):
+        view(subject.flair, subject.labels[:4] == 2)
+
+
+def test_a_grid_goes_through_what_is_there(subject) -> None:
+    figure = slice_grid({"FLAIR": subject.flair, "mask": subject.labels / 2}, count=5)
+    assert len(figure.axes) == 10
+    places = [int(axis.get_title().removeprefix("z = ")) for axis in figure.axes[:5]]
+    filled = np.flatnonzero((subject.labels > 0).any(axis=(0, 1)))
+    assert places == sorted(set(places))
+    assert filled[0] < places[0] < places[-1] < filled[-1]
+    drawn = np.asarray(figure.axes[0].images[0].get_array())
+    assert np.array_equal(drawn, np.rot90(subject.flair[:, :, places[0]]))
+    assert slice_grid({"nothing": np.zeros((8, 8, 8))}, count=3, axis=0).axes
+    with pytest.raises(ValueError, match="one shape"):
+        slice_grid({"a": subject.t1, "b": subject.t1[1:]})

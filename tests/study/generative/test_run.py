@@ -1,0 +1,412 @@
+"""Figure 2: published sizes, a step of every model as a toy, IPC from counters and trace, the run of ncu, the drawing.
+
+A stand-in plays ncu and the traces; every model's network is the real one, without memory or small.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.repository import ROOT
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from medddpm.errors import BadInput
+from medddpm.study.figures import generative
+from medddpm.study.generative import run
+from medddpm.study.generative import worker as generative_worker
+from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
+from medddpm.study.generative.ipc import step_ipc
+from medddpm.study.generative.models import MODELS, Model, parse_names
+from medddpm.study.generative.worker import training_step
+from medddpm.study.profile import trace
+from medddpm.study.profile import worker as profile_worker
+from medddpm.study.profile.run import CountersClosed
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import read_meta, read_table
+
+CPU = torch.device("cpu")
+
+
+# the models
+
+
+@pytest.fixture(params=MODELS.values(), ids=lambda m: m.name)
+def model(request: pytest.FixtureRequest) -> Model:
+    pytest.importorskip("diffusers")
+    return request.param
+
+
+@functools.cache
+def on_shapes_alone(name: str) -> torch.nn.Module:
+    return MODELS[name].build("meta")
+
+
+def test_a_network_has_the_published_number_of_weights(model: Model) -> None:
+    if model.parameters is None:
+        pytest.skip("none published")
+    published, off = model.parameters
+    built = sum(p.numel() for p in on_shapes_alone(model.name).parameters())
+    assert abs(built - published) <= off
+
+
+def test_the_published_inputs_pass_through(model: Model) -> None:
+    """On shapes alone; the prediction is of the latents or the volume, twice as many channels where variance is."""
+    device = torch.device("meta")
+    inputs = model.draw(device)
+    with torch.no_grad():
+        output = on_shapes_alone(model.name)(**inputs)
+    output = output if isinstance(output, torch.Tensor) else output.sample
+    first = next(iter(inputs.values()))
+    if model.kind == "GAN":
+        assert output.shape == ()
+    else:
+        assert output.shape[2:] == first.shape[2:]
+        assert output.shape[1] in (1, first.shape[1], 2 * first.shape[1])
+
+
+@pytest.mark.parametrize("precision", generative_worker.PRECISIONS)
+def test_a_toy_step_moves_the_weights(model: Model, precision: str, monkeypatch) -> None:
+    networks = []
+    build = Model.build
+
+    def kept(self: Model, device: torch.device, tiny: bool = False) -> torch.nn.Module:
+        networks.append(build(self, device, tiny))
+        return networks[0]
+
+    monkeypatch.setattr(Model, "build", kept)
+    step = training_step(model, precision, CPU, tiny=True)
+    before = [p.detach().clone() for p in networks[0].parameters()]
+    losses = [step() for _ in range(3)]
+    # On a CPU the weight gradient of a bfloat16 3-D convolution over a few voxels holds a NaN now and then.
+    assert np.isfinite(losses if precision == "fp32" else losses[:1]).all()
+    moved = [not torch.equal(a, b) for a, b in zip(before, networks[0].parameters(), strict=True)]
+    assert np.mean(moved) > 0.75  # a norm over one voxel passes no gradient on, and toys have such
+    assert all(p.dtype == torch.float32 for p in networks[0].parameters())
+
+
+def test_costs_have_a_source_and_hours_a_gpu() -> None:
+    for model in MODELS.values():
+        assert model.cost.source
+        assert model.source
+        assert (model.cost.gpu_hours is None) == (model.cost.hardware == "")
+
+
+def test_unknown_names_are_told_in_a_line(capsys) -> None:
+    with pytest.raises(BadInput, match=r"unknown: sd9; choose from sd15, "):
+        parse_names("sd15,sd9")
+    for arguments in (["--model", "sd9"], ["--model", "sd15", "--precision", "fp64"], ["--model", ""]):
+        assert generative_worker.main([*arguments, "--device", "cpu", "--tiny"]) == 1
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_class_that_diffusers_lacks_is_told_in_a_line(monkeypatch, capsys) -> None:
+    gone = Model(**{**vars(MODELS["dit"]), "network": "diffusers:NoSuchModel"})
+    monkeypatch.setattr(generative_worker, "MODELS", {**MODELS, "dit": gone})
+    assert generative_worker.main(["--model", "dit,med-ddpm", "--device", "cpu", "--tiny"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dit fp32: dit: diffusers has no NoSuchModel here")
+
+
+def test_the_program_marks_a_step_of_each(tmp_path: Path, monkeypatch, capsys) -> None:
+    made = []
+    monkeypatch.setattr(generative_worker, "training_step", lambda m, p, d, t: lambda: made.append((m.name, p)))
+    assert generative_worker.main(["--model", "med-ddpm,dit", "--precision", "fp32,bf16", "--device", "cpu"]) == 0
+    each = generative_worker.WARMUP + 1
+    assert made == [(m, p) for m in ("med-ddpm", "dit") for p in ("fp32", "bf16") for _ in range(each)]
+
+
+def test_the_program_traces_a_toy(tmp_path: Path) -> None:
+    arguments = ["--model", "ha-gan,med-ddpm", "--precision", "fp32,bf16", "--device", "cpu", "--tiny"]
+    assert generative_worker.main([*arguments, "--trace", str(tmp_path)]) == 0
+    names = [f"{m}_{p}.csv.gz" for m in ("ha-gan", "med-ddpm") for p in ("fp32", "bf16")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert all(read_table(tmp_path / name, schemas.TRACE).empty for name in names)  # no GPU, no launch
+
+
+def test_a_step_under_fp32_has_tf32_off(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        generative_worker,
+        "training_step",
+        lambda *_: lambda: seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)),
+    )
+    generative_worker.main(["--model", "med-ddpm", "--device", "cpu"])
+    assert set(seen) == {(False, False)}
+
+
+# HA-GAN
+
+
+def test_each_part_of_the_gan_is_trained_by_its_own_loss() -> None:
+    torch.manual_seed(0)
+    gan = HierarchicalGan(width=16, latent=8, start=1)
+    gan(torch.randn(1, 1, 64, 64, 64)).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gan.judge.parameters())
+    assert all(p.requires_grad for p in gan.parameters())
+    gan.zero_grad(set_to_none=True)
+    with frozen(gan.trunk, gan.to_low, gan.to_slab):
+        slab, low = gan.generate(torch.randn(1, 8), 32)
+    assert slab.shape == (1, 1, 8, 64, 64)
+    assert low.shape == (1, 1, 16, 16, 16)
+    assert not slab.requires_grad
+
+
+def test_the_published_discriminator_has_the_published_kernels() -> None:
+    with torch.device("meta"):
+        layers = [m for m in Discriminator(32, 4).slab if isinstance(m, torch.nn.Conv3d)]
+    assert [(m.in_channels, m.out_channels) for m in layers] == [
+        (1, 16), (16, 32), (32, 64), (64, 128), (128, 256), (256, 512), (512, 128),
+    ]  # fmt: skip
+    assert [m.kernel_size[0] for m in layers] == [4, 4, 4, 2, 2, 1, 1]
+    assert [m.stride[0] for m in layers] == [2, 2, 2, 2, 2, 1, 1]
+
+
+# IPC from counters and trace
+
+
+LAUNCHES = [  # kernel, grid, block, duration in the trace (ns), cycles, instructions
+    ("void gemm<float>(int)", "(8, 1, 1)", "(128, 1, 1)", 3000, 100.0, 200.0),
+    ("void add<float>(int)", "(4, 1, 1)", "(64, 1, 1)", 1000, 50.0, 25.0),
+    ("void gemm<float>(int)", "(8, 1, 1)", "(128, 1, 1)", 3000, 100.0, 200.0),
+    ("Memset (Device)", "", "", 1000, np.nan, np.nan),
+]
+
+
+def write_trace(path: Path, launches: list = LAUNCHES) -> Path:
+    rows = [(i, k, g, b, ns, "", 7) for i, (k, g, b, ns, *_) in enumerate(launches)]
+    trace.write(pd.DataFrame(rows, columns=list(schemas.TRACE.columns)), path)
+    return path
+
+
+def raw_page(launches: list = LAUNCHES) -> str:
+    """As ncu prints it: a distinct launch once, a log line before, and a launch of another step."""
+    rows = {launch[:3]: launch for launch in launches if launch[1]}
+    other = ("void other<int>(int)", "(1, 1, 1)", "(32, 1, 1)", 0, 9.0, 900.0)
+    lines = ["==PROF== Connected"]
+    lines += ['"ID","Kernel Name","Grid Size","Block Size","sm__cycles_active.sum","smsp__inst_executed.sum"']
+    lines += ['"","","","","cycle","inst"']
+    for i, (k, g, b, _, cycles, instructions) in enumerate([*rows.values(), other]):
+        lines.append(f'"{i}","{k.removeprefix("void ")}","{g}","{b}","{cycles:,}","{instructions:,}"')
+    return "\n".join(lines) + "\n"
+
+
+def write_raw(path: Path, text: str | None = None) -> Path:
+    path.write_bytes(gzip.compress((text or raw_page()).encode()))
+    return path
+
+
+def test_ipc_weighs_launches_by_count_and_time(tmp_path: Path) -> None:
+    found = step_ipc(write_raw(tmp_path / "r.csv.gz"), write_trace(tmp_path / "t.csv.gz"))
+    assert found.ipc_total == pytest.approx((200 + 25 + 200) / (100 + 50 + 100))
+    assert found.ipc_geometric == pytest.approx(2 ** (5 / 7))  # 6 µs at 2, 1 µs at 1/2
+    assert (found.launches, found.step_ms, found.matched) == (4, 0.008, pytest.approx(7 / 8))
+
+
+def test_a_name_spelled_otherwise_is_matched_by_its_function(tmp_path: Path) -> None:
+    spelled = raw_page().replace("gemm<float>", "gemm<half_like>")
+    found = step_ipc(write_raw(tmp_path / "r.csv.gz", spelled), write_trace(tmp_path / "t.csv.gz"))
+    assert found.matched == pytest.approx(7 / 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "launches", "told"),
+    [
+        (raw_page().replace("sm__cycles", "sm__others"), LAUNCHES, "lacks the column sm__cycles_active.sum"),
+        (raw_page().replace('"cycle"', '"Kcycle"'), LAUNCHES, "is in Kcycle"),
+        (raw_page(), [], "holds no launch"),
+        (raw_page(), LAUNCHES[-1:], "no launch of it is in"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(tmp_path: Path, text: str, launches: list, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        step_ipc(write_raw(tmp_path / "r.csv.gz", text), write_trace(tmp_path / "t.csv.gz", launches))
+
+
+# measuring
+
+
+class Machine:
+    """Plays a machine with ncu: writes traces, reports and pages as the commands ask; `fails` are names that fail."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[str]] = []
+        self.fails: set[str] = set()
+        self.says = ""
+
+    def __call__(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        self.ran.append(command)
+        text, failed = self.says, 0
+        if "--trace" in command:
+            out = Path(command[command.index("--trace") + 1])
+            for name in command[command.index("--model") + 1].split(","):
+                for precision in command[command.index("--precision") + 1].split(","):
+                    if f"{name}_{precision}" in self.fails:
+                        failed, text = 1, f"{name} {precision}: CUDA out of memory."
+                    else:
+                        write_trace(out / f"{name}_{precision}.csv.gz")
+        elif "--import" in command:
+            text = raw_page()
+        elif command[command.index("--model") + 1] in self.fails:
+            failed, text = 9, "==ERROR== Failed to profile"
+        elif not self.says:
+            Path(command[command.index("-o") + 1] + ".ncu-rep").touch()
+        return subprocess.CompletedProcess(command, failed, text)
+
+    def profiled(self) -> list[str]:
+        return [c[c.index("--model") + 1] for c in self.ran if "-o" in c]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    pytest.importorskip("diffusers")
+    played = Machine()
+    monkeypatch.setattr(run, "_run", played)
+    monkeypatch.setattr(run, "find_ncu", lambda: "ncu")
+    return played
+
+
+NAMES = ["dit", "ha-gan", "med-ddpm"]
+
+
+def test_a_run_measures_every_model_and_goes_on_where_it_was(tmp_path: Path, machine: Machine, capsys) -> None:
+    arguments = ["--out", str(tmp_path), "--models", ",".join(NAMES)]
+    assert run.main(arguments) == 0
+    assert machine.profiled() == NAMES
+    table = read_table(tmp_path / "generative.csv", schemas.GENERATIVE)
+    assert list(table[["model", "precision"]].itertuples(index=False, name=None)) == [
+        (name, precision) for name in NAMES for precision in ("fp32", "bf16")
+    ]
+    gan = table[table["model"] == "ha-gan"].iloc[0]
+    assert (gan["training_gpu_hours"], gan["training_hardware"], gan["kind"]) == (44, "V100", "GAN")
+    assert table.loc[table["model"] == "med-ddpm", "parameters"].tolist() == [40_226_433] * 2
+    assert table["training_gpu_hours"].isna().sum() == 4
+    assert "med-ddpm" in capsys.readouterr().out.splitlines()[-1]
+    meta = read_meta(tmp_path / "generative.csv")
+    assert "diffusers" in meta
+    assert str(tmp_path) not in str(meta["command"])
+
+    (tmp_path / "ha-gan_bf16.csv.gz").unlink()
+    (tmp_path / "dit_fp32-bf16_raw.csv.gz").unlink()
+    machine.ran.clear()
+    assert run.main(arguments) == 0
+    assert machine.profiled() == ["dit"]
+    assert [c[c.index("--model") + 1] for c in machine.ran if "--trace" in c] == ["ha-gan"]
+
+
+def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsys) -> None:
+    machine.fails = {"dit_fp32", "ha-gan"}
+    assert run.main(["--out", str(tmp_path), "--models", ",".join(NAMES)]) == 1
+    table = read_table(tmp_path / "generative.csv", schemas.GENERATIVE)
+    assert list(table[["model", "precision"]].itertuples(index=False, name=None)) == [
+        ("dit", "bf16"), ("med-ddpm", "fp32"), ("med-ddpm", "bf16"),
+    ]  # fmt: skip
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "dit fp32: CUDA out of memory.",
+        "medddpm: ha-gan: ended with 9: ==ERROR== Failed to profile; leave it out by --models, or try it by hand",
+    ]
+
+
+def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) -> None:
+    machine.fails = {"dit"}
+    assert run.main(["--out", str(tmp_path), "--models", "dit"]) == 1
+    assert "nothing was measured" in capsys.readouterr().err.splitlines()[-1]
+    assert run.main(["--out", str(tmp_path), "--models", "sd9"]) == 1
+    assert capsys.readouterr().err.startswith("medddpm: --models: unknown: sd9")
+
+
+def test_closed_counters_end_it(tmp_path: Path, machine: Machine) -> None:
+    machine.says = "==ERROR== ERR_NVGPUCTRPERM"
+    with pytest.raises(CountersClosed):
+        run.measure([MODELS["dit"], MODELS["sd15"]], ["fp32"], tmp_path)
+    assert machine.profiled() == ["dit"]
+
+
+def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
+    command = run.collect_command(MODELS["sd3"], ["fp32", "bf16"], Path("r.ncu-rep"))
+    assert " ".join(command) == (
+        "ncu --clock-control none --target-processes all --import-source no --replay-mode kernel "
+        "--profile-from-start off --filter-mode per-launch-config --launch-count 1 "
+        "--metrics sm__cycles_active.sum,smsp__inst_executed.sum -o r "
+        "python -m medddpm.study.generative.worker --model sd3 --precision fp32,bf16"
+    )
+    assert generative_worker.parser().parse_args(command[command.index("--model") :]).model == "sd3"
+    assert profile_worker.write_trace is generative_worker.write_trace
+
+
+# the figure
+
+
+def made_up() -> pd.DataFrame:
+    """Numbers of no machine, a place for each model."""
+    rows = []
+    for place, model in enumerate(MODELS.values()):
+        for precision, shift in (("fp32", 0.0), ("bf16", -0.3)):
+            ipc = 1.0 + 0.12 * place + shift
+            rows.append(
+                {
+                    "model": model.name, "title": model.title, "kind": model.kind, "precision": precision,
+                    "parameters": 1, "resolution": model.resolution, "ipc_geometric": ipc, "ipc_total": ipc + 0.1,
+                    "step_ms": 1.0, "launches": 1, "matched": 1.0, "training_gpu_hours": model.cost.gpu_hours,
+                    "training_hardware": model.cost.hardware or None, "source": "s", "configuration": "c",
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows).astype({"training_gpu_hours": "float64"})
+
+
+@pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+def test_figure_2_looks_as_stored() -> Figure:
+    return generative.generative_models(made_up())
+
+
+def test_every_model_is_a_point_at_its_cost_or_in_the_strip() -> None:
+    table = made_up()
+    left, right = generative.generative_models(table).axes
+    points = {
+        (axis is left, float(line.get_xdata()[0]), float(line.get_ydata()[0])): to_hex(line.get_markerfacecolor())
+        for axis in (left, right)
+        for line in axis.get_lines()
+        if line.get_marker() != "None"
+    }
+    strip = [name for name, model in MODELS.items() if model.cost.gpu_hours is None]
+    expected = {
+        (True, row.training_gpu_hours, row.ipc_geometric)
+        if np.isfinite(row.training_gpu_hours)
+        else (False, float(strip.index(row.model)), row.ipc_geometric): (
+            "#ffffff" if row.precision == "bf16" else generative.KINDS[row.kind][0].lower()
+        )
+        for row in table.itertuples()
+    }
+    assert points == expected
+    assert left.get_xscale() == "log"
+    assert [text.get_text() for text in right.get_xticklabels()] == [MODELS[name].title for name in strip]
+    assert "HA-GAN (3-D)\n(V100 hours)" in [text.get_text() for text in left.texts]
+
+
+def test_the_figure_takes_one_precision_and_the_other_ipc() -> None:
+    table = made_up().query("precision == 'fp32'")
+    left, _ = generative.generative_models(table, "ipc_total").axes
+    drawn = {float(line.get_ydata()[0]) for line in left.get_lines()}
+    assert drawn == set(table.loc[table["training_gpu_hours"].notna(), "ipc_total"])
+
+
+# the records
+
+
+def test_every_machines_record_is_read_and_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"no machine's folder has a generative\.csv; .*medddpm book --only 04 --measure"
+    ):
+        run.recorded(tmp_path)
+    found = run.recorded(ROOT)
+    assert found
+    for table in found.values():
+        assert set(table["model"]) <= set(MODELS)

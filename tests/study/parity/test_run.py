@@ -1,0 +1,584 @@
+"""The parity runs: what is planned, that settings see the same, that a cut run goes on, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import textwrap
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from medddpm.checkpoints import shipped
+from medddpm.data.layouts import BRATS
+from medddpm.data.phantom import Phantom
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.study.parity import evaluate, plans, results, worker
+from medddpm.study.parity import run as parity_run
+from medddpm.study.parity import subjects as parity_subjects
+from medddpm.study.parity import training as parity_training
+from medddpm.study.parity.plans import CHAINS, FULL, Run, planned
+from medddpm.study.parity.subjects import Subjects, keep, prepare
+from medddpm.study.parity.training import held_out_losses, trained
+from medddpm.study.records import schemas
+from medddpm.study.records.store import ONE_RUN, Store
+from medddpm.switches import SETTINGS
+from medddpm.training.run_folder import checkpoints_of
+from medddpm.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "abc", "date": "2026-01-01T00:00:00"}
+TINY = Run(
+    "short", "OPT1", (8, 8, 8), 32, "t1", 0, 6, chains=(("dpm++", 2),), held_out=2, subjects=3, watch=2, watched=(2, 3)
+)
+
+
+# plans
+
+
+def test_every_plan_has_runs_of_keys_of_their_own(tmp_path: Path) -> None:
+    for name, plan in plans.PLANS.items():
+        runs = plan()
+        keys = [replace(run, checkpoint="f" if run.checkpoint is not None else None).key for run in runs]
+        assert len(set(keys)) == len(keys) > 0, name
+        assert all(run.plan == name and run.setting in SETTINGS for run in runs)
+        assert all(run.accumulation == 1 and run.config.batch_size == run.volumes for run in runs)
+
+
+def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
+    runs = plans.short()
+    assert [(run.setting, run.seed) for run in runs[:4]] == [("OPT1", 0), ("FAST", 0), ("OPT1", 1), ("FAST", 1)]
+    assert len({run.seed for run in runs}) == 6
+    both = [{key: value for key, value in asdict(run).items() if key != "setting"} for run in runs[:2]]
+    assert both[0] == both[1], "a pair differs in more than its setting"
+
+
+def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
+    training = {"offset_noise", "groups", "clip_norm", "volumes", "memory"}
+    for run, other in zip(plans.short(seeds=range(12)), plans.offset(), strict=True):
+        assert replace(other, plan="short", **{name: getattr(run, name) for name in training}) == run
+        assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
+        assert (other.config.offset_noise, other.config.clip_norm, other.config.batch_size) == (0.1, 1.0, 4)
+        assert run.key != other.key
+
+
+def test_the_clipped_run_begins_as_the_long_one() -> None:
+    (run,), longer = plans.clipped(), plans.long()[0]
+    assert (run.setting, run.clip_norm, longer.clip_norm) == ("FAST", 1.0, 0.0)
+    same = {"plan", "steps", "snapshots", "clip_norm"}
+    assert replace(longer, **{name: getattr(run, name) for name in same}) == run
+    assert (run.config.seed, run.config.learning_rate) == (longer.config.seed, longer.config.learning_rate)
+
+
+def test_the_papers_settings_share_a_seed_and_the_slowest_begin() -> None:
+    runs = plans.paper()
+    assert [run.setting for run in runs if run.seed == 0] == ["OPT2", "BASE", "OPT12", "OPT1", "FAST"]
+    assert {run.setting for run in runs if run.seed} == {"OPT1", "FAST"}
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    for run in (TINY, plans.brats()[0], replace(TINY, mult=(1, 2))):
+        run.write(tmp_path / "spec.json")
+        assert Run.of(json.loads((tmp_path / "spec.json").read_text())) == run
+
+
+def test_what_is_asked_for_takes_the_place_of_a_plans_own() -> None:
+    runs = planned(["short"], settings=["FAST"], seeds=[3], steps=9, channels=64, only=["flair"])
+    assert [(run.setting, run.seed, run.steps, run.channels) for run in runs] == [("FAST", 3, 9, 64)]
+    with pytest.raises(BadInput, match=r"--only: no run's key contains moon"):
+        planned(["short"], only=["moon"])
+    with pytest.raises(BadInput, match="no model to draw from"):
+        planned(["samplers"])
+    with pytest.raises(BadInput, match="no case to train on"):
+        planned(["brats"])
+
+
+def test_what_is_slower_is_expected_to_take_longer() -> None:
+    spent = {name: plans.seconds(replace(TINY, setting=name, size=(128,) * 3, steps=100))[0] for name in SETTINGS}
+    assert sorted(spent, key=lambda name: spent[name]) == ["FAST", "OPT1", "OPT12", "BASE", "OPT2"]
+    runs = plans.short()
+    assert plans.makespan(runs, 4) < 0.5 * plans.makespan(runs, 1)
+    assert plans.makespan(runs[:1], 4) == sum(plans.seconds(runs[0]))
+
+
+def test_the_average_remembers_a_part_of_the_run_at_most_what_is_published() -> None:
+    short, long = replace(TINY, steps=1000).config, replace(TINY, steps=10**6).config
+    assert short.ema_decay ** (0.05 * 1000 / short.ema_every) == pytest.approx(0.5, abs=0.01)
+    twice = replace(TINY, steps=1000, memory=0.1).config
+    assert twice.ema_decay ** (0.1 * 1000 / twice.ema_every) == pytest.approx(0.5, abs=0.01)
+    assert (long.ema_decay, long.ema_start) == (0.995, 2000)
+    assert short.ema_start == 250
+
+
+# subjects
+
+
+def test_kept_subjects_are_the_phantoms_to_the_last_bit(tmp_path: Path) -> None:
+    phantom = Phantom(3, (8, 10, 12), "t2", seed=1)
+    for workers in (1, 2):
+        run = replace(TINY, size=(8, 10, 12), contrast="t2", subjects=2, held_out=3)
+        prepare([run, run], tmp_path / str(workers), workers=workers)
+        subjects = Subjects(phantom, keep(phantom, tmp_path / str(workers)))
+        assert subjects.names() == phantom.names()
+        for index in range(3):
+            for ours, theirs in zip(subjects[index], phantom[index], strict=True):
+                assert torch.equal(ours, theirs)
+
+
+def test_no_held_out_subject_is_trained_on(tmp_path: Path) -> None:
+    trained_on, held_out = parity_subjects.volumes_of(TINY, tmp_path)
+    assert not set(trained_on.names()) & set(held_out.names())
+    assert not any(torch.equal(a[0], b[0]) for a in map(trained_on.__getitem__, range(3)) for b in [held_out[0]])
+
+
+# the same for every setting
+
+
+def draws(setting: str, volumes: Subjects) -> list[tuple[Tensor, ...]]:
+    """Image, timestep, noise and mask of each of four steps."""
+    trainer = Trainer(replace(TINY, setting=setting).config, volumes, CPU)
+    inner, seen, masks = trainer.diffusion.add_noise, [], []
+
+    def record(image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        seen.append((image.clone(), t.clone(), noise.clone()))
+        return inner(image, t, noise)
+
+    trainer.diffusion.add_noise = record  # type: ignore[method-assign]
+    load = trainer._load
+    trainer._load = lambda: masks.append(load()) or masks[-1]  # type: ignore[method-assign, func-returns-value]
+    with SETTINGS[setting].on(trainer.unet):
+        for _ in range(4):
+            trainer.train_step()
+    return [(*draw, mask) for draw, (_, mask) in zip(seen, masks, strict=True)]
+
+
+def test_every_setting_is_shown_the_same_volumes_timesteps_and_noise(tmp_path: Path) -> None:
+    volumes, _ = parity_subjects.volumes_of(TINY, tmp_path)
+    base = draws("BASE", volumes)
+    assert len({int(t) for _, t, _, _ in base}) > 1
+    for setting in list(SETTINGS)[1:]:
+        for ours, theirs in zip(draws(setting, volumes), base, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)), setting
+
+
+def test_weights_start_alike_and_the_first_loss_says_so(tmp_path: Path) -> None:
+    losses = {}
+    for setting in SETTINGS:
+        volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
+        run = replace(TINY, setting=setting, steps=1)
+        _, reached = trained(run, volumes, held_out, tmp_path / setting, CPU)
+        losses[setting] = reached.losses[0]
+    assert max(losses.values()) - min(losses.values()) < 1e-5 * losses["BASE"], losses
+
+
+def test_held_out_losses_draw_the_same_each_time_and_in_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path)
+    diffusion = Trainer(TINY.config, volumes, CPU).diffusion
+    first = held_out_losses(TINY, diffusion, held_out)
+    assert first.shape == (2,)
+    assert torch.equal(first, held_out_losses(TINY, diffusion, held_out))
+    alone = held_out_losses(replace(TINY, watched=(1, 3)), diffusion, held_out)
+    with monkeypatch.context() as patched:
+        patched.setattr(parity_training.math, "prod", lambda _: 2**30)  # so large that each timestep goes by itself
+        torch.testing.assert_close(held_out_losses(TINY, diffusion, held_out), first, rtol=1e-4, atol=0)
+    torch.testing.assert_close(alone, first[:1])
+
+
+# training
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
+    whole, reached = trained(TINY, volumes, held_out, tmp_path / "whole", CPU)
+    assert (reached.step, reached.stopped, sorted(reached.held_out)) == (6, False, [2, 4, 6])
+    told: list[int] = []
+
+    def stop(_diffusion: object, step: int) -> None:
+        told.append(step)
+        signal.raise_signal(signal.SIGTERM)
+
+    _, cut = trained(TINY, volumes, held_out, tmp_path / "cut", CPU, keep=stop)
+    assert cut.stopped
+    assert told == [2]
+    assert cut.step < 6
+    resumed, again = trained(TINY, volumes, held_out, tmp_path / "cut", CPU)
+    assert again.losses == reached.losses
+    assert {step: again.held_out[step] for step in (2, 4, 6)} == reached.held_out
+    assert again.timed == 6
+    for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_training_ends_with_its_time_and_says_how_far_it_came(tmp_path: Path) -> None:
+    volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
+    _, reached = trained(TINY, volumes, held_out, tmp_path / "run", CPU, until=time.time() - 1)
+    assert (reached.step, reached.stopped) == (1, False)
+    assert list(reached.held_out) == [1]
+    assert len(checkpoints_of(tmp_path / "run" / "train")) == 1
+    _, more = trained(TINY, volumes, held_out, tmp_path / "run", CPU)
+    assert more.step == 6
+
+
+def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
+    volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
+    run = replace(TINY, learning_rate=1e30)
+    with pytest.raises(BadInput, match=r"the loss is no longer a number at step \d; lower --learning-rate"):
+        trained(run, volumes, held_out, tmp_path / "run", CPU)
+
+
+def test_a_curve_has_every_loss_once() -> None:
+    reached = worker.Reached(step=1000, losses=list(range(1000)), held_out={500: 0.5})
+    rows = worker.curve(reached, 1000)
+    windows = [row for row in rows if row["part"] == "training"]
+    assert len(windows) == worker.WINDOWS
+    assert sum(row["steps"] for row in windows) == 1000
+    assert (windows[0]["step"], windows[0]["loss"]) == (5, 2.0)
+    assert rows[-1] == {"part": "held-out", "step": 500, "steps": 1, "loss": 0.5}
+
+
+# a run judged
+
+
+def test_a_run_is_trained_judged_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = replace(TINY, size=(16, 16, 16), steps=2, held_out=4, watch=1, snapshots=1, watched=(1, 2))
+    folder = tmp_path / "out" / run.key
+    folder.mkdir(parents=True)
+    run.write(folder / "spec.json")
+    words = [str(folder), "--data", str(tmp_path / "data"), "--device", "cpu"]
+    assert worker.main(words) == 0
+    store = Store(tmp_path / "out", META)
+    store.stamp(folder / "result.json")
+    table = results.collect(tmp_path / "out", META, tmp_path / "tables")
+    kept = results.read(tmp_path / "tables")
+    assert kept is not None
+    metrics = set(table["metric"])
+    assert {
+        "held_out_loss",
+        "brightness_kept",
+        "seconds_a_volume",
+        "ms_a_step",
+        "psnr",
+        "diversity",
+        "frechet",
+        "dice",
+    } <= metrics
+    drawn = table[table["metric"] == "psnr"].iloc[0]
+    assert (drawn["sampler"], drawn["sampler_steps"], drawn["n"], drawn["step"]) == ("dpm++", 2, 4, 2)
+    assert drawn["low"] < drawn["value"] < drawn["high"]
+    assert set(kept.loss["part"]) == {"training", "held-out"}
+    for kind, count in (("sample", 9), ("truth", 9), ("mask", 9), ("watch", 4)):
+        assert sum(name.startswith(f"{kind}/") for name in kept.slices) == count, kind
+    assert all(plane.shape == (16, 16) for plane in kept.slices.values())
+    assert parity_run.finished(store, run, tmp_path / "out") is not None
+    assert parity_run.finished(store, replace(run, learning_rate=1.0), tmp_path / "out") is None
+    assert parity_run.finished(Store(store.folder, {**META, "commit": "other"}), run, tmp_path / "out") is None
+    assert "judging, at step 2" in capfd.readouterr().out
+
+
+def test_a_damaged_data_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replace(plans.brats()[0], data=str(tmp_path / "none")).write(tmp_path / "spec.json")
+    assert worker.main([str(tmp_path), "--data", str(tmp_path / "data"), "--device", "cpu"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class OneCase:
+    """A four-modality case: tissue in the left half only, a bright tumour in it."""
+
+    layout = BRATS
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        labels = torch.zeros(16, 16, 16)
+        labels[2:14, 2:14, 1:8] = 4
+        labels[5:10, 5:10, 2:6] = 2
+        noise = 0.02 * torch.randn(4, 16, 16, 16, generator=torch.Generator().manual_seed(0))
+        image = torch.where(labels == 0, -1.0, torch.where(labels == 2, 0.8, 0.0)) + noise * (labels > 0)
+        return image.clamp(-1, 1), torch.stack([labels == label for label in BRATS.labels]).float()
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_model_that_only_remembers_its_case_is_found_out(monkeypatch: pytest.MonkeyPatch, follows: bool) -> None:
+    case = OneCase()
+    remembered, mask = case[0]
+
+    def draw(run: Run, _diffusion: object, masks: Tensor, chain: tuple[str, int]) -> tuple[Tensor, list[float]]:
+        turned = follows and not torch.equal(masks[0], mask)
+        return (remembered.flip(-1) if turned else remembered)[None].repeat(len(masks), 1, 1, 1, 1), [1.0, 2.0]
+
+    monkeypatch.setattr(evaluate, "draw", draw)
+    monkeypatch.setattr(evaluate, "held_out_losses", lambda *_: torch.tensor([0.5]))
+    monkeypatch.setattr(evaluate, "brightness_kept", lambda *_: 1.0)
+    run = replace(plans.brats()[0], size=(16, 16, 16), held_out=4, batch=2)
+    model = SimpleNamespace(betas=torch.zeros(1))
+    rows, slices = evaluate.judged(run, model, case, resamples=10)  # type: ignore[arg-type]
+    found = {(row["metric"], row["tissue"], row["channel"]): row["value"] for row in rows}
+    assert found["dice", "brain", "all"] > 0.95
+    assert found["psnr", "all", "t1"] > 60
+    assert found["seconds_a_volume", "all", "all"] == 0.75
+    for tissue in ("brain", "lesion"):
+        assert (found["dice_mirrored", tissue, "all"] > 0.9) == follows, found
+    assert any(name.startswith("mirrored-sample/") for name in slices)
+
+
+class Known(nn.Module):
+    """A network that knows the image of its subject, or one that knows the noise and believes what is left."""
+
+    out_channels = 1
+
+    def __init__(self, known: Tensor, image: bool) -> None:
+        super().__init__()
+        self.known, self.image = known, image
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        if not self.image:
+            return self.known
+        schedule = GaussianDiffusion(nn.Identity())
+        share, spread = schedule.sqrt_alphas_cumprod[t], schedule.sqrt_one_minus_alphas_cumprod[t]
+        return (x[:, :1] - share * self.known) / spread
+
+
+@pytest.mark.parametrize(("image", "kept"), [(True, 0.0), (False, 1.0)])
+def test_how_much_of_a_shift_a_model_believes_is_told(tmp_path: Path, image: bool, kept: float) -> None:
+    run = replace(TINY, setting="BASE")
+    _, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
+    known = held_out[0][0][None] if image else torch.randn(held_out[0][0][None].shape)
+    found = evaluate.brightness_kept(run, GaussianDiffusion(Known(known, image)), held_out)
+    assert found == pytest.approx(kept, abs=1e-3)
+
+
+# the queue
+
+PLAYED = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+spec = json.loads((folder / "spec.json").read_text())
+(folder / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
+if spec["seed"] == 7:
+    print("it went wrong\\nout of luck: try another seed", file=sys.stderr)
+    sys.exit(1)
+if spec["seed"] == 8:
+    time.sleep(60)
+import numpy
+numpy.savez(folder / "slices.npz")
+row = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all",
+       "value": 0.5, "low": 0.4, "high": 0.6, "n": 4}
+result = {"spec": spec, "step": spec["steps"] - (spec["seed"] == 6), "training_s": 1, "judging_s": 1,
+          "shared": "--shared" in sys.argv, "quality": [row],
+          "loss": []}
+(folder / "result.json").write_text(json.dumps(result))
+"""
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script in place of a run's program."""
+    script = tmp_path / "played.py"
+    script.write_text(textwrap.dedent(PLAYED))
+    shared = "--shared"
+
+    def command(folder: Path, data: Path, until: float, device: str, several: bool) -> list[str]:
+        return [sys.executable, str(script), str(folder), *([shared] if several else [])]
+
+    monkeypatch.setattr(parity_run, "command", command)
+    return script
+
+
+def queue(tmp_path: Path, gpus: tuple[str | None, ...] = (None,), **known: object) -> parity_run.Queue:
+    return parity_run.Queue(tmp_path / "out", gpus, META, tmp_path / "tables", **known)  # type: ignore[arg-type]
+
+
+def test_runs_are_spread_over_the_gpus_and_done_once(
+    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [replace(TINY, seed=seed) for seed in range(4)]
+    queue(tmp_path, ("3", "5")).work(runs)
+    assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3", "5"}
+    first = capsys.readouterr().out
+    assert first.count("begun on GPU") == 4
+    assert "held-out loss 0.5000" in first
+    queue(tmp_path, ("3", "5")).work(runs)
+    again = capsys.readouterr().out
+    assert again.count("there already") == 4
+    assert "begun" not in again
+    assert len(results.read(tmp_path / "tables").quality) == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("gpus", "shared"), [(("3", "3"), False), (("3",), True)])
+def test_runs_that_share_a_gpu_are_said_to(tmp_path: Path, played: Path, gpus: tuple[str, ...], shared: bool) -> None:
+    """With each other, or with what the caller knows of."""
+    runs = [replace(TINY, seed=seed) for seed in range(3)]
+    queue(tmp_path, gpus, shared=shared).work(runs)
+    assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3"}
+    kept = results.read(tmp_path / "tables")
+    assert kept is not None
+    assert [told["shared"] for told in kept.meta["runs"].values()] == [True] * 3
+
+
+def test_runs_that_share_a_gpu_are_not_timed(tmp_path: Path) -> None:
+    run = replace(TINY, size=(16, 16, 16), steps=1, held_out=4, watched=(1, 2))
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    run.write(folder / "spec.json")
+    for words, timed in (([], True), (["--shared"], False)):
+        assert worker.main([str(folder), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 0
+        found = {row["metric"] for row in json.loads((folder / "result.json").read_text())["quality"]}
+        assert ({"seconds_a_volume"} <= found) == timed
+
+
+def test_a_failed_run_is_a_line_and_the_others_go_on(
+    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = queue(tmp_path)
+    work.work([replace(TINY, seed=seed) for seed in (7, 1)])
+    said = capsys.readouterr()
+    assert said.err == f"medddpm: {replace(TINY, seed=7).key}: out of luck: try another seed\n"
+    assert list(work.failed) == [replace(TINY, seed=7).key]
+    assert f"{replace(TINY, seed=1).key}: step 6" in said.out
+
+
+def test_a_cut_run_is_begun_again_and_one_without_time_is_left(
+    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = replace(TINY, seed=6)
+    work = queue(tmp_path)
+    work.work([cut])
+    assert "step 5 of 6; the same command goes on" in capsys.readouterr().out
+    assert work.left == [cut.key]
+    late = queue(tmp_path, deadline=time.time() + 1)
+    late.work([cut, replace(TINY, seed=1)])
+    assert capsys.readouterr().out.count("no time left") == 2
+    assert late.left == [cut.key, replace(TINY, seed=1).key]
+    assert results.collect(tmp_path / "out", META, tmp_path / "tables")["step"].tolist() == [5], "it was judged"
+
+
+def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    inner = parity_run.Queue._begun
+
+    def note(self: parity_run.Queue, run: Run, gpu: str | None) -> parity_run.Job:
+        begun.append(inner(self, run, gpu))
+        return begun[-1]
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parity_run.Queue, "_begun", note)
+    monkeypatch.setattr(parity_run.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue(tmp_path).work([replace(TINY, seed=8)])
+    assert [job.process.poll() is not None for job in begun] == [True]
+
+
+# the command
+
+
+def test_the_plan_is_told_and_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--plan", "short,paper", "--out", str(tmp_path / "out"), "--dry-run", "--minutes", "1", "--device", "cpu"]
+    assert parity_run.main(words) == 0
+    said = capsys.readouterr().out
+    assert "21 runs, 1 at a time: about" in said
+    assert "more than 1 minutes" in said
+    assert said.count("-m medddpm.study.parity.worker") == 21
+    assert "--shared" not in said
+    assert parity_run.main([*words, "--shared"]) == 0
+    assert capsys.readouterr().out.count("--shared") == 21
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--plan", "brats"], "no case to train on"),
+        (["--plan", "samplers"], "no model to draw from"),
+        (["--plan", "samplers", "--checkpoint", "{tmp}"], "this folder has no checkpoints"),
+        (["--plan", "samplers", "--checkpoint", "{tmp}/none.pt"], "no such checkpoint"),
+        (["--plan", "short", "--only", "moon"], "no run's key contains moon"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    given = [word.replace("{tmp}", str(tmp_path)) for word in words]
+    assert parity_run.main([*given, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("medddpm: ")
+    assert error.count("\n") == 1
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--plan", "tall"], ["--plan", "short", "--chains", "ddpm:10"], ["--plan", "short", "--at-once", "0"]],
+)
+def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parity_run.main([*words, "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "is no" in capsys.readouterr().err
+
+
+def test_samplers_are_told_by_what_was_trained_and_how(tmp_path: Path) -> None:
+    run = replace(TINY, contrast="t2", steps=1, groups=8, offset_noise=0.1, clip_norm=0.5)
+    volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
+    folder = tmp_path / run.key
+    trained(run, volumes, held_out, folder, CPU)
+    run.write(folder / "spec.json")
+    runs = planned(["samplers"], checkpoint=parity_run._checkpoint(folder), size=(64, 64, 64))
+    assert [run.chains for run in runs] == [CHAINS]
+    assert {(run.size, run.channels, run.contrast, run.steps) for run in runs} == {((8, 8, 8), 32, "t2", 0)}
+    assert {(run.groups, run.offset_noise, run.clip_norm) for run in runs} == {(8, 0.1, 0.5)}
+
+
+def test_the_model_of_the_package_is_redrawn_and_told_as_its_card_does() -> None:
+    (run,) = planned(["redrawn"], settings=["OPT1"])
+    assert Path(str(run.checkpoint)) == shipped.weights()
+    assert (run.setting, run.contrast, run.size, run.steps, run.chains) == ("OPT1", "flair", (64, 64, 64), 0, (FULL,))
+    assert (run.groups, run.offset_noise, run.volumes, run.learning_rate) == (8, 0.1, 4, 3e-4)
+    assert run.held_out == 16, "the card's own held-out subjects"
+
+
+# what is kept
+
+
+def test_tables_of_two_machines_calls_are_joined_by_run(tmp_path: Path, played: Path) -> None:
+    queue(tmp_path).work([replace(TINY, seed=seed) for seed in (0, 1)])
+    target = tmp_path / "records"
+    assert results.merge(tmp_path / "tables", target) == 2
+    other = queue(tmp_path / "later")
+    other.work([replace(TINY, seed=1, learning_rate=5.0), replace(TINY, seed=2)])
+    assert results.main([str(tmp_path / "later" / "tables"), str(target)]) == 0
+    kept = results.read(target)
+    assert kept is not None
+    assert kept.quality["seed"].tolist() == [0, 1, 2]
+    assert [told["learning_rate"] for told in kept.meta["runs"].values()] == [1e-4, 5.0, 1e-4]
+    assert all(told[name] == META[name] for told in kept.meta["runs"].values() for name in ONE_RUN)
+
+
+def test_what_is_broken_is_named(tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert results.read(tmp_path) is None
+    assert results.main([str(tmp_path), str(tmp_path / "to")]) == 1
+    assert "holds no quality.csv" in capsys.readouterr().err
+    queue(tmp_path).work([TINY])
+    (tmp_path / "tables" / results.SLICES).write_bytes(b"PK")
+    with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
+        results.read(tmp_path / "tables")
+
+
+def test_the_schemas_hold_what_a_run_leaves() -> None:
+    kept = results.Kept()
+    assert list(kept.quality.columns) == list(schemas.QUALITY.columns)
+    assert list(kept.loss.columns) == list(schemas.LOSS.columns)
+    assert not len(kept.of("short"))
+    assert np.dtype("int64") == kept.quality["n"].dtype

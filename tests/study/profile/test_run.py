@@ -1,0 +1,386 @@
+"""Command lines, what is measured again and what is not, ncu's failures, and the marked step; a script plays ncu."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import shlex
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity
+
+from medddpm.cli.main import main, parser
+from medddpm.study.profile import counters as profile_counters
+from medddpm.study.profile import run, trace, worker
+from medddpm.study.profile.run import Measurement, Program, plan, profile
+from medddpm.study.records.schemas import TRACE
+from medddpm.study.records.tables import meta_path, read_table
+from medddpm.switches import BASE, OPT12, SETTINGS
+from medddpm.training.trainer import PHASES, Trainer
+
+TOY = Program(size=8, channels=32, warmup=1, device="cpu")
+MANGLED = "_ZN2at6native13reduce_kernelILi512EEEvi"
+SPELLED = "void at::native::reduce_kernel<512>(int)"
+
+FAKE = r"""#!/bin/bash
+# Plays ncu: writes a report when it profiles and a table when it imports one; FAKE says how it fails.
+echo "$@" >> "$FAKE_LOG"
+for word in "$@"; do [ "$last" = -o ] && report="$word.ncu-rep"; last="$word"; done
+case "$1 $FAKE" in
+--version*) echo "Version 2025.3.1.0 (build 1)" ;;
+*closed) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1 ;;
+*dies) echo "==PROF== Connected"; echo "==ERROR== Failed to profile a kernel" ; exit 9 ;;
+*"program fails") echo "no room on the device"; echo "==ERROR== The application returned an error code (1)."; exit 1 ;;
+*silent) echo "==WARNING== No kernels were profiled." ;;
+--import*)
+    if [[ "$FAKE" = old && "$*" = *--nvtx* ]]; then echo "==ERROR== unrecognised option '--nvtx'"; exit 1; fi
+    echo "==PROF== a line of the log"
+    echo '"ID","Kernel Name","Grid Size","gpu__time_duration.sum"'
+    echo '"","","","ns"'
+    for id in $(seq 0 $((${LAUNCHES:-100} - 1))); do echo "\"$id\",\"MANGLED\",\"(1, 1, 1)\",\"1,000\""; done ;;
+*) echo report > "$report" ;;
+esac
+""".replace("MANGLED", MANGLED)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts the script on the PATH; the file it logs its arguments to."""
+    script = tmp_path / "bin" / "ncu"
+    script.parent.mkdir()
+    script.write_text(FAKE)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    log = tmp_path / "calls.txt"
+    log.touch()
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    monkeypatch.setenv("FAKE", "")
+    monkeypatch.setattr(run, "_need_gpu", lambda: None)
+    return log
+
+
+def runs_of(calls: Path) -> int:
+    """How often the script was told to profile."""
+    return sum("profile.worker" in line for line in calls.read_text().splitlines())
+
+
+def windows(*settings: str, repeat: int = 1) -> list[Measurement]:
+    return [m for m in plan(settings, ["window"], repeat, program=TOY) if m.kind == "raw"]
+
+
+# command lines
+
+
+def test_the_window_is_the_papers() -> None:
+    window, launches = plan(["OPT1"], ["window"])
+    assert shlex.join(run.collect_command(window, Path("r.ncu-rep"))) == (
+        "ncu --clock-control none --target-processes all --nvtx --import-source no --launch-skip 10 --launch-count 100 "
+        f"--metrics {','.join(profile_counters.COLLECTED)} -o r python -m medddpm.study.profile.worker --switches opt1 "
+        "--view window --size 128 --channels 64 --accumulation 1 --convert-on gpu --device auto --steps 2"
+    )
+    assert shlex.join(run.export_command(window, Path("r.ncu-rep"))) == (
+        "ncu --import r.ncu-rep --nvtx --page raw --csv --print-kernel-base mangled --print-units base "
+        "--print-metric-instances details"
+    )
+    assert launches.table == "opt1_window_run1_trace.csv.gz"
+    assert "--view launches --size 128" in shlex.join(run.trace_command(launches, Path("t.csv.gz")))
+
+
+def test_the_windows_rules_are_those_of_the_full_set() -> None:
+    details = plan(["BASE"], ["window"], details=True)[1]
+    assert " --launch-count 100 --set full -o" in shlex.join(run.collect_command(details, Path("r.ncu-rep")))
+
+
+def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
+    raw, details, plain = plan(["BASE"], ["step"], details=True)
+    chosen = "--profile-from-start off --filter-mode per-launch-config --launch-count 1"
+    counters, rules = "--metrics gpu__time_duration.sum,", "--section SpeedOfLight --section LaunchStats "
+    for measurement, counted in ((raw, counters), (details, rules)):
+        assert f" {chosen} {counted}" in shlex.join(run.collect_command(measurement, Path("r.ncu-rep")))
+    assert "--page details --csv" in shlex.join(run.export_command(details, Path("r.ncu-rep")))
+    assert shlex.join(run.trace_command(plain, Path("t.csv.gz"))) == (
+        "python -m medddpm.study.profile.worker --switches base --view trace --size 128 --channels 64 --accumulation 1 "
+        "--convert-on gpu --device auto --warmup 3 --trace t.csv.gz"
+    )
+
+
+def test_a_moved_window_has_names_of_its_own_and_steps_enough() -> None:
+    moved = replace(Program(), window_start=1200, convert_on="cpu")
+    (window,) = plan(["OPT2"], ["window"], program=moved)
+    command = shlex.join(run.collect_command(window, Path("r.ncu-rep")))
+    assert window.table == "opt2_window-1200-cpu_run1_raw.csv.gz"
+    assert "--launch-skip 1200 " in command
+    assert command.endswith("--convert-on cpu --device auto --steps 4")
+
+
+def test_the_program_takes_what_it_is_given() -> None:
+    for measurement in plan(SETTINGS, ["window", "step"], program=TOY):
+        words = run.program_command(measurement, "python")
+        arguments = worker.parser().parse_args(words[3:])
+        assert SETTINGS[arguments.switches.upper()].name == measurement.setting
+
+
+def test_a_repetition_begins_when_every_setting_is_through() -> None:
+    names = [m.name for m in plan(["BASE", "OPT1"], ["window", "step"], repeat=2, first=3)]
+    third = [f"base_{view}_run3_{kind}" for view in ("window", "step") for kind in ("raw", "trace")]
+    third += [name.replace("base", "opt1") for name in third]
+    assert names == third + [name.replace("run3", "run4") for name in third]
+
+
+# measuring
+
+
+def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path: Path, calls: Path, capsys) -> None:
+    out = tmp_path / "a folder"
+    measurements = windows("BASE", "OPT1", repeat=2)
+    assert profile(measurements, out) == 0
+    assert runs_of(calls) == 4
+    assert capsys.readouterr().out.splitlines()[1].startswith("[2/4] opt1_window_run1_raw … 100 launches, ")
+    table, unlike, torn = (out / m.table for m in measurements[:3])
+    text = gzip.decompress(table.read_bytes()).decode()
+    assert SPELLED in text
+    assert MANGLED not in text
+
+    unlike_meta = json.loads(meta_path(unlike).read_text())
+    meta_path(unlike).write_text(json.dumps(unlike_meta | {"commands": ["ncu of another kind"]}))
+    meta_path(torn).unlink()
+    assert profile(measurements, out) == 0
+    assert runs_of(calls) == 6
+    assert [line.endswith("there already") for line in capsys.readouterr().out.splitlines()] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert json.loads(meta_path(unlike).read_text())["commands"] == unlike_meta["commands"]
+    table.unlink()
+    assert profile(measurements, out) == 0
+    assert runs_of(calls) == 7
+    assert list(out.glob("*.ncu-rep")) == []
+
+
+def test_the_description_says_how_it_was_measured(tmp_path: Path, calls: Path) -> None:
+    (window,) = windows("OPT12")
+    profile([window], tmp_path)
+    meta = json.loads(meta_path(tmp_path / window.table).read_text())
+    assert meta["command"].startswith("ncu --clock-control none ")
+    assert meta["commands"] == window.lines(Path())
+    assert str(tmp_path) not in json.dumps(meta)
+    assert meta["measurement"]["setting"] == "OPT12"
+    assert (meta["ncu"], meta["launches"]) == ("2025.3.1.0", 100)
+    assert {"gpu", "driver", "torch", "date", "commit", "seconds"} <= set(meta)
+
+
+@pytest.mark.parametrize(
+    ("fake", "launches", "told"),
+    [
+        ("dies", "100", "base_window_run1_raw: ended with 9: Failed to profile a kernel; "),
+        ("program fails", "100", "base_window_run1_raw: ended with 1: no room on the device; "),
+        ("silent", "100", "base_window_run1_raw: ==WARNING== No kernels were profiled.; "),
+        ("", "40", "base_window_run1_raw: ncu profiled 40 launches of 100; "),
+        ("", "0", "base_window_run1_raw: "),
+    ],
+)
+def test_a_failed_one_is_named_and_the_rest_go_on(
+    tmp_path: Path, calls: Path, monkeypatch, capsys, fake: str, launches: str, told: str
+) -> None:
+    monkeypatch.setenv("FAKE", fake)
+    monkeypatch.setenv("LAUNCHES", launches)
+    measurements = windows("BASE", "OPT1")
+    assert profile(measurements, tmp_path / "out") == 2
+    complaints = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].strip() for line in complaints] == [m.name for m in measurements]
+    assert complaints[0].startswith(f"medddpm: {told}")
+    assert list((tmp_path / "out").glob("*.meta.json")) == []
+    monkeypatch.setenv("FAKE", "")
+    monkeypatch.setenv("LAUNCHES", "100")
+    assert profile(measurements, tmp_path / "out") == 0
+
+
+def test_an_ncu_that_prints_no_nvtx_is_asked_without(tmp_path: Path, calls: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FAKE", "old")
+    assert profile(windows("BASE"), tmp_path / "out") == 0
+    assert runs_of(calls) == 1
+
+
+COMMAND = ["profile", "--switches", "opt1,BASE", "--view", "window"]
+
+
+def refused(out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says on stderr where it cannot measure; the commands to type elsewhere are on stdout."""
+    assert main([*COMMAND, "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("ncu --clock-control none") == said.out.count("| c++filt | gzip") == 2
+    (line,) = said.err.splitlines()
+    return line
+
+
+def test_closed_counters_end_it_at_once(tmp_path: Path, calls: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FAKE", "closed")
+    assert "counters are closed (ERR_NVGPUCTRPERM); run as root" in refused(tmp_path / "out", capsys)
+    assert runs_of(calls) == 1
+
+
+def test_without_ncu(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(run, "_need_gpu", lambda: None)
+    monkeypatch.setattr(run, "CUDA", str(tmp_path / "cuda"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert refused(tmp_path / "out", capsys).startswith("medddpm: ncu: it is neither on the PATH nor in ")
+
+
+def test_without_a_gpu(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "finds no NVIDIA GPU" in refused(tmp_path / "out", capsys)
+
+
+def test_a_dry_run_prints_what_would_be_typed(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = tmp_path / "a folder"
+    assert main(["profile", "--dry-run", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 * (2 + 1 + 2 + 1)
+    assert f"gzip -9n > {shlex.quote(str(out / 'fast_step_run1_raw.csv.gz'))}" in lines[-2]
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", ["--switches=base,quick", "--view=trace", "--switches=", "--repeat=0"])
+def test_unknown_names_are_refused(option: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "--out", "x", option])
+    assert ended.value.code == 2
+
+
+def test_the_command_defaults_to_everything() -> None:
+    arguments = parser().parse_args(["profile", "--out", "x"])
+    assert [name.upper() for name in arguments.switches] == list(SETTINGS)
+    assert tuple(arguments.view) == run.VIEWS
+    assert Program(
+        arguments.size, arguments.channels, arguments.accumulation, convert_on=arguments.convert_on,
+        window_start=arguments.window_start,
+    ) == run.PUBLISHED  # fmt: skip
+
+
+# the marked step
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return worker.build(BASE, 8, 32, 2, torch.device("cpu"))
+
+
+def test_the_phases_cover_a_step_in_order(trainer: Trainer) -> None:
+    trainer.phase = torch.profiler.record_function
+    trainer.train_step()
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+        trainer.train_step()
+    events = sorted(profiler.events(), key=lambda event: event.time_range.start)
+    marks = [event for event in events if event.name in PHASES]
+    assert [mark.name for mark in marks] == [*PHASES[:3], *PHASES[:3], PHASES[3]]
+    spans = [(mark.time_range.start, mark.time_range.end) for mark in marks]
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    work = [event for event in events if event.name.startswith("aten::")]
+    outside = [e.name for e in work if not any(a <= e.time_range.start <= b for a, b in spans)]
+    assert len(work) > 100
+    assert outside == []
+
+
+@pytest.mark.parametrize("view", ["window", "step"])
+def test_a_view_makes_the_steps_it_is_told(view: str, trainer: Trainer, monkeypatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(worker, "build", lambda *_: trainer)
+    monkeypatch.setattr(trainer, "train_step", lambda: made.append(view))
+    assert worker.main(["--view", view, "--device", "cpu", "--steps", "3", "--warmup", "4"]) == 0
+    assert len(made) == {"window": 3, "step": 4 + 1}[view]
+
+
+def test_weights_laid_out_on_the_host_need_no_converting(trainer: Trainer) -> None:
+    before = [parameter.clone() for parameter in trainer.unet.parameters()]
+    worker.lay_out_on_host(trainer.unet, OPT12)
+    laid_out = [parameter.data_ptr() for parameter in trainer.unet.parameters()]
+    assert any(p.stride(1) == 1 and p.shape[2] == 3 for p in trainer.unet.parameters() if p.dim() == 5)
+    with OPT12.on(trainer.unet):
+        assert [parameter.data_ptr() for parameter in trainer.unet.parameters()] == laid_out
+    worker.lay_out_on_host(trainer.unet, BASE)
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.unet.parameters(), strict=True))
+
+
+def test_a_trace_without_a_gpu_is_an_empty_table(trainer: Trainer, tmp_path: Path) -> None:
+    path, done = tmp_path / "t.csv.gz", trainer.step
+    worker.write_trace(trainer.train_step, trainer.device, path, before=trainer.train_step)
+    assert read_table(path, TRACE).empty
+    assert trainer.step == done + 2
+
+
+def test_a_trace_from_the_first_launch_on_needs_no_step_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    monkeypatch.setattr(worker.Trainer, "train_step", lambda self: steps.append(self.step))
+    words = ["--view", "launches", "--steps", "3", "--size", "16", "--channels", "32", "--device", "cpu"]
+    assert worker.main([*words, "--trace", str(tmp_path / "t.csv.gz")]) == 0
+    assert len(steps) == 3
+    assert read_table(tmp_path / "t.csv.gz", TRACE).empty
+
+
+def test_the_program_says_in_a_line_what_is_wrong(capsys) -> None:
+    assert worker.main(["--view", "trace", "--device", "cpu"]) == 1
+    assert capsys.readouterr().err.startswith("--trace: ")
+
+
+# the trace
+
+
+def event(cat: str, name: str, ts: float, dur: float = 1.0, **args: object) -> dict:
+    """As kineto exports one; times in µs."""
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
+
+
+def launch(name: str, host: float, gpu: float, dur: float, correlation: int, stream: int = 7) -> list[dict]:
+    """A kernel and the call that launched it."""
+    shape = {"grid": [64, 2, 1], "block": [128, 1, 1]}
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", host, correlation=correlation),
+        event("kernel", name, gpu, dur, correlation=correlation, stream=stream, **shape),
+    ]
+
+
+def test_a_trace_lists_launches_in_order_with_the_phase_that_launched_them(tmp_path: Path) -> None:
+    events = [
+        {"ph": "M", "name": "process_name", "args": {}},
+        *launch(MANGLED, 250.0, 900.0, 0.5, 4),
+        *launch("second", 110.0, 120.0, 700.0, 2),
+        *launch("third", 190.0, 820.0, 1.2345, 3, stream=20),  # runs when the host is long past the backward pass
+        event("cuda_runtime", "cudaMemcpyAsync", 11.0, correlation=1),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 12.0, 5.25, correlation=1, stream=7),
+        event("user_annotation", "backward", 200.0, 40.0),
+        event("user_annotation", "load", 10.0, 10.0),
+        event("user_annotation", "forward", 100.0, 99.0),
+        event("user_annotation", "ProfilerStep#1", 0.0, 1000.0),
+        event("gpu_user_annotation", "backward", 0.0, 1000.0),
+    ]
+    table = trace.launches(events)
+    trace.write(table, tmp_path / "a.csv.gz")
+    trace.write(table, tmp_path / "b.csv.gz")
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+    assert list(read_table(tmp_path / "a.csv.gz", TRACE).itertuples(index=False, name=None)) == [
+        (0, "Memcpy HtoD (Pinned -> Device)", None, None, 5250, "load", 7),
+        (1, "second", "(64, 2, 1)", "(128, 1, 1)", 700_000, "forward", 7),
+        (2, "third", "(64, 2, 1)", "(128, 1, 1)", 1234, "forward", 20),
+        (3, SPELLED, "(64, 2, 1)", "(128, 1, 1)", 500, None, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("sm80_xmma_wgrad_implicit_gemm_f32f32", "sm80_xmma_wgrad_implicit_gemm_f32f32"),
+        (f'"0","{MANGLED}","(1, 1, 1)"', f'"0","{SPELLED}","(1, 1, 1)"'),
+        ("_Znonsense", "_Znonsense"),
+    ],
+)
+def test_names_are_spelled_out(text: str, spelled: str) -> None:
+    assert trace.demangled(text) == spelled

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.repository import ROOT
+
+from medddpm.errors import BadInput
+from medddpm.study.records.machine import gpu_folder_name, machine_meta
+from medddpm.study.records.schemas import PAPER, TRAINING, Column, Schema
+from medddpm.study.records.tables import gpu_folders, read_meta, read_table, write_gzipped, write_table
+
+SCHEMA = Schema(
+    {
+        "name": Column("str", "what it is", allowed=("base", "opt1")),
+        "note": Column("str", "anything", nullable=True),
+        "count": Column("int64", "how many"),
+        "time": Column("float64", "how long", unit="ms"),
+        "ratio": Column("float64", "against base", nullable=True),
+    }
+)
+
+
+def rows(count: int = 3) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "ratio": [np.nan, *rng.random(count - 1)],
+            "name": ["base"] + ["opt1"] * (count - 1),
+            "note": [None, *(f'a, "b" {i}' for i in range(count - 1))],
+            "count": np.arange(count),
+            "time": rng.random(count) * 1e-7,
+        }
+    )
+
+
+def test_round_trip_is_exact(tmp_path: Path) -> None:
+    path = write_table(rows(), tmp_path / "a" / "bench.csv", SCHEMA, {"gpu": "cpu"})
+    back = read_table(path, SCHEMA)
+    pd.testing.assert_frame_equal(back, rows()[list(SCHEMA.columns)], check_exact=True, check_dtype=False)
+    assert [str(t) for t in back.dtypes[["count", "time", "ratio"]]] == ["int64", "float64", "float64"]
+    meta = read_meta(path)
+    assert meta["gpu"] == "cpu"
+    assert meta["rows"] == 3
+    assert meta["columns"]["time"] == {"dtype": "float64", "unit": "ms", "meaning": "how long"}
+
+
+def test_large_table_is_zipped_the_same_way_each_time(tmp_path: Path) -> None:
+    small, large = rows(), rows(30_000)
+    plain = write_table(small, tmp_path / "t.csv", SCHEMA, {})
+    zipped = write_table(large, tmp_path / "t.csv", SCHEMA, {})
+    first = zipped.read_bytes()
+    assert zipped.name == "t.csv.gz"
+    assert not plain.exists(), "the smaller table of the same name is still there"
+    assert first[4:8] == bytes(4), "the archive holds a time"
+    assert write_table(large, tmp_path / "t.csv", SCHEMA, {}).read_bytes() == first
+    assert gzip.decompress(first).decode() == large[list(SCHEMA.columns)].to_csv(index=False, lineterminator="\n")
+    pd.testing.assert_frame_equal(
+        read_table(tmp_path / "t.csv", SCHEMA), large[list(SCHEMA.columns)], check_exact=True, check_dtype=False
+    )
+    assert (tmp_path / "t.meta.json").is_file()
+    assert write_table(small, zipped, SCHEMA, {}) == plain
+    assert not zipped.exists()
+
+
+def test_a_table_may_have_no_rows(tmp_path: Path) -> None:
+    path = write_table(rows().iloc[:0], tmp_path / "t.csv", SCHEMA, {})
+    assert path.read_text() == "name,note,count,time,ratio\n"
+    assert read_table(path, SCHEMA).empty
+
+
+def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_gzipped("Ä text\n".encode() * 1000, tmp_path / name)
+    data = (tmp_path / "a.gz").read_bytes()
+    assert data == (tmp_path / "b.gz").read_bytes()
+    assert data[4:8] == bytes(4), "the archive holds a time"
+    assert b"a.gz" not in data, "the archive holds a name"
+    assert gzip.decompress(data).decode() == "Ä text\n" * 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda t: t.drop(columns="time"), "lacks column time"),
+        (lambda t: t.assign(more=1), "unknown column more"),
+        (lambda t: t.assign(count=t["time"]), "column count is float64, not int64"),
+        (lambda t: t.assign(note=[1, 2, 3]), "column note is int64, not str"),
+        (lambda t: t.assign(note=["a", 2, None]), "column note is object, not str"),
+        (lambda t: t.assign(time=[1.0, np.nan, 2.0]), "row 2 of column time holds nothing"),
+        (lambda t: t.assign(ratio=[1.0, 2.0, np.inf]), "row 3 of column ratio holds inf"),
+        (
+            lambda t: t.assign(name=["base", "opt1", "fast"]),
+            "row 3 of column name holds fast where one of base, opt1",
+        ),
+    ],
+)
+def test_write_refuses_what_does_not_fit(tmp_path: Path, change, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        write_table(change(rows()), tmp_path / "t.csv", SCHEMA, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is not a readable table"),
+        ("setting,step,loss\nbase,1,0.5\n", "lacks column step_ms"),
+        ("setting,step,loss,step_ms,x\nbase,1,0.5,3,4\n", "unknown column x"),
+        ("setting,step,loss,step_ms\nbase,1.5,0.5,3\n", "row 1 of column step: '1.5' is no int64"),
+        ("setting,step,loss,step_ms\nbase,1,0.5,3\nbase,2,,3\n", "row 2 of column loss holds nothing"),
+        ("setting,step,loss,step_ms\nbase,1,nan,3\n", "row 1 of column loss holds nothing"),
+        ("setting,step,loss,step_ms\n,1,0.5,3\n", "row 1 of column setting holds nothing where some text"),
+    ],
+)
+def test_read_refuses_what_does_not_fit(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "training.csv").write_text(text)
+    with pytest.raises(BadInput, match=told) as caught:
+        read_table(tmp_path / "training.csv", TRAINING)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"not gzip", gzip.compress(b"setting,step\n" * 100)[:-20], gzip.compress(b"\xff\xfe")],
+    ids=["not gzip", "cut short", "not text"],
+)
+def test_broken_archive_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(data)
+    with pytest.raises(BadInput, match=r"t\.csv\.gz: is not a readable table"):
+        read_table(tmp_path / "t.csv", TRAINING)
+
+
+def test_missing_table_and_wrong_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no such table"):
+        read_table(tmp_path / "t.csv", TRAINING)
+    with pytest.raises(BadInput, match=r"ends in \.csv"):
+        write_table(rows(), tmp_path / "t.tsv", SCHEMA, {})
+
+
+def test_folders_come_in_one_order(tmp_path: Path) -> None:
+    for name in ("cpu", "H200", "RTX-4090", "paper", "V100", "B200", "H100"):
+        (tmp_path / "figures" / "records" / name).mkdir(parents=True)
+    assert [p.name for p in gpu_folders(tmp_path)] == ["V100", "H100", "H200", "B200", "RTX-4090", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folder"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("cpu", "cpu"),
+    ],
+)
+def test_folder_of_a_card(gpu: str, folder: str) -> None:
+    assert gpu_folder_name(gpu) == folder
+
+
+def test_machine_meta_says_what_measures_without_folders() -> None:
+    import torch
+
+    meta = machine_meta(["/somewhere/bin/medddpm", "bench", "--out=/somewhere/else/bench.csv", "/a/b c.nii.gz"])
+    assert meta["command"] == "medddpm bench --out=bench.csv b c.nii.gz"
+    assert machine_meta(["/a/medddpm/__main__.py", "book"])["command"] == "medddpm book"
+    assert meta["torch"] == torch.__version__
+    assert (meta["gpu"] == "cpu") == (not torch.cuda.is_available())
+    assert meta["processor"]
+    json.dumps(meta)
+
+
+def test_a_told_commit_says_nothing_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEDDDPM_COMMIT", "abc")
+    meta = machine_meta(["medddpm"])
+    assert (meta["commit"], meta["dirty"]) == ("abc", None)
+
+
+def test_the_papers_numbers_are_all_there() -> None:
+    table = read_table(ROOT / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
+    assert list(table["id"]) == [f"P{n:03}" for n in range(1, 199)]
+    assert "arXiv:2606.19365" in read_meta(ROOT / "figures" / "records" / "paper" / "paper_reported.csv")["source"]
