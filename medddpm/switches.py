@@ -28,12 +28,14 @@ class Switches:
         channels_last: whether 5-D weights and inputs are stored N, D, H, W, C.
         precision: "fp32" runs the network as it is written; "bf16" and "tf32" run it accelerated, in that precision,
             with its weights, loss and average in float32 (`medddpm.accelerate`).
+        features: the parts of the fast path that are used, of `medddpm.fast.patch.FEATURES`; None for all.
     """
 
     name: str
     tf32: bool
     channels_last: bool
     precision: Literal["fp32", "bf16", "tf32"] = "fp32"
+    features: frozenset[str] | None = None
 
     @property
     def fast(self) -> bool:
@@ -81,7 +83,7 @@ class Switches:
         from medddpm.fast.patch import accelerate, restore  # brings Triton, which only a fast setting should wait for
         from medddpm.kernels import serves
 
-        accelerate(network, self.precision, report=lambda _line: None)
+        accelerate(network, self.precision, only=self.features, report=lambda _line: None)
         undo.callback(restore, network)
         first = next(network.parameters(), None)
         if first is not None and not serves(first.device):

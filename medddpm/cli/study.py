@@ -193,8 +193,7 @@ def bench_settings(text: str) -> list[str]:
 def bench(arguments: argparse.Namespace) -> int:
     """Measures; see `medddpm.study.bench.run`."""
     from medddpm.runtime.processes import pick_device
-    from medddpm.study.bench.run import Options, plan
-    from medddpm.study.bench.run import bench as run
+    from medddpm.study.bench.run import Options, measure_rows, plan
 
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "name it so")
@@ -216,7 +215,7 @@ def bench(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         device=arguments.device,
     )
-    return 1 if run(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+    return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 
 
 # book

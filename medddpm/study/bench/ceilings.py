@@ -1,4 +1,4 @@
-"""The ceilings that `medddpm bench` holds its rows against: a large copy, and square products in three precisions."""
+"""The ceilings of `medddpm bench`, a process of their own: a large copy, and square products in three precisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medddpm.study.bench.worker import timed, warm_up
 from medddpm.switches import BASE, OPT1, Switches
 
 NAME = "ceilings.json"
-ROWS, BYTES = 8192, 2**32  # of a matrix; of what is copied, far beyond any cache
+ROWS, BYTES = 8192, 2**32  # of a matrix; of a copy, far larger than any cache
 TOY_ROWS, TOY_BYTES = 256, 2**20
 PRODUCTS: dict[str, tuple[torch.dtype, Switches]] = {
     "fp32": (torch.float32, BASE),
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     top = argparse.ArgumentParser(prog="python -m medddpm.study.bench.ceilings", description=__doc__)
     top.add_argument("--folder", type=Path, required=True)
     top.add_argument("--samples", type=int, default=20, help="(20)")
-    top.add_argument("--device", default="auto", help="auto, cuda, cpu; a CPU gets a toy's sizes")
+    top.add_argument("--device", default="auto", help="auto, cuda, cpu; on a CPU the sizes are small")
     arguments = top.parse_args(argv)
     rows = measure(pick_device(arguments.device), arguments.samples)
     with replacing(arguments.folder / NAME) as temporary:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(device: torch.device, samples: int) -> list[dict[str, object]]:
-    """Rows as of schema `CEILINGS`, the times one by one in their `ms`."""
+    """Rows of schema `CEILINGS`, but with every sample's time in `ms`."""
     toy = device.type != "cuda"
     generator = torch.Generator(device).manual_seed(0)
     rows = [_copy(TOY_BYTES if toy else BYTES, samples, generator)]
@@ -65,8 +65,8 @@ def _copy(count: int, samples: int, generator: torch.Generator) -> dict[str, obj
 
 
 def _product(name: str, side: int, samples: int, generator: torch.Generator) -> dict[str, object]:
-    """Of random numbers: with zeros a GPU draws less power, and clocks higher than it ever would."""
-    dtype, flags = PRODUCTS[name]
+    """Multiplies random matrices: with zeros a GPU draws less power and clocks higher than in real work."""
+    dtype, switches = PRODUCTS[name]
     device = generator.device
     a, b = (torch.randn(side, side, generator=generator, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(a)
@@ -74,7 +74,7 @@ def _product(name: str, side: int, samples: int, generator: torch.Generator) -> 
     def multiply() -> Tensor:
         return torch.mm(a, b, out=product)
 
-    with flags:
+    with switches:
         warm_up(multiply, device)
         times, _ = timed(multiply, samples, device)
     rate = 2 * side**3 / statistics.median(times) / 1e9  # FLOPs a millisecond to TFLOP/s

@@ -1,7 +1,8 @@
 """The networks that `medddpm bench` measures: ours, and other people's as their users build them.
 
 Weights and batches are drawn on the CPU from fixed seeds, so that every row of the bench computes the same function of
-the same numbers. Convolutions that start at zero get ordinary weights: a network that returns zero has no distance.
+the same numbers. Convolutions that start at zero get ordinary weights: no distance is defined from a network that
+returns zero.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Network:
     """One network and how it is trained.
 
     Args:
-        name: as in the record.
-        title: as in the figures.
-        build: makes it for a volume's side and a base width; the published width is 64.
-        batch, side: as it is measured by default.
-        image_channels: of what it is given or, of a diffusion model, of what is noised.
-        mask_channels: of a diffusion model's mask; 0 says that it is a segmentation network.
-        flat: whether the first side is three quarters of the others, as BraTS's volumes are.
+        name: its name in the record.
+        title: its name in the figures.
+        build: builds it for a volume's side and a base width; the published width is 64.
+        batch, side: the batch and the volumes' side by default.
+        image_channels: channels of its input or, for a diffusion model, of the image that is noised.
+        mask_channels: channels of a diffusion model's mask; 0 for a segmentation network.
+        flat: whether the first side is three quarters of the others, as in BraTS's volumes.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Network:
 
     @property
     def denoises(self) -> bool:
-        """Whether it is a diffusion model's network, called with timesteps."""
+        """Whether it belongs to a diffusion model and is called with timesteps."""
         return self.mask_channels > 0
 
     @property
@@ -60,11 +61,11 @@ class Network:
         return self.name.startswith("med-ddpm")
 
     def sides(self, side: int) -> Sides:
-        """(D, H, W) of its volumes at `side`."""
+        """The shape (D, H, W) of its volumes at `side`."""
         return (max(16 * (side * 3 // 64), 8) if self.flat else side, side, side)
 
     def size(self, side: int) -> str:
-        """Its volumes at `side`, as the record names them: 144x192x192."""
+        """The shape of its volumes at `side` as the record writes it: 144x192x192."""
         return "x".join(map(str, self.sides(side)))
 
 
@@ -115,12 +116,12 @@ def _monai_dynunet(side: int, channels: int) -> nn.Module:
 
 
 def _nnunet(side: int, channels: int, residual: bool = False) -> nn.Module:
-    """As nnU-Net plans it for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
+    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
     widths = _widths(side, channels)
     stages = len(widths)
-    made = "ResidualEncoderUNet" if residual else "PlainConvUNet"
+    kind = "ResidualEncoderUNet" if residual else "PlainConvUNet"
     encoder = {"n_blocks_per_stage": (1, 3, 4, 6, 6, 6)[:stages]} if residual else {"n_conv_per_stage": (2,) * stages}
-    return _class("dynamic_network_architectures.architectures.unet", made)(
+    return _class("dynamic_network_architectures.architectures.unet", kind)(
         input_channels=1,
         n_stages=stages,
         features_per_stage=widths,
@@ -140,7 +141,7 @@ def _nnunet(side: int, channels: int, residual: bool = False) -> nn.Module:
 
 
 def _widths(side: int, channels: int) -> list[int]:
-    """nnU-Net's widths, 32 to 320 where the base is 64; down to 4 voxels a side, six stages at 128³."""
+    """nnU-Net's widths: 32 to 320 for a base of 64, in stages down to 4 voxels a side; six stages at 128³."""
     stages = max(2, min(6, side.bit_length() - 2))
     return [min(channels // 2 * 2**level, 5 * channels) for level in range(stages)]
 
@@ -174,10 +175,10 @@ NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for ne
 
 
 def build(network: Network, side: int, channels: int) -> nn.Module:
-    """The network on the CPU, in training mode, its weights drawn from `SEED`; none is left at zero.
+    """The network on the CPU, in training mode, its weights drawn from `SEED`; no layer is left at zero.
 
     Raises:
-        BadInput: a package is missing, or it cannot be built at this size or width.
+        BadInput: a package is missing, or the network cannot be built at this size or width.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -193,16 +194,16 @@ def build(network: Network, side: int, channels: int) -> nn.Module:
 
 
 class Problem:
-    """One fixed batch of a network, and what is done with it.
+    """One fixed batch for a network, and the loss it is trained with.
 
     Args:
-        network: whose.
-        side, batch: of the volumes.
-        device: where the batch goes; it is drawn on the CPU, but on "meta" not drawn at all.
+        network: the network.
+        side, batch: the volumes' side in voxels, and their number.
+        device: where the batch goes; it is drawn on the CPU, except on "meta", where nothing is drawn.
 
     Attributes:
-        inputs: what a training step is called with: of a diffusion model image, mask, timestep and noise, otherwise
-            volume and target; float32, but for the timesteps, which are int64.
+        inputs: the tensors of a training step, (N, C, D, H, W) in float32: image, mask, timesteps (N,) in int64 and
+            noise for a diffusion model; volume and target for a segmentation network.
     """
 
     def __init__(self, network: Network, side: int, batch: int, device: torch.device) -> None:
@@ -227,21 +228,21 @@ class Problem:
             self.inputs = normal(network.image_channels), normal(CLASSES)
 
     def forward_inputs(self) -> tuple[Tensor, ...]:
-        """What the network alone is called with."""
+        """The inputs of the network alone."""
         if not self.network.denoises:
             return self.inputs[:1]
         image, mask, t, noise = self.inputs
         return torch.cat([self.schedule.add_noise(image, t, noise), mask], dim=1), t
 
     def loss(self, model: nn.Module, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, a scalar, and what the network returned.
+        """The loss, a scalar, and the network's output.
 
-        A diffusion model's is its own, mean |ε − ε_θ|; a segmentation network gets a mean square, since what its loss
-        would be costs little and says nothing about the network.
+        A diffusion model has its own, mean |ε − ε_θ|; a segmentation network gets a mean square, because its real loss
+        costs little and says nothing about the network.
 
         Args:
-            model: the network, as prepared.
-            inputs: as `inputs`.
+            model: the network under a setting.
+            inputs: tensors like those of `inputs`.
         """
         if self.network.denoises:
             image, mask, t, noise = inputs
@@ -252,15 +253,16 @@ class Problem:
 
     @property
     def mask(self) -> Tensor:
-        """Of a diffusion model: what it samples for."""
+        """The masks (N, C, D, H, W) that a diffusion model samples for."""
         return self.inputs[1]
 
 
 @functools.lru_cache(maxsize=64)
 def flops(network: Network, side: int, batch: int, channels: int) -> Mapping[str, float]:
-    """FLOPs of the network as it is written, a multiply-add being two: of a forward pass, and of a training step.
+    """FLOPs of a forward pass and of a training step, for the network as it is written; a multiply-add counts two.
 
-    Counted on shapes alone. The step counts its backward pass too, and whatever a setting does beyond that is no work.
+    They are counted from shapes alone. The step includes its backward pass; anything that a setting computes beyond
+    that does not count.
     """
     device = torch.device("meta")
     with device:

@@ -1,4 +1,4 @@
-"""What `medddpm bench` keeps: a file a row and measure, each with the run it belongs to, and the table of them."""
+"""What `medddpm bench` keeps: a file for each row and measure, stamped with its run, and the table of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from medddpm.runtime.files import replacing
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS, flops
-from medddpm.study.bench.settings import RUNGS, Rung
+from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
 from medddpm.study.bench.worker import Case
 from medddpm.study.records import schemas
 from medddpm.study.records.store import Store
-from medddpm.study.records.tables import write_table
+from medddpm.study.records.tables import meta_path, write_table
 
 CEILINGS_TABLE = "ceilings.csv"
-BANDWIDTH = "bandwidth"  # stands where a measure does in the name of a file
+BANDWIDTH = "bandwidth"  # in a file's name, in the place of a measure
 PACKAGES = ("monai", "dynamic_network_architectures", "triton")
 GIB = 2**30
 
@@ -37,35 +38,35 @@ class Results(Store):
         super().__init__(rows_folder(out), meta)
         self.out = out
 
-    def stamp_row(self, case: Case, rung: Rung, measure: str) -> None:
-        """`stamp` of a row's measure."""
-        self.stamp(case.result(self.folder, rung, measure), case=asdict(case), setting=rung.name)
+    def stamp_row(self, case: Case, setting: BenchSetting, measure: str) -> None:
+        """Stamps one measure of a row."""
+        self.stamp(case.result(self.folder, setting, measure), case=asdict(case), setting=setting.name)
 
     def has_reference(self, case: Case) -> bool:
-        """Whether BASE's output and gradient lie there, of this run; those of another are removed."""
+        """Whether this run has BASE's output and gradient; removes those of another run."""
         path = case.reference(self.folder)
         if path.is_file() and self.read(path.with_suffix(".json")) is None:
             path.unlink()
         return path.is_file()
 
     def stamp_reference(self, case: Case) -> None:
-        """`stamp` of BASE's output and gradient."""
+        """Stamps BASE's output and gradient."""
         path = case.reference(self.folder)
         if path.is_file():
             self.write(path.with_suffix(".json"), {})
 
     def collect(self) -> pd.DataFrame:
-        """Writes the table of all results of this run (schema `BENCH`), and that of the ceilings; returns the first."""
+        """Writes the table of this run's results (schema `BENCH`) and that of its ceilings; returns the first."""
         rows, reports = [], {}
         for path in sorted(self.folder.glob("*.json")):
             kept = self.read(path)
             if kept is None or "setting" not in kept or "rows" not in kept:
                 continue
-            case, rung = Case(**kept["case"]), RUNGS[kept["setting"]]
-            moved = (self.read(case.result(self.folder, rung, BANDWIDTH)) or {}).get("bytes", {})
-            rows += [_row(case, rung, measured, moved) for measured in kept["rows"]]
+            case, setting = Case(**kept["case"]), BENCH_SETTINGS[kept["setting"]]
+            moved = (self.read(case.result(self.folder, setting, BANDWIDTH)) or {}).get("bytes", {})
+            rows += [_row(case, setting, measured, moved) for measured in kept["rows"]]
             if report := kept.get("acceleration"):
-                reports[f"{case.network}, {rung.name}"] = report
+                reports[report_key(case.network, setting.name)] = report
         table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
         if rows:
             meta = {
@@ -79,7 +80,7 @@ class Results(Store):
         return table
 
     def _collect_ceilings(self) -> dict[str, float]:
-        """Writes their table; returns `{ceiling: value}`."""
+        """Writes the ceilings' table; returns `{ceiling: value}`."""
         kept = self.read(self.folder / ceilings.NAME)
         if kept is None:
             return {}
@@ -90,11 +91,27 @@ class Results(Store):
 
 
 def rows_folder(out: Path) -> Path:
-    """Where the rows of the table at `out` lie, each by itself: beside it, NAME.rows."""
+    """The folder of the rows of the table at `out`: NAME.rows, beside it."""
     return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")
 
 
-def _row(case: Case, rung: Rung, measured: Mapping[str, Any], moved: Mapping[str, float]) -> dict[str, Any]:
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Copies the table at `out`, its ceilings and their descriptions into a machine's records; returns the copies."""
+    tables = [out, out.with_name(CEILINGS_TABLE)]
+    copies = []
+    for path in (file for table in tables for file in (table, meta_path(table))):
+        with replacing(folder / path.name) as temporary:
+            temporary.write_bytes(path.read_bytes())
+        copies.append(folder / path.name)
+    return copies
+
+
+def report_key(network: str, setting: str) -> str:
+    """The key of a network's acceleration report in the description of the table."""
+    return f"{network}, {setting}"
+
+
+def _row(case: Case, setting: BenchSetting, measured: Mapping[str, Any], moved: Mapping[str, float]) -> dict[str, Any]:
     """A row of schema `BENCH`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
     spread = _spread(measured["ms"])
@@ -103,7 +120,7 @@ def _row(case: Case, rung: Rung, measured: Mapping[str, Any], moved: Mapping[str
     work = counted["step" if measure == "step" else "forward"] * measured["steps"]
     return {
         "network": case.network,
-        "setting": rung.name,
+        "setting": setting.name,
         "measure": measure,
         "sampler": measured["sampler"],
         "steps": measured["steps"],
@@ -128,8 +145,8 @@ def _digits(value: float | None) -> float | None:
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:
-    """By network, setting and measure in their order, then by what else tells rows apart; missing numbers are NaN."""
-    orders = {"network": list(NETWORKS), "setting": list(RUNGS), "measure": ["step", "forward", "sample"]}
+    """Sorts by network, setting and measure in their order, then by every other key; missing numbers are NaN."""
+    orders = {"network": list(NETWORKS), "setting": list(BENCH_SETTINGS), "measure": ["step", "forward", "sample"]}
     places = table[[*orders, "size", "batch", "sampler", "steps"]].copy()
     for column, names in orders.items():
         places[column] = table[column].map({name: place for place, name in enumerate(names)})

@@ -1,4 +1,4 @@
-"""The ladder: one network and setting a row, each in a process of its own, gathered into one table of one run."""
+"""Starts the processes of `medddpm bench`: a row is one network under one setting, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,39 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, replacing
+from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.bench import ceilings
-from medddpm.study.bench.networks import NETWORKS, TIMESTEPS
-from medddpm.study.bench.results import BANDWIDTH, CEILINGS_TABLE, Results, rows_folder
-from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, Rung, default_rungs
+from medddpm.study.bench.networks import NETWORKS
+from medddpm.study.bench.results import BANDWIDTH, Results, rows_folder
+from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
 from medddpm.study.bench.worker import MEASURES, Case
 from medddpm.study.profile import ncu_csv
 from medddpm.study.profile.run import find_ncu
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import meta_path
 
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: a row of the ladder.
+    """One process: a row of the bench.
 
     Args:
         case: what is computed.
-        rung: under which setting.
-        measures: what is timed, out of `MEASURES`; none makes only BASE's reference.
+        setting: how the network runs.
+        measures: what is timed, out of `MEASURES`; where empty, only BASE's output and gradient are saved.
     """
 
     case: Case
-    rung: Rung
+    setting: BenchSetting
     measures: tuple[str, ...]
 
     @property
     def title(self) -> str:
-        """Of its progress line."""
-        return f"{self.case.network} {self.rung.name}"
+        """The row's name in progress lines and messages."""
+        return f"{self.case.network} {self.setting.name}"
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,10 @@ class Options:
     """How every row of a call is measured.
 
     Args:
-        samples: of a forward or a step.
-        bandwidth: whether ncu counts DRAM bytes, in a process more for each row.
-        again: whether what is there already is measured anew.
-        seconds: a row that takes longer is given up.
-        timesteps: of a full sample.
+        samples: how often a forward pass or a step is timed.
+        bandwidth: whether ncu counts DRAM bytes, in one more process for each row.
+        again: whether existing results are measured anew.
+        seconds: the time after which a row is given up.
         device: "auto", "cuda" or "cpu".
     """
 
@@ -66,7 +64,6 @@ class Options:
     bandwidth: bool = False
     again: bool = False
     seconds: int = 420
-    timesteps: int = TIMESTEPS
     device: str = "auto"
 
 
@@ -85,40 +82,45 @@ def plan(
 
     Args:
         networks: names out of `bench.networks.NETWORKS`.
-        settings: slugs out of `bench.settings.BY_SLUG`; by default what `bench.settings.default_rungs` says.
-        measures: out of `MEASURES`. Only our network at its published size draws samples.
-        ladder: every rung of our network.
-        all_samples: the 250-step sample of every setting; by default of `bench.settings.SAMPLED` alone.
-        side, batch: of the volumes; by default each network's own.
+        settings: slugs out of `bench.settings.BY_SLUG`; by default those of `bench.settings.default_settings`.
+        measures: out of `MEASURES`. Only med-ddpm draws samples.
+        ladder: whether our network is measured under every setting.
+        all_samples: whether every setting draws the 250-step sample; by default those of `bench.settings.SAMPLED`.
+        side, batch: the volumes' side in voxels and their number; by default each network's own.
         channels: base width.
     """
     jobs = []
     for name in networks:
         network = NETWORKS[name]
         case = Case(name, side or network.side, batch or network.batch, channels)
-        chosen = default_rungs(network, ladder) if settings is None else [BY_SLUG[slug] for slug in settings]
-        for rung in chosen:
-            draws = name == "med-ddpm" and (all_samples or settings is not None or rung.name in SAMPLED)
+        chosen = default_settings(network, ladder) if settings is None else [BY_SLUG[slug] for slug in settings]
+        for setting in chosen:
+            draws = name == "med-ddpm" and (all_samples or settings is not None or setting.name in SAMPLED)
             taken = tuple(m for m in MEASURES if m in measures and (m != "sample" or draws))
             if taken:
-                jobs.append(Job(case, rung, taken))
+                jobs.append(Job(case, setting, taken))
     return jobs
 
 
-def bench(jobs: Sequence[Job], out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> int:
-    """Measures every row that is not there yet, a line each, and writes the table after each.
+def measure_rows(
+    jobs: Sequence[Job], out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False
+) -> int:
+    """Measures each missing row, prints a line for it and writes the table after it.
 
-    A row is there when the same card, driver, cuDNN, PyTorch and commit have measured it: the table holds no other.
+    A row exists when the same card, driver, cuDNN, PyTorch and commit have measured it: the table holds no other.
 
     Args:
         jobs: see `plan`.
-        out: the table, NAME.csv; NAME.meta.json and ceilings.csv stand beside it, and the rows in NAME.rows.
-        options: of every row.
+        out: the table, NAME.csv; NAME.meta.json, ceilings.csv and the folder NAME.rows are written beside it.
+        options: how every row is measured.
         command: the command line, for the record.
-        dry_run: print the commands and run nothing.
+        dry_run: whether to print the commands and run nothing.
 
     Returns:
-        how many rows failed; each was named on stderr, and the rest went on.
+        the number of rows that failed; stderr names each, and the others are measured all the same.
+
+    Raises:
+        BadInput: the table cannot be written, or nothing was measured.
     """
     folder = rows_folder(out)
     if dry_run:
@@ -147,9 +149,9 @@ def bench(jobs: Sequence[Job], out: Path, options: Options, *, command: Sequence
 def row_command(job: Job, options: Options, folder: Path, python: str = sys.executable) -> list[str]:
     """The command of a row's process."""
     words: dict[str, object] = {
-        "network": job.case.network, "setting": job.rung.slug, "measure": ",".join(job.measures),
+        "network": job.case.network, "setting": job.setting.slug, "measure": ",".join(job.measures),
         "side": job.case.side, "batch": job.case.batch, "channels": job.case.channels, "samples": options.samples,
-        "timesteps": options.timesteps, "device": options.device, "folder": folder,
+        "device": options.device, "folder": folder,
     }  # fmt: skip
     given = [word for name, value in words.items() if value != "" for word in (f"--{name}", str(value))]
     return [python, "-m", "medddpm.study.bench.worker", *given]
@@ -166,26 +168,15 @@ def counters_command(
     ]  # fmt: skip
 
 
-def publish(out: Path, folder: Path) -> list[Path]:
-    """Copies the table at `out`, the ceilings beside it and their descriptions to a machine's records; returns them."""
-    tables = [out, out.with_name(CEILINGS_TABLE)]
-    copies = []
-    for path in (file for table in tables for file in (table, meta_path(table))):
-        with replacing(folder / path.name) as temporary:
-            temporary.write_bytes(path.read_bytes())
-        copies.append(folder / path.name)
-    return copies
-
-
 def _row(store: Results, job: Job, options: Options, label: str) -> None:
-    """Measures what is missing of a row, what it is compared with before it; a failure is a line."""
-    results = {measure: job.case.result(store.folder, job.rung, measure) for measure in job.measures}
+    """Measures what is missing of a row, after BASE's output and gradient; a failure is one line on stderr."""
+    results = {measure: job.case.result(store.folder, job.setting, measure) for measure in job.measures}
     missing = [measure for measure, path in results.items() if options.again or store.read(path) is None]
     if not missing:
         print(f"{label}: there already", flush=True)
         return
     print(f"{label} … ", end="", flush=True)
-    if job.rung != BASE and not store.has_reference(job.case):
+    if job.setting != BASE and not store.has_reference(job.case):
         print("BASE's output and gradient first … ", end="", flush=True)
         if problem := _process(store, Job(job.case, BASE, ()), options):
             print("failed", flush=True)
@@ -195,10 +186,10 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
     for measure in missing:
         results[measure].unlink(missing_ok=True)
     began = time.monotonic()
-    problem = _process(store, Job(job.case, job.rung, tuple(missing)), options)
+    problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
     for measure in missing:
-        store.stamp_row(job.case, job.rung, measure)
-    if job.rung == BASE:
+        store.stamp_row(job.case, job.setting, measure)
+    if job.setting == BASE:
         store.stamp_reference(job.case)
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)
@@ -212,7 +203,7 @@ def _time(found: dict[str, Any]) -> str:
 
 
 def _process(store: Results, job: Job, options: Options) -> str:
-    """Runs a row's process; returns why it failed, or nothing."""
+    """Runs a row's process; returns why it failed, or an empty string."""
     return _problem(_output(row_command(job, options, store.folder), options.seconds))
 
 
@@ -245,12 +236,12 @@ def _ceilings(store: Results, options: Options) -> None:
 def _counted(job: Job) -> Job | None:
     """The process that ncu watches for a row: its forward pass and its step."""
     measures = tuple(m for m in job.measures if m != "sample")
-    return Job(job.case, job.rung, measures) if measures else None
+    return Job(job.case, job.setting, measures) if measures else None
 
 
 def _bandwidth(store: Results, job: Job, options: Options) -> None:
     """Has ncu count a row's DRAM bytes; without them the row stands all the same."""
-    counted, path = _counted(job), job.case.result(store.folder, job.rung, BANDWIDTH)
+    counted, path = _counted(job), job.case.result(store.folder, job.setting, BANDWIDTH)
     kept = (store.read(path) or {}).get("bytes", {})
     if counted is None or job.title in store.failed or (not options.again and set(counted.measures) <= set(kept)):
         return

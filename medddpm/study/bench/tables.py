@@ -1,4 +1,4 @@
-"""What is read off the bench's record: the ladder, what was asked against what was reached, where time remains."""
+"""Reads the bench's record: the ladder, other people's networks, the roofline, where a step's time goes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.settings import LADDER, ORDINARY, RUNGS
+from medddpm.study.bench.results import CEILINGS_TABLE, report_key
+from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY
 from medddpm.study.profile.families import family_named
 from medddpm.study.records import schemas
-from medddpm.study.records.tables import of_every_machine, read_table
+from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
-NAME, CEILINGS_NAME = "bench.csv", "ceilings.csv"
-OURS, BRATS, RIVAL = "med-ddpm", "med-ddpm-brats", "monai-diffusion"
+NAME = "bench.csv"
+OURS = "med-ddpm"
 
-_PRODUCTS = {  # of a convolution, by what cuDNN and this package call their kernels
+_PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
     "convolution, input gradient": r"dgrad|bprop|^_conv_adjoint",
     "convolution, forward": r"fprop|implicit_convolve|scudnn|^_conv$",
@@ -41,16 +42,16 @@ def ceilings(root: Path, gpu: str) -> dict[str, float]:
     Raises:
         BadInput: its table is missing or broken.
     """
-    table = read_table(root / "figures" / "records" / gpu / CEILINGS_NAME, schemas.CEILINGS)
+    table = read_table(root / "figures" / "records" / gpu / CEILINGS_TABLE, schemas.CEILINGS)
     return dict(zip(table["ceiling"], table["value"], strict=True))
 
 
 def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
-    """A network's rows of one measure at its own size and batch, by setting; of samples, the full chain's.
+    """A network's rows of one measure at its own size and batch, by setting; for samples, the full chain's.
 
     Args:
         table: schema `BENCH`.
-        network, measure: as there.
+        network, measure: as in that table.
     """
     own = NETWORKS[network]
     rows = table[
@@ -64,16 +65,16 @@ def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
     return rows.set_index("setting")
 
 
-def ladder(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
-    """Every setting that was measured, in the record's order.
+def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
+    """A network under every setting that was measured, in the record's order.
 
     Returns:
-        index setting; change, step_ms, step_p10_ms, step_p90_ms, step_gain (BASE's time by its own), the same of
-        forward, sample_s, peak_gib, tflops (the step's), error_output and error_grad.
+        index setting; change, step_ms, step_p10_ms, step_p90_ms, step_gain (BASE's time divided by its own), the same
+        for forward, sample_s, peak_gib, tflops (the step's), error_output and error_grad.
     """
     step, forward, sample = (rows_of(table, network, measure) for measure in ("step", "forward", "sample"))
-    names = [name for name in RUNGS if name in step.index or name in forward.index]
-    found: dict[str, Any] = {"change": pd.Series({name: RUNGS[name].change for name in names}, dtype=object)}
+    names = [name for name in BENCH_SETTINGS if name in step.index or name in forward.index]
+    found: dict[str, Any] = {"change": pd.Series({name: BENCH_SETTINGS[name].change for name in names}, dtype=object)}
     for measure, rows in (("step", step), ("forward", forward)):
         base = rows["median_ms"].get("BASE", np.nan)
         found |= {f"{measure}_{short}": rows[short] for short in ("p10_ms", "p90_ms")}
@@ -86,35 +87,31 @@ def ladder(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
     return pd.DataFrame(found).reindex(index=pd.Index(names, name="setting"), columns=order)
 
 
-def rungs_only(table: pd.DataFrame) -> pd.DataFrame:
-    """Of `ladder`: the rows from BASE to FAST."""
-    return table.loc[[rung.name for rung in LADDER if rung.name in table.index]]
-
-
-def best_ordinary(table: pd.DataFrame, network: str, settings: tuple[str, ...] = ORDINARY) -> tuple[str, float]:
-    """The quickest step of a network without this package: its setting, and its time, ms; ("", NaN) of none."""
-    times = rows_of(table, network, "step")["median_ms"].reindex(list(settings)).dropna()
-    return ("", np.nan) if times.empty else (str(times.idxmin()), float(times.min()))
+def ladder(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `by_setting` from BASE to FAST, one change a row."""
+    return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]
 
 
 def others(table: pd.DataFrame) -> pd.DataFrame:
-    """Other people's networks: the best of ordinary tools against the fast path, a training step.
+    """Other people's networks: a training step with the best of ordinary tools, and on the fast path.
 
     Returns:
         index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, fast_ms (the step
-        as one CUDA graph), ratio (best_ms divided by it), eager_ms and eager_ratio (the same as `accelerate` leaves it,
-        called in a loop of one's own), error_output (FAST's distance), peak_best_gib, peak_fast_gib.
+        as one CUDA graph), ratio (best_ms divided by it), eager_ms and eager_ratio (the same without a graph, as
+        `accelerate` leaves a network), error_output (FAST's distance), peak_best_gib, peak_fast_gib.
     """
     rows = {}
     for network in NETWORKS.values():
         step = rows_of(table, network.name, "step")
         if network.ours or step.empty:
             continue
-        best, time = best_ordinary(table, network.name)
+        ordinary = step["median_ms"].reindex(list(ORDINARY))
+        best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
+        time = ordinary.min()
         fast, eager = (step["median_ms"].get(name, np.nan) for name in ("FAST", "FAST eager"))
         rows[network.name] = {
             "title": network.title,
-            **step["median_ms"].reindex(list(ORDINARY)).to_dict(),
+            **ordinary.to_dict(),
             "best": best,
             "best_ms": time,
             "fast_ms": fast,
@@ -128,67 +125,51 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
 
-def targets(table: pd.DataFrame) -> pd.DataFrame:
-    """What the fast path had to reach, and what it did.
+def ours(table: pd.DataFrame) -> pd.DataFrame:
+    """This book's own networks: a training step under BASE and under FAST.
 
     Returns:
-        what, asked (in words), reached (NaN where it is not in the record), verdict: reached, missed, not measured, or
-        "–" where nothing was asked but the number.
+        index network; title, base_ms, fast_ms, gain (BASE/FAST), peak_base_gib, peak_fast_gib and memory (FAST/BASE).
     """
-    step, forward = rows_of(table, OURS, "step"), rows_of(table, OURS, "forward")
-    times, memory, error = step["median_ms"], step["peak_gib"], step["rel_error_output"]
-    fast = times.get("FAST", np.nan)
-    compiled = best_ordinary(table, OURS, ("compile", "compile channels-last"))[1]
-    rival = best_ordinary(table, RIVAL)[1]
-    brats = rows_of(table, BRATS, "step")
-    wanted: list[tuple[str, str, float, float]] = [
-        ("training step, BASE by FAST", "≥", 25, _ratio(times, "BASE", "FAST")),
-        ("forward pass, BASE by FAST", "≥", 14, _ratio(forward["median_ms"], "BASE", "FAST")),
-        ("sample of 250 steps, s", "≤", 4, rows_of(table, OURS, "sample")["median_ms"].get("FAST", np.nan) / 1e3),
-        ("peak memory of a step, FAST by BASE", "≤", 0.5, _ratio(memory, "FAST", "BASE")),
-        ("step, torch.compile and BF16 autocast by FAST", "≥", 2, compiled / fast),
-        ("step, MONAI's at its best by Med-DDPM's FAST", "≥", 2, rival / fast),
-        ("distance of the output, FAST", "<", 2e-2, error.get("FAST", np.nan)),
-        ("distance of the output, FAST in TF32", "<", 2e-3, error.get("FAST tf32", np.nan)),
-        ("training step, BASE by FAST in TF32", "≥", 8, _ratio(times, "BASE", "FAST tf32")),
-    ]
-    wanted += [(f"{row['title']}, best by FAST", "≥", 1.3, row["ratio"]) for _, row in others(table).iterrows()]
-    wanted += [
-        ("training step of the BraTS network, BASE by FAST", "", 0, _ratio(brats["median_ms"], "BASE", "FAST")),
-        ("its peak memory, FAST by BASE", "", 0, _ratio(brats["peak_gib"], "FAST", "BASE")),
-    ]
-    rows = [
-        {
-            "what": what,
-            "asked": f"{sign} {limit:g}" if sign else "–",
-            "reached": value,
-            "verdict": _verdict(sign, limit, value),
+    rows = {}
+    for network in NETWORKS.values():
+        step = rows_of(table, network.name, "step").reindex(["BASE", "FAST"])
+        if not network.ours or step["median_ms"].isna().all():
+            continue
+        base, fast = step["median_ms"]
+        peak_base, peak_fast = step["peak_gib"]
+        rows[network.name] = {
+            "title": network.title,
+            "base_ms": base,
+            "fast_ms": fast,
+            "gain": base / fast,
+            "peak_base_gib": peak_base,
+            "peak_fast_gib": peak_fast,
+            "memory": peak_fast / peak_base,
         }
-        for what, sign, limit, value in wanted
-    ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
 
-def _ratio(values: pd.Series[Any], above: str, below: str) -> float:
-    return float(values.get(above, np.nan)) / float(values.get(below, np.nan))
+def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
+    """What `accelerate` replaced and left alone under a setting, by network.
 
-
-def _verdict(sign: str, limit: float, value: float) -> str:
-    if np.isnan(value):
-        return "not measured"
-    met = {"≥": value >= limit, "≤": value <= limit, "<": value < limit, "": None}[sign]
-    return "–" if met is None else ("reached" if met else "missed")
+    Raises:
+        BadInput: the record's description is missing or unreadable.
+    """
+    recorded = read_meta(root / "figures" / "records" / gpu / NAME)["accelerated"]
+    keys = {network: report_key(network, setting) for network in NETWORKS}
+    return {network: recorded[key] for network, key in keys.items() if key in recorded}
 
 
 def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
-    """DRAM traffic of a whole step by the profile, GB: each launch's share of the peak over its time.
+    """DRAM traffic of a whole step in the profile, GB: each launch's share of the peak times its duration.
 
     Args:
         kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts.
-        peak_gbps: what `dram_pct` is a share of.
+        peak_gbps: the bandwidth that `dram_pct` is a share of, GB/s.
 
     Returns:
-        by setting.
+        setting to GB.
     """
     first = kernels[kernels["run"] == kernels.groupby("config", observed=True)["run"].transform("min")]
     gigabytes = first["count"] * first["duration_ns"] / 1e9 * first["dram_pct"].fillna(0) / 100 * peak_gbps
@@ -198,15 +179,15 @@ def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
 
 
 def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, network: str = OURS) -> pd.DataFrame:
-    """Rows whose DRAM bytes are known: counted over the whole, or else by the profile of a step.
+    """Rows whose DRAM bytes are known: counted over the whole measure, or else in the profile of a step.
 
     Args:
         table: schema `BENCH`.
-        profiled: of `moved`.
-        network: whose.
+        profiled: what `moved` returns.
+        network: its name.
 
     Returns:
-        setting, measure, tflops, gbps, intensity (FLOPs of the network as it is written, by DRAM bytes).
+        setting, measure, tflops, gbps, intensity (FLOPs of the network as it is written, divided by DRAM bytes).
     """
     parts = [rows_of(table, network, measure).reset_index() for measure in ("step", "forward")]
     rows = pd.concat(parts)
@@ -218,7 +199,7 @@ def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, n
 
 
 def flop(table: pd.DataFrame, measure: str, network: str = OURS) -> float:
-    """TFLOP of a network's step or forward pass, out of the record."""
+    """TFLOP of a network's step or forward pass, from the record."""
     row = rows_of(table, network, measure).iloc[0]
     return float(row["tflops"] * row["median_ms"] / 1e3)
 
@@ -226,21 +207,21 @@ def flop(table: pd.DataFrame, measure: str, network: str = OURS) -> float:
 def remaining(
     kernels: pd.DataFrame, tflop: Mapping[str, float], limits: Mapping[str, float], peak_gbps: float
 ) -> pd.DataFrame:
-    """Where a step's time goes, against the least each part could take.
+    """Where a step's time goes, and the floor of each part: the least time it could take.
 
-    The floor of a convolution's product is its FLOPs at the measured rate of BF16 products; all of the network's FLOPs
-    are counted as the convolutions', which do all but a hundredth. That of any other family is the DRAM bytes it moves,
-    as its kernels are written, at the measured rate of a copy.
+    The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
+    network's FLOPs are counted as the convolutions', which do all but a hundredth. The floor of any other family is the
+    DRAM bytes that its kernels move, divided by the measured rate of a copy.
 
     Args:
         kernels: schema `KERNELS`, of one step.
-        tflop: of the "forward" and the "step".
-        limits: of `ceilings`.
-        peak_gbps: what the table's `dram_pct` is a share of.
+        tflop: "forward" and "step", by `flop`.
+        limits: what `ceilings` returns.
+        peak_gbps: the bandwidth that the table's `dram_pct` is a share of, GB/s.
 
     Returns:
         index part (a product of the convolution, or a family), by time, longest first; group, launches, ms, gb (moved
-        through DRAM), floor_ms (NaN of helpers of the convolution).
+        through DRAM), floor_ms (NaN for helpers of the convolution).
     """
     used = kernels.assign(
         part=[_part(kernel, family) for kernel, family in zip(kernels["kernel"], kernels["family"], strict=True)],

@@ -20,21 +20,21 @@ def training_curves(
 ) -> pd.DataFrame:
     """Trains from the same weights, volumes, timesteps and noise under each setting.
 
-    Every step is waited for, and its volumes are prepared before the clock starts, so that `step_ms` is what the device
-    spends on two micro-steps and an update.
+    The clock starts once the volumes are prepared and stops when the device is done, so that `step_ms` is the device's
+    time for the micro-steps and the update.
 
     Args:
-        config: the run's; its `switches` are replaced by each setting in turn.
-        volumes: what is trained on.
-        steps: of each setting.
-        device: where.
+        config: the run's configuration; each setting in turn replaces its own.
+        volumes: the training set.
+        steps: training steps under each setting.
+        device: where the network is trained.
         settings: names of `medddpm.switches.SETTINGS`.
 
     Returns:
-        a row a setting and step: setting, step (from 1), loss, step_ms.
+        a row for each setting and step: setting, step (from 1), loss, step_ms.
     """
     for index in range(len(volumes)):
-        volumes[index]  # now in the data set's memory
+        volumes[index]  # fills the data set's cache
     rows = []
     for name in settings:
         trainer = Trainer(replace(config, switches=name), volumes, device)

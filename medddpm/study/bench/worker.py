@@ -1,8 +1,8 @@
-"""The program that `medddpm bench` runs for a row: one network under one setting, in a process of its own.
+"""The process that `medddpm bench` starts for a row: one network under one setting.
 
-It writes FOLDER/KEY_MEASURE.json as each measure is done, so that a process that is killed loses the one in hand. The
+It writes FOLDER/KEY_MEASURE.json after each measure, so that a killed process loses only the measure it was taking. The
 optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and the
-last one's output and gradient can be held against BASE's.
+last one's output and gradient can be compared with BASE's.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
-from medddpm.study.bench.settings import BASE, BY_SLUG, Rung
+from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 
-MEASURES = ("forward", "step", "sample")  # in the order they are taken: the optimizer's state comes after the forward
-WARMUP, WARMUP_SECONDS = 3, 10.0  # runs; no third where two took so long, a compiler among them
-SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more of them once that much time has gone
+MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
+WARMUP, WARMUP_SECONDS = 3, 10.0  # runs; no third where two took longer, a compiler among them
+SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more once they took so long
 FEW_STEPS = (10, 25, 50)
 SHORT = ("ddim", "dpm++")  # samplers that take fewer steps
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed, whatever the setting: rows of one case may be compared.
+    """What is computed, whatever the setting: rows of one case can be compared.
 
     Args:
         network: a name out of `NETWORKS`.
-        side, batch: of the volumes.
+        side, batch: the volumes' side in voxels, and their number.
         channels: base width; 64 as published.
     """
 
@@ -55,20 +55,20 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Of the case's files."""
+        """The start of the names of the case's files."""
         return f"{self.network}_{self.side}_b{self.batch}_c{self.channels}"
 
     def reference(self, folder: Path) -> Path:
-        """Where BASE's output and gradient lie."""
+        """The file of BASE's output and gradient."""
         return folder / f"{self.key}.reference.pt"
 
-    def result(self, folder: Path, rung: Rung, measure: str) -> Path:
-        """Where a measure of a setting lies; "bandwidth" is one of them."""
-        return folder / f"{self.key}_{rung.slug}_{measure}.json"
+    def result(self, folder: Path, setting: BenchSetting, measure: str) -> Path:
+        """The file of one measure under a setting; "bandwidth" is a measure too."""
+        return folder / f"{self.key}_{setting.slug}_{measure}.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures what `parser` describes; returns the exit code. What went wrong is one line on stderr."""
+    """Measures what `parser` describes; returns the exit code. A failure is one line on stderr."""
     arguments = parser().parse_args(argv)
     try:
         run(arguments)
@@ -90,13 +90,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--network", required=True, choices=list(NETWORKS))
     top.add_argument("--setting", required=True, choices=list(BY_SLUG))
     top.add_argument(
-        "--measure", default="", help="forward, step, sample; divided by commas; none for BASE's reference"
+        "--measure",
+        default="",
+        help="of forward, step, sample, separated by commas (none: BASE's output and gradient alone)",
     )
-    top.add_argument("--side", type=int, required=True, help="of the volume")
-    top.add_argument("--batch", type=int, required=True, help="volumes")
+    top.add_argument("--side", type=int, required=True, help="of the volume, voxels")
+    top.add_argument("--batch", type=int, required=True, help="volumes at once")
     top.add_argument("--channels", type=int, default=64, help="base width (64)")
-    top.add_argument("--samples", type=int, default=20, help="of a forward or step (20)")
-    top.add_argument("--timesteps", type=int, default=TIMESTEPS, help=f"of a full sample ({TIMESTEPS})")
+    top.add_argument("--samples", type=int, default=20, help="of a forward pass or step (20)")
     top.add_argument("--folder", type=Path, required=True, help="of the results")
     top.add_argument("--mark", action="store_true", help="time nothing: run each measure once between profiler marks")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
@@ -104,15 +105,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """One row, as `parser` describes it."""
-    rung, network = BY_SLUG[arguments.setting], NETWORKS[arguments.network]
+    """Measures one row, as `parser` describes it."""
+    setting, network = BY_SLUG[arguments.setting], NETWORKS[arguments.network]
     case = Case(network.name, arguments.side, arguments.batch, arguments.channels)
     device = pick_device(arguments.device)
     wanted = [name for name in MEASURES if name in arguments.measure.split(",")]
     model = build(network, case.side, case.channels).to(device)
-    with rung.on(model) as called:
-        row = Row(case, rung, Problem(network, case.side, case.batch, device), model, called)
-        if not arguments.mark and rung == BASE and not case.reference(arguments.folder).is_file():
+    with setting.on(model) as called:
+        row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
+        if not arguments.mark and setting == BASE and not case.reference(arguments.folder).is_file():
             save_reference(row, case.reference(arguments.folder))
         for name in wanted:
             if arguments.mark:
@@ -120,37 +121,45 @@ def run(arguments: argparse.Namespace) -> None:
                 row.drop()
                 continue
             found = (
-                sampled(row, arguments.timesteps)
+                sampled(row, TIMESTEPS)
                 if name == "sample"
                 else [repeated(row, name, arguments.samples, arguments.folder)]
             )
             result = {"rows": found, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
-            if rung.accelerated:
+            if setting.switches.fast:
                 result["acceleration"] = str(getattr(model, "acceleration", ""))
-            with replacing(case.result(arguments.folder, rung, name)) as temporary:
+            with replacing(case.result(arguments.folder, setting, name)) as temporary:
                 temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
             row.drop()
 
 
+@dataclass(frozen=True)
 class Row:
     """A network under a setting, and the work that is measured.
 
     Args:
         case: what is computed.
-        rung: how.
+        setting: how it runs; already entered.
         problem: the batch.
         model: the network itself, whose parameters are trained.
         called: what is called in its place.
     """
 
-    def __init__(self, case: Case, rung: Rung, problem: Problem, model: nn.Module, called: nn.Module) -> None:
-        self.case, self.rung, self.problem, self.model, self.called = case, rung, problem, model, called
-        self.device = problem.device
+    case: Case
+    setting: BenchSetting
+    problem: Problem
+    model: nn.Module
+    called: nn.Module
+
+    @property
+    def device(self) -> torch.device:
+        """The device of network and batch."""
+        return self.problem.device
 
     @property
     def graphed(self) -> bool:
         """Whether its work is replayed from CUDA graphs; a CPU has none."""
-        return self.rung.graph and self.device.type == "cuda"
+        return self.setting.graph and self.device.type == "cuda"
 
     def work(self, measure: str) -> Callable[[], Tensor]:
         """What a sample of "forward" or "step" does; returns the network's output. It captures its graph, if any."""
@@ -169,11 +178,11 @@ class Row:
         return lambda: function(*inputs)
 
     def gradient(self) -> list[Tensor]:
-        """Of every parameter, as the last step left it, on the CPU."""
+        """The gradient of every parameter after the last step, on the CPU."""
         return [p.grad.detach().cpu() if p.grad is not None else torch.zeros(p.shape) for p in self.model.parameters()]
 
     def drop(self) -> None:
-        """Lets go of gradients and of cached memory before the next measure."""
+        """Frees gradients and cached memory before the next measure."""
         self.model.zero_grad()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -181,21 +190,21 @@ class Row:
     def _forward(self) -> Callable[..., Tensor]:
         @torch.no_grad()
         def forward(*inputs: Tensor) -> Tensor:
-            with self.rung.autocasting(self.device):
+            with self.setting.autocasting(self.device):
                 return self.called(*inputs)
 
         return forward
 
     def _step(self) -> Callable[..., Tensor]:
         # Other people's networks are always trained with the fused Adam: it is a user's choice, not this package's.
-        fused = self.device.type == "cuda" and (self.rung.fused_adam or not self.problem.network.ours)
+        fused = self.device.type == "cuda" and (self.setting.fused_adam or not self.problem.network.ours)
         optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=0.0, fused=fused or None, capturable=fused and self.rung.graph
+            self.model.parameters(), lr=0.0, fused=fused or None, capturable=fused and self.setting.graph
         )
 
         def step(*inputs: Tensor) -> Tensor:
             optimizer.zero_grad()
-            with self.rung.autocasting(self.device):
+            with self.setting.autocasting(self.device):
                 loss, output = self.problem.loss(self.called, *inputs)
             loss.backward()
             optimizer.step()
@@ -205,38 +214,39 @@ class Row:
 
 
 def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, Any]:
-    """Takes `samples` samples of "forward" or "step", and their distance from BASE where its output is in `folder`."""
+    """Times "forward" or "step" `samples` times; adds the distance from BASE where BASE's output is in `folder`."""
     reset_peak(row.device)
     work = row.work(measure)
     warm_up(work, row.device)
     if not row.graphed:
-        reset_peak(row.device)  # a replay allocates nothing: of a graph, the capture is what took memory
+        reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
     times, output = timed(work, samples, row.device)
     found: dict[str, Any] = {"measure": measure, "sampler": None, "steps": 1, "ms": times, **memory(row.device)}
     reference = row.case.reference(folder)
-    if row.rung == BASE or not reference.is_file():
+    if row.setting == BASE or not reference.is_file():
         return found
     kept = torch.load(reference, weights_only=True)
     found["rel_error_output"] = distance([output.cpu()], [kept["output"]])
     if measure == "step":
         found["rel_error_grad"] = distance(row.gradient(), kept["gradient"])
     if not all(math.isfinite(found.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
-        raise BadInput(row.rung.name, f"its {measure} gives numbers that are not finite", "do not use it at this size")
+        problem = f"its {measure} gives numbers that are not finite"
+        raise BadInput(row.setting.name, problem, "do not use it at this size")
     return found
 
 
 def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
-    """Draws whole volumes: the full chain and, of FAST, the samplers with fewer steps."""
+    """Draws whole volumes: the full chain and, under FAST, the samplers with fewer steps."""
     diffusion = GaussianDiffusion(row.called, timesteps).to(row.device)
     chains = [("ddpm", timesteps)]
-    if row.rung.name == "FAST":
+    if row.setting.name == "FAST":
         chains += [(sampler, steps) for sampler in SHORT for steps in FEW_STEPS if steps < timesteps]
     found = []
     for sampler, steps in chains:
 
         def draw(sampler: str = sampler, steps: int = steps) -> Tensor:
             generator = torch.Generator(row.device).manual_seed(SEED)
-            with row.rung.autocasting(row.device):
+            with row.setting.autocasting(row.device):
                 return diffusion.sample(row.problem.mask, steps, sampler, generator=generator)
 
         reset_peak(row.device)
@@ -263,7 +273,7 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def warm_up(work: Callable[[], object], device: torch.device) -> None:
-    """Runs until libraries have loaded, compilers compiled and caches filled."""
+    """Runs `work` until libraries are loaded, kernels compiled and caches filled."""
     began = time.monotonic()
     for run in range(1, WARMUP + 1):
         work()
@@ -273,9 +283,9 @@ def warm_up(work: Callable[[], object], device: torch.device) -> None:
 
 
 def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:
-    """The time of each sample, ms, and the last one's result.
+    """The time of each sample in ms, and the last one's result.
 
-    On a GPU samples follow each other as training steps do, and the device's own clock is read between them.
+    On a GPU samples follow each other without a wait, as training steps do; events on the device time them.
     """
     if device.type != "cuda":
         marks = [time.perf_counter()]
@@ -302,13 +312,13 @@ def mark(work: Callable[[], object], device: torch.device) -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Starts the search for the largest use of memory."""
+    """Starts the measurement of peak memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def memory(device: torch.device) -> Mapping[str, int | None]:
-    """The most bytes that tensors held at once since `reset_peak`, and that the allocator held."""
+    """The most bytes that tensors held at once since `reset_peak`, and the most that the allocator held."""
     if device.type != "cuda":
         return {"peak_bytes": None, "reserved_bytes": None}
     return {
@@ -318,7 +328,7 @@ def memory(device: torch.device) -> Mapping[str, int | None]:
 
 
 def wait(device: torch.device) -> None:
-    """For the device to be done."""
+    """Waits until the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""The bench's pictures: the ladder, the roofline, what remains, other people's networks, memory, samples."""
+"""The bench's figures: the ladder, the roofline, what remains, other people's networks, memory, samples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from medddpm.study.bench.settings import RUNGS
+from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 
-# Settings that no other figure shows: by what they are made of. Okabe & Ito's, and a light tone of FAST's.
+# Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
 CEILING_COLOUR = "#777777"
 MEASURES = {"step": "o", "forward": "s"}
@@ -23,18 +23,18 @@ GROUP_COLOURS = KIND_COLOURS | {"convolution": "#0072B2"}
 
 
 def colour_of(setting: str) -> str:
-    """Of a setting of the bench: its own where every figure shows it, else that of its kind."""
+    """The colour of a setting of the bench: its own where every figure shows it, else that of its kind."""
     if setting in SETTING_COLOURS:
         return SETTING_COLOURS[setting]
-    rung = RUNGS[setting]
-    return PARTLY_FAST_COLOUR if rung.accelerated else COMPILED_COLOUR if rung.compiled else ORDINARY_COLOUR
+    drawn = BENCH_SETTINGS[setting]
+    return PARTLY_FAST_COLOUR if drawn.switches.fast else COMPILED_COLOUR if drawn.compiled else ORDINARY_COLOUR
 
 
 def ladder_figure(ladder: pd.DataFrame) -> Figure:
-    """A bar a setting, of a training step and of a forward pass; behind it its time and its gain over BASE.
+    """A bar a setting, for a training step and for a forward pass, labelled with its time and its gain over BASE.
 
     Args:
-        ladder: of `medddpm.study.bench.tables.ladder`.
+        ladder: rows of `medddpm.study.bench.tables.by_setting`.
     """
     figure = new_figure(height=0.9 + 0.2 * len(ladder))
     axes = figure.subplots(1, 2, sharey=True)
@@ -49,7 +49,7 @@ def ladder_figure(ladder: pd.DataFrame) -> Figure:
 
 
 def _label(setting: str) -> str:
-    change = RUNGS[setting].change
+    change = BENCH_SETTINGS[setting].change
     return f"{setting}: {change}" if setting in SETTING_COLOURS else change
 
 
@@ -80,15 +80,15 @@ def _log(axis: Axes, low: float, high: float) -> None:
 
 
 def _three(value: float) -> str:
-    """Three digits, without an exponent."""
+    """A number to three digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
-    """Achieved rate over arithmetic intensity, under the ceilings measured in the same run.
+    """Achieved rate against arithmetic intensity, under the ceilings measured in the same run.
 
     Args:
-        points: of `medddpm.study.bench.tables.roofline`.
+        points: by `medddpm.study.bench.tables.roofline`.
         limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
     """
     figure = new_figure(height=3.4, width=5.6)
@@ -98,7 +98,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     for name, rate in limits.items():
         if name == "copy":
             continue
-        ridge = 1e3 * rate / limits["copy"]  # FLOP a byte from which the products bind
+        ridge = 1e3 * rate / limits["copy"]  # the intensity, FLOP/byte, from which the products' rate is the limit
         axis.plot([low, ridge, high], [low * limits["copy"] / 1e3, rate, rate], color=CEILING_COLOUR, linewidth=0.9)
         axis.annotate(
             f"{name.upper()} products {rate:.0f} TFLOP/s", (high, rate), (-2, 2), textcoords="offset points",
@@ -133,11 +133,11 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
 
 
 def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
-    """A bar a part of a step, and in it a line where its floor is.
+    """A bar for each part of a step, with a line at its floor.
 
     Args:
-        parts: of `medddpm.study.bench.tables.remaining`.
-        least_ms: parts of less are added up.
+        parts: by `medddpm.study.bench.tables.remaining`.
+        least_ms: shorter parts are drawn as one.
     """
     shown = parts[parts["ms"] >= least_ms]
     rest = parts[parts["ms"] < least_ms]
@@ -171,10 +171,10 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
 
 
 def others_figure(table: pd.DataFrame) -> Figure:
-    """Two bars a network: the best that ordinary tools give, and FAST, with the ratio.
+    """Two bars a network: the best time with ordinary tools, and FAST's, with their ratio.
 
     Args:
-        table: of `medddpm.study.bench.tables.others`.
+        table: by `medddpm.study.bench.tables.others`.
     """
     figure = new_figure(height=0.9 + 0.42 * len(table))
     axis = figure.subplots()
@@ -200,10 +200,10 @@ def others_figure(table: pd.DataFrame) -> Figure:
 
 
 def memory_figure(ladder: pd.DataFrame) -> Figure:
-    """The most memory a training step needs, a bar a setting; dashed, half of BASE's.
+    """The peak memory of a training step, a bar a setting; dashed, half of BASE's.
 
     Args:
-        ladder: of `medddpm.study.bench.tables.ladder`.
+        ladder: rows of `medddpm.study.bench.tables.by_setting`.
     """
     peaks = ladder["peak_gib"].dropna()
     figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
@@ -222,11 +222,11 @@ def memory_figure(ladder: pd.DataFrame) -> Figure:
 
 
 def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
-    """Seconds a volume, a bar a setting, sampler, number of steps and batch.
+    """Seconds per volume, a bar for each setting, sampler, number of steps and batch.
 
     Args:
-        table: of `medddpm.study.bench.tables.volumes`.
-        settings: those drawn.
+        table: by `medddpm.study.bench.tables.volumes`.
+        settings: which are drawn.
     """
     shown = table[table["setting"].isin(settings)].reset_index(drop=True)
     figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)

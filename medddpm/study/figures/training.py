@@ -13,12 +13,12 @@ from medddpm.study.figures.style import SETTING_COLOURS
 def loss_curves(table: pd.DataFrame, axis: Axes, smooth: int = 1) -> Axes:
     """Loss against step, a line a setting.
 
-    Settings that agree would hide each other: the first drawn are the widest, and the later ones lie on top.
+    Settings that agree would hide each other, so the lines are drawn on top of each other, the widest first.
 
     Args:
         table: setting, step, loss.
         axis: drawn into.
-        smooth: steps of a running median; 1 for none.
+        smooth: the width of a running median, in steps; 1 for none.
     """
     present = [name for name in SETTING_COLOURS if name in set(table["setting"])]
     for place, name in enumerate(present):
@@ -33,10 +33,10 @@ def loss_curves(table: pd.DataFrame, axis: Axes, smooth: int = 1) -> Axes:
 
 
 def step_times(table: pd.DataFrame, axis: Axes) -> Axes:
-    """The median time of a step, a bar a setting, its tenth and ninetieth percentile as a line.
+    """The median time of a step, a bar a setting, with a line from its tenth to its ninetieth percentile.
 
     Args:
-        table: setting, step, step_ms; each setting's first step, which sets up, should be left out.
+        table: setting, step, step_ms, without each setting's first steps, which set up libraries and caches.
         axis: drawn into.
     """
     present = [name for name in SETTING_COLOURS if name in set(table["setting"])]

@@ -26,7 +26,7 @@ from medddpm.fast.patch import FEATURES
 from medddpm.study.bench import results, run, settings, tables, worker
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
-from medddpm.study.bench.settings import BASE, BESIDE, BY_SLUG, LADDER, ORDINARY, RUNGS, default_rungs
+from medddpm.study.bench.settings import BASE, BENCH_SETTINGS, BESIDE, BY_SLUG, LADDER, ORDINARY, default_settings
 from medddpm.study.bench.worker import Case, Row
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
@@ -37,7 +37,7 @@ TOY = ["--size", "8", "--channels", "32", "--samples", "2", "--device", "cpu"]
 
 
 def names(jobs: list[run.Job]) -> list[str]:
-    return [job.rung.name for job in jobs]
+    return [job.setting.name for job in jobs]
 
 
 # networks
@@ -83,31 +83,31 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # settings
 
 
-def test_the_ladder_changes_one_thing_a_rung() -> None:
-    grown = [rung.features for rung in LADDER if rung.features is not None]
+def test_the_ladder_changes_one_thing_a_row() -> None:
+    grown = [setting.switches.features for setting in LADDER if setting.switches.features is not None]
     assert [len(features) for features in grown] == list(range(1, len(FEATURES) + 1))
     assert all(before < after for before, after in itertools.pairwise(grown))
     assert grown[-1] == set(FEATURES), "the ladder ends where everything is on"
     last, fast = LADDER[-2:]
-    assert (last.features, last.graph, last.fused_adam) == (None, False, True)
-    assert (fast.name, fast.features, fast.graph, fast.fused_adam) == ("FAST", None, True, True)
-    assert fast.precision == switches.FAST.precision
+    assert (last.switches.features, last.graph, last.fused_adam) == (None, False, True)
+    assert (fast.graph, fast.fused_adam) == (True, True)
     for name, setting in switches.SETTINGS.items():
-        if name != "FAST":
-            assert (RUNGS[name].tf32, RUNGS[name].channels_last) == (setting.tf32, setting.channels_last)
-    assert len(BY_SLUG) == len(RUNGS) == len(LADDER) + len(BESIDE)
-    assert set(ORDINARY) < set(RUNGS)
+        assert BENCH_SETTINGS[name].switches == setting
+    assert len(BY_SLUG) == len(BENCH_SETTINGS) == len(LADDER) + len(BESIDE)
+    assert set(ORDINARY) < set(BENCH_SETTINGS)
 
 
 def test_a_setting_is_put_back() -> None:
     network = build(NETWORKS["med-ddpm"], 8, 32)
     before = {n: p.stride() for n, p in network.named_parameters()}
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    for rung in (RUNGS["OPT12"], RUNGS["FAST"], RUNGS["+ norm"]):
-        with rung.on(network) as called:
+    for setting in (BENCH_SETTINGS["OPT12"], BENCH_SETTINGS["FAST"], BENCH_SETTINGS["+ norm"]):
+        with setting.on(network) as called:
             assert called is network
             assert torch.backends.cuda.matmul.allow_tf32
-            assert hasattr(network, "acceleration") == rung.accelerated
+            assert hasattr(network, "acceleration") == setting.switches.fast
+            if setting.switches.features:
+                assert set(network.acceleration.features) == setting.switches.features
         assert {n: p.stride() for n, p in network.named_parameters()} == before
         assert not hasattr(network, "acceleration")
         assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == flags
@@ -120,13 +120,13 @@ def test_by_default_the_papers_settings_and_fast() -> None:
     jobs = plan(["med-ddpm"])
     assert names(jobs) == ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
     assert [job.measures for job in jobs if "sample" in job.measures] == [("forward", "step", "sample")] * 2
-    assert [job.rung.name for job in jobs if "sample" in job.measures] == ["BASE", "FAST"]
+    assert [job.setting.name for job in jobs if "sample" in job.measures] == ["BASE", "FAST"]
     assert {job.case for job in jobs} == {Case("med-ddpm", 128, 1, 64)}
     assert all("sample" in job.measures for job in plan(["med-ddpm"], all_samples=True))
 
 
-def test_the_ladder_is_every_rung_and_others_get_ordinary_tools_and_fast() -> None:
-    assert names(plan(["med-ddpm"], ladder=True)) == [n for n in RUNGS if n != "FAST eager"]
+def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() -> None:
+    assert names(plan(["med-ddpm"], ladder=True)) == [n for n in BENCH_SETTINGS if n != "FAST eager"]
     for name in ("monai-unet", "nnunet-plain"):
         jobs = plan([name], ladder=True)
         assert names(jobs) == ["OPT1", *ORDINARY, "FAST eager", "FAST"]
@@ -135,7 +135,7 @@ def test_the_ladder_is_every_rung_and_others_get_ordinary_tools_and_fast() -> No
     brats = plan(["med-ddpm-brats"])
     assert names(brats) == ["BASE", "FAST"]
     assert brats[0].case == Case("med-ddpm-brats", 192, 1, 64)
-    assert default_rungs(NETWORKS["med-ddpm"], ladder=True)[0] == BASE
+    assert default_settings(NETWORKS["med-ddpm"], ladder=True)[0] == BASE
 
 
 def test_the_plan_takes_what_is_asked() -> None:
@@ -198,8 +198,8 @@ def test_training_leaves_the_weights_so_that_every_sample_is_alike() -> None:
     network = NETWORKS["monai-unet"]
     model = build(network, 16, 32)
     before = [p.detach().clone() for p in model.parameters()]
-    with RUNGS["OPT1"].on(model) as called:
-        row = Row(Case("monai-unet", 16, 1, 32), RUNGS["OPT1"], Problem(network, 16, 1, CPU), model, called)
+    with BENCH_SETTINGS["OPT1"].on(model) as called:
+        row = Row(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS["OPT1"], Problem(network, 16, 1, CPU), model, called)
         step = row.work("step")
         outputs = [step() for _ in range(3)]
     for ours, theirs in zip(model.parameters(), before, strict=True):
@@ -229,8 +229,8 @@ def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch
     model = build(network, 8, 32)
     rows = {}
     for name in ("BASE", "FAST"):
-        with RUNGS[name].on(model) as called:
-            rows[name] = worker.sampled(Row(case, RUNGS[name], Problem(network, 8, 2, CPU), model, called), 4)
+        with BENCH_SETTINGS[name].on(model) as called:
+            rows[name] = worker.sampled(Row(case, BENCH_SETTINGS[name], Problem(network, 8, 2, CPU), model, called), 4)
     assert [(r["sampler"], r["steps"]) for r in rows["BASE"]] == [("ddpm", 4)]
     assert [(r["sampler"], r["steps"]) for r in rows["FAST"]] == [
         ("ddpm", 4), ("ddim", 2), ("ddim", 3), ("dpm++", 2), ("dpm++", 3),
@@ -260,7 +260,7 @@ def run_again(folder: Path, *words: str) -> int:
     return main(["bench", "--measure", "step,forward", "--out", str(folder / "bench.csv"), *words, *TOY])
 
 
-def test_two_rungs_are_measured_and_described(measured: Path) -> None:
+def test_two_settings_are_measured_and_described(measured: Path) -> None:
     table = read_table(measured / "bench.csv", schemas.BENCH)
     assert list(zip(table["setting"], table["measure"], strict=True)) == [
         ("BASE", "step"), ("BASE", "forward"), ("FAST", "step"), ("FAST", "forward"),
@@ -343,7 +343,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
 
     def broken(job, options, folder, python=sys.executable):
         command = real(job, options, folder, python)
-        return [*command, "--device", "abacus"] if job.rung.name == "OPT1" else command
+        return [*command, "--device", "abacus"] if job.setting.name == "OPT1" else command
 
     monkeypatch.setattr(run, "row_command", broken)
     assert run_again(folder, "--switches", "opt1,base") == 1
@@ -385,7 +385,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
 
 def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:
     folder = tmp_path / "figures" / "records" / "cpu"
-    copies = run.publish(measured / "bench.csv", folder)
+    copies = results.publish(measured / "bench.csv", folder)
     assert sorted(path.name for path in copies) == sorted(path.name for path in folder.iterdir())
     assert tables.recorded(tmp_path)["cpu"].equals(read_table(measured / "bench.csv", schemas.BENCH))
     assert set(tables.ceilings(tmp_path, "cpu")) == {"copy", "fp32", "tf32", "bf16"}
@@ -443,7 +443,7 @@ def test_without_ncu_a_row_stands_all_the_same(folder: Path, monkeypatch, way: s
 
 
 def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
-    job = run.Job(Case("monai-unet", 16, 1, 32), RUNGS["OPT1"], ("forward", "step"))
+    job = run.Job(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS["OPT1"], ("forward", "step"))
     command = run.row_command(job, Options(device="cpu"), tmp_path)
     assert subprocess.run([*command, "--mark"]).returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -453,9 +453,9 @@ def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_are_sorted_as_the_ladder_is() -> None:
-    order = list(RUNGS)
+    order = list(BENCH_SETTINGS)
     rows = [
-        results._row(Case("med-ddpm", 8, 1, 32), RUNGS[name], measured, {})
+        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {})
         for name in reversed(order)
         for measured in (
             {"measure": m, "sampler": None, "steps": 1, "ms": [1.0, 2.0], "peak_bytes": 2**30}

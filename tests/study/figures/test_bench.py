@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from matplotlib.patches import Rectangle
 from medddpm.errors import BadInput
 from medddpm.study.bench import tables
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.settings import LADDER, ORDINARY, RUNGS, SAMPLED
+from medddpm.study.bench.results import report_key
+from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
 from medddpm.study.figures import bench
 from medddpm.study.figures.style import SETTING_COLOURS, save_figure
 from medddpm.study.records import schemas
@@ -35,18 +37,18 @@ def row(network: str, setting: str, measure: str, ms: float, **known: object) ->
 
 
 def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
-    """A record in which each rung halves the time of the one before, no faster than 32 times BASE."""
+    """A record in which each setting halves the time of the one before, no faster than 32 times BASE."""
     rows = []
-    for place, rung in enumerate(RUNGS.values()):
+    for place, name in enumerate(BENCH_SETTINGS):
         ms = max(1280.0 / 2**place, 40.0)
         known = {"peak_gib": 20.0 - place, "rel_error_output": 1e-3 * place, "rel_error_grad": 2e-3 * place}
-        if rung.name == "BASE":
+        if name == "BASE":
             known = {"peak_gib": 20.0}
-        moved = {"gbps": 1000.0} if rung.name in ("BASE", "FAST") else {}
-        rows.append(row("med-ddpm", rung.name, "step", ms, **known, **moved))
-        rows.append(row("med-ddpm", rung.name, "forward", ms / 4, **moved))
-        if rung.name in SAMPLED:
-            rows.append(row("med-ddpm", rung.name, "sample", 62 * ms, sampler="ddpm", steps=250, samples=3))
+        moved = {"gbps": 1000.0} if name in ("BASE", "FAST") else {}
+        rows.append(row("med-ddpm", name, "step", ms, **known, **moved))
+        rows.append(row("med-ddpm", name, "forward", ms / 4, **moved))
+        if name in SAMPLED:
+            rows.append(row("med-ddpm", name, "sample", 62 * ms, sampler="ddpm", steps=250, samples=3))
     rows.append(row("med-ddpm", "FAST", "sample", 300.0, sampler="ddim", steps=10, samples=3))
     rows.append(row("med-ddpm", "FAST", "sample", 8000.0, sampler="ddpm", steps=250, samples=3, batch=4))
     rows.append(row("med-ddpm", "FAST", "step", 1.0, batch=4))  # of another batch: no figure takes it for its own
@@ -109,41 +111,38 @@ def test_the_record_is_read_back_by_machine(tmp_path: Path) -> None:
 
 
 def test_the_ladder_has_every_setting_in_order_with_its_gain() -> None:
-    table = tables.ladder(bench_table())
-    assert list(table.index) == list(RUNGS)
+    table = tables.by_setting(bench_table())
+    assert list(table.index) == list(BENCH_SETTINGS)
     assert table.loc["BASE", ["step_ms", "step_gain", "forward_gain"]].tolist() == [1280, 1, 1]
     assert table.loc["OPT1", "step_gain"] == 2
     assert table.loc["FAST", ["step_ms", "step_gain", "forward_ms", "sample_s"]].tolist() == [40, 32, 10, 2.48]
     assert table["sample_s"].dropna().index.tolist() == list(SAMPLED)
-    assert list(tables.rungs_only(table).index) == [rung.name for rung in LADDER]
-    assert tables.ladder(bench_table(("OPT12",))).index.tolist() == [name for name in RUNGS if name != "OPT12"]
+    assert list(tables.ladder(table).index) == [setting.name for setting in LADDER]
+    assert tables.by_setting(bench_table(("OPT12",))).index.tolist() == [
+        name for name in BENCH_SETTINGS if name != "OPT12"
+    ]
 
 
-def test_targets_are_computed_from_the_record() -> None:
-    table = tables.targets(bench_table()).set_index("what")
-    place = list(RUNGS).index("FAST")
-    peak, apart = (20 - place) / 20, 1e-3 * place
-    assert table.loc["training step, BASE by FAST"].tolist() == ["≥ 25", 32.0, "reached"]
-    assert table.loc["forward pass, BASE by FAST", "reached"] == 32
-    assert table.loc["sample of 250 steps, s"].tolist() == ["≤ 4", 2.48, "reached"]
-    assert table.loc["peak memory of a step, FAST by BASE"].tolist() == ["≤ 0.5", peak, "reached"]
-    compiled = table.loc["step, torch.compile and BF16 autocast by FAST"]
-    assert compiled.tolist() == ["≥ 2", 1.0, "missed"]
-    assert table.loc["step, MONAI's at its best by Med-DDPM's FAST"].tolist() == ["≥ 2", 2.0, "reached"]
-    assert table.loc["distance of the output, FAST"].tolist() == ["< 0.02", pytest.approx(apart), "reached"]
-    assert table.loc["distance of the output, FAST in TF32", "verdict"] == "missed"
-    others = table[table["asked"] == "≥ 1.3"]
-    assert len(others) == 6
-    assert set(others["reached"]) == {80 / 64}
-    assert set(others["verdict"]) == {"missed"}
-    assert table.loc["training step of the BraTS network, BASE by FAST"].tolist() == ["–", 32.0, "–"]
-    assert table.loc["its peak memory, FAST by BASE", "reached"] == 0.4
+def test_our_networks_have_their_step_under_base_and_fast() -> None:
+    table = tables.ours(bench_table())
+    assert list(table.index) == ["med-ddpm", "med-ddpm-brats"]
+    brats = table.loc["med-ddpm-brats", ["base_ms", "fast_ms", "gain", "peak_base_gib", "peak_fast_gib", "memory"]]
+    assert brats.tolist() == [4000, 125, 32, 70, 28, 0.4]
+    alone = tables.ours(bench_table(("FAST", "med-ddpm-brats")))
+    assert list(alone.index) == ["med-ddpm"]
+    assert alone["base_ms"].tolist() == [1280]
+    assert alone[["fast_ms", "gain", "memory"]].isna().all(axis=None), "what is not measured is blank"
 
 
-def test_what_is_not_measured_is_called_so() -> None:
-    table = tables.targets(bench_table(("FAST", "FAST tf32", "med-ddpm-brats")))
-    assert set(table["verdict"]) == {"not measured"}
-    assert table["reached"].isna().all()
+def test_the_fast_paths_reports_are_read_by_network(tmp_path: Path) -> None:
+    root = written(tmp_path, bench_table())
+    path = root / "figures" / "records" / "H200" / "bench.meta.json"
+    keys = {
+        report_key(network, setting): f"{network} {setting}" for network in NETWORKS for setting in ("FAST", "+ norm")
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"accelerated": keys}))
+    assert tables.reports(root, "H200") == {network: f"{network} FAST" for network in NETWORKS}
+    assert tables.reports(root, "H200", "FAST eager") == {}
 
 
 def test_others_are_held_against_their_best_setting() -> None:
@@ -163,7 +162,7 @@ def test_the_roofline_has_what_was_counted() -> None:
     assert points["setting"].tolist() == ["BASE", "FAST", "BASE", "FAST"]
     fast = points.iloc[1]
     assert fast["tflops"] == 400
-    assert fast["intensity"] == 400, "400 TFLOP/s by 1 TB/s"
+    assert fast["intensity"] == 400, "400 TFLOP/s divided by 1 TB/s"
     assert tables.flop(bench_table(), "step") == pytest.approx(STEP_TFLOP)
 
 
@@ -223,7 +222,7 @@ def bars(axis: Axes) -> list[Rectangle]:
 
 
 def test_bars_of_the_ladder_end_at_their_times() -> None:
-    ladder = tables.rungs_only(tables.ladder(bench_table(("OPT12",))))
+    ladder = tables.ladder(tables.by_setting(bench_table(("OPT12",))))
     step, forward = bench.ladder_figure(ladder).axes
     for axis, column in ((step, "step_ms"), (forward, "forward_ms")):
         ends = [bar.get_x() + bar.get_width() for bar in bars(axis)]
@@ -237,9 +236,9 @@ def test_bars_of_the_ladder_end_at_their_times() -> None:
 def test_a_measure_that_is_missing_is_a_dash() -> None:
     table = bench_table()
     table = table[~((table["setting"] == "OPT1") & (table["measure"] == "forward"))]
-    forward = bench.ladder_figure(tables.ladder(table)).axes[1]
+    forward = bench.ladder_figure(tables.by_setting(table)).axes[1]
     assert "–" in texts(forward)
-    assert len(bars(forward)) == len(RUNGS) - 1
+    assert len(bars(forward)) == len(BENCH_SETTINGS) - 1
 
 
 def test_the_roof_is_where_copy_and_product_meet() -> None:
@@ -269,7 +268,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
     axis = bench.others_figure(tables.others(table)).axes[0]
     assert [bar.get_width() for bar in bars(axis)] == [80, 64] * 6
     assert texts(axis)[:2] == ["80 compile", "64 FAST, 1.25×"]
-    axis = bench.memory_figure(tables.ladder(table)).axes[0]
+    axis = bench.memory_figure(tables.by_setting(table)).axes[0]
     assert bars(axis)[0].get_width() == 20
     assert axis.lines[-1].get_xdata()[0] == 10, "half of BASE's"
     axis = bench.volumes_figure(tables.volumes(table)).axes[0]
@@ -280,7 +279,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
 
 def test_a_saved_picture_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    ladder = tables.ladder(bench_table())
+    ladder = tables.by_setting(bench_table())
     first = {p.name: p.read_bytes() for p in save_figure(bench.ladder_figure(ladder), "16_ladder", tmp_path)}
     again = {p.name: p.read_bytes() for p in save_figure(bench.ladder_figure(ladder), "16_ladder", tmp_path)}
     assert first == again
