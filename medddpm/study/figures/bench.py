@@ -34,7 +34,7 @@ def ladder_figure(ladder: pd.DataFrame) -> Figure:
     """A bar a setting, for a training step and for a forward pass, labelled with its time and its gain over BASE.
 
     Args:
-        ladder: rows of `medddpm.study.bench.tables.by_setting`.
+        ladder: rows of what `medddpm.study.bench.tables.by_setting` returns.
     """
     figure = new_figure(height=0.9 + 0.2 * len(ladder))
     axes = figure.subplots(1, 2, sharey=True)
@@ -88,7 +88,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     """Achieved rate against arithmetic intensity, under the ceilings measured in the same run.
 
     Args:
-        points: by `medddpm.study.bench.tables.roofline`.
+        points: what `medddpm.study.bench.tables.roofline` returns.
         limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
     """
     figure = new_figure(height=3.4, width=5.6)
@@ -136,7 +136,7 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
     """A bar for each part of a step, with a line at its floor.
 
     Args:
-        parts: by `medddpm.study.bench.tables.remaining`.
+        parts: what `medddpm.study.bench.tables.remaining` returns.
         least_ms: shorter parts are drawn as one.
     """
     shown = parts[parts["ms"] >= least_ms]
@@ -174,7 +174,7 @@ def others_figure(table: pd.DataFrame) -> Figure:
     """Two bars a network: the best time with ordinary tools, and FAST's, with their ratio.
 
     Args:
-        table: by `medddpm.study.bench.tables.others`.
+        table: what `medddpm.study.bench.tables.others` returns.
     """
     figure = new_figure(height=0.9 + 0.42 * len(table))
     axis = figure.subplots()
@@ -203,7 +203,7 @@ def memory_figure(ladder: pd.DataFrame) -> Figure:
     """The peak memory of a training step, a bar a setting; dashed, half of BASE's.
 
     Args:
-        ladder: rows of `medddpm.study.bench.tables.by_setting`.
+        ladder: rows of what `medddpm.study.bench.tables.by_setting` returns.
     """
     peaks = ladder["peak_gib"].dropna()
     figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
@@ -225,7 +225,7 @@ def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1
     """Seconds per volume, a bar for each setting, sampler, number of steps and batch.
 
     Args:
-        table: by `medddpm.study.bench.tables.volumes`.
+        table: what `medddpm.study.bench.tables.volumes` returns.
         settings: which are drawn.
     """
     shown = table[table["setting"].isin(settings)].reset_index(drop=True)
