@@ -1,6 +1,6 @@
 """The models that travel: small, told of truly, the same volume from a seed everywhere, and a brain with its lesion.
 
-What is drawn is compared with `baseline/NAME.csv`. After new weights, `python tests/checkpoints/test_shipped.py` draws it anew.
+What is drawn is compared with `baseline/NAME.csv`. After new weights, this file as a program draws that anew.
 """
 
 from __future__ import annotations
