@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-"""What noise is drawn from: one generator for all volumes of a batch, one for each, or PyTorch's own."""
+"""The source of noise: one generator for all volumes of a batch, one for each, or PyTorch's own."""
 
-# A sampler's step: (x, mask, t, coefficients, noise, x_0 of the step before) to (x at the next t, x_0).
+# A sampler's step: (x, mask, t, coefficients, noise, x_0 of the previous step) to (x at the next t, x_0).
 Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def cosine_betas(timesteps: int) -> np.ndarray:
-    """The cosine schedule of Nichol & Dhariwal (2021) as the published model has it.
+    """The cosine schedule of Nichol & Dhariwal (2021) as the published model computes it.
 
-    With `n = timesteps + 1`, the published code lets x run to n in n points, not to `timesteps`; kept, since the
-    released weights were trained so.
+    With `n = timesteps + 1`, the published code takes n points from 0 to n, not to `timesteps`. The released weights
+    were trained with that.
 
     Returns:
         (timesteps,) float64 β, each in [0, 0.999].
@@ -40,19 +40,45 @@ def cosine_betas(timesteps: int) -> np.ndarray:
     return betas
 
 
+def schedule(timesteps: int) -> dict[str, np.ndarray]:
+    """Everything that follows from `cosine_betas`, each (timesteps,) float64, by its published name."""
+    betas = cosine_betas(timesteps)
+    alphas = 1 - betas
+    alphas_cumprod = np.cumprod(alphas)
+    previous = np.append(1.0, alphas_cumprod[:-1])
+    variance = betas * (1 - previous) / (1 - alphas_cumprod)
+    return {
+        "betas": betas,
+        "alphas_cumprod": alphas_cumprod,
+        "alphas_cumprod_prev": previous,
+        # noising, Ho et al. equation 4
+        "sqrt_alphas_cumprod": np.sqrt(alphas_cumprod),
+        "sqrt_one_minus_alphas_cumprod": np.sqrt(1 - alphas_cumprod),
+        "log_one_minus_alphas_cumprod": np.log(1 - alphas_cumprod),
+        # x_0 from x_t and ε: the same equation solved for x_0
+        "sqrt_recip_alphas_cumprod": np.sqrt(1 / alphas_cumprod),
+        "sqrt_recipm1_alphas_cumprod": np.sqrt(1 / alphas_cumprod - 1),
+        # the posterior q(x_{t-1} | x_t, x_0), equations 6 and 7; its variance is 0 at t = 0, hence the floor
+        "posterior_variance": variance,
+        "posterior_log_variance_clipped": np.log(np.maximum(variance, 1e-20)),
+        "posterior_mean_coef1": betas * np.sqrt(previous) / (1 - alphas_cumprod),
+        "posterior_mean_coef2": (1 - previous) * np.sqrt(alphas) / (1 - alphas_cumprod),
+    }
+
+
 class GaussianDiffusion(nn.Module):
     """A denoising network with the schedule it is trained and sampled under.
 
-    Its `state_dict` has the published names: the network's behind ``denoise_fn.``, and the schedule's buffers, each
+    Its `state_dict` has the published names: the network's after ``denoise_fn.``, and the schedule's buffers, each
     (timesteps,) float32.
 
     Args:
         denoise_fn: ε_θ, called as `denoise_fn(cat([x_t, mask], 1), t)`; x (N, C + M, D, H, W), t (N,) int64.
         timesteps: T.
-        offset_noise: deviation of what is added to a whole volume's noise when it is trained; published: 0. Without it
-            the noise of 128³ voxels has a mean of 0 ± 0.0007, a network learns that what it sees beyond is the image's
-            brightness, and a sample keeps the brightness that the first steps happened to give it, whatever its mask
-            (Guttenberg 2023; Lin et al. 2024, section 3). A tenth is usual.
+        offset_noise: standard deviation of the offset added to each volume's noise in training; published: 0. Without
+            it the noise of 128³ voxels has a mean of 0 ± 0.0007, a network learns to read any larger mean as the
+            image's brightness, and a sample keeps the brightness that its first steps happened to give it, whatever
+            its mask (Guttenberg 2023; Lin et al. 2024, section 3). 0.1 is usual.
     """
 
     betas: Tensor
@@ -73,30 +99,7 @@ class GaussianDiffusion(nn.Module):
         self.denoise_fn = denoise_fn
         self.timesteps = timesteps
         self.offset_noise = offset_noise
-
-        betas = cosine_betas(timesteps)
-        alphas = 1 - betas
-        alphas_cumprod = np.cumprod(alphas)
-        previous = np.append(1.0, alphas_cumprod[:-1])
-        variance = betas * (1 - previous) / (1 - alphas_cumprod)
-        schedule = {
-            "betas": betas,
-            "alphas_cumprod": alphas_cumprod,
-            "alphas_cumprod_prev": previous,
-            # noising, Ho et al. equation 4
-            "sqrt_alphas_cumprod": np.sqrt(alphas_cumprod),
-            "sqrt_one_minus_alphas_cumprod": np.sqrt(1 - alphas_cumprod),
-            "log_one_minus_alphas_cumprod": np.log(1 - alphas_cumprod),
-            # x_0 from x_t and ε: the same equation solved for x_0
-            "sqrt_recip_alphas_cumprod": np.sqrt(1 / alphas_cumprod),
-            "sqrt_recipm1_alphas_cumprod": np.sqrt(1 / alphas_cumprod - 1),
-            # the posterior q(x_{t-1} | x_t, x_0), equations 6 and 7; its variance is 0 at t = 0, hence the floor
-            "posterior_variance": variance,
-            "posterior_log_variance_clipped": np.log(np.maximum(variance, 1e-20)),
-            "posterior_mean_coef1": betas * np.sqrt(previous) / (1 - alphas_cumprod),
-            "posterior_mean_coef2": (1 - previous) * np.sqrt(alphas) / (1 - alphas_cumprod),
-        }
-        for name, values in schedule.items():
+        for name, values in schedule(timesteps).items():
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
 
     def add_noise(self, image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
@@ -118,16 +121,16 @@ class GaussianDiffusion(nn.Module):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Mean |ε − ε_θ(x_t ⊕ mask, t)|, t uniform on 0 … T − 1, one for each volume.
+        """Mean |ε − ε_θ(x_t ⊕ mask, t)|, with one t for each volume, uniform on 0 … T − 1.
 
         Args:
             image: (N, C, D, H, W) in [-1, 1].
             mask: (N, M, D, H, W).
             t, noise: drawn from `generator` where not given.
-            generator: of any device; a CPU one gives the same draws on every machine.
+            generator: on any device; one on the CPU gives the same draws on every machine.
 
         Returns:
-            the loss, a float32 scalar with its graph.
+            the loss, a float32 scalar with its autograd graph.
         """
         if t is None:
             source = generator.device if generator is not None else image.device
@@ -154,32 +157,33 @@ class GaussianDiffusion(nn.Module):
     ) -> Tensor:
         """Draws one volume for each mask.
 
-        Where the network is accelerated on a GPU, a step is one CUDA graph, and the device is never waited for.
+        With a network accelerated on a GPU, a step is one CUDA graph, and the host never waits for the device.
 
         Args:
             mask: (N, M, D, H, W), on the network's device.
             steps: network evaluations; default T. "ddpm" takes exactly T, the others 1 … T.
             sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021), "dpm++" (DPM-Solver++(2M),
-                Lu et al. 2022) or "sde-dpm++" (its stochastic sibling there, SDE-DPM-Solver++(2M): fresh noise at every
-                step, so that a network's earlier errors are drawn over, where the other two keep them).
-            generator: of any device; a CPU one gives the same noise on every machine. A sequence of N gives each
-                volume its own, and then its noise whatever the batch.
+                Lu et al. 2022) or "sde-dpm++" (its stochastic form, SDE-DPM-Solver++(2M): fresh noise at every step
+                replaces the network's earlier errors, which "ddim" and "dpm++" keep).
+            generator: on any device; one on the CPU gives the same noise on every machine. With a sequence of N, each
+                volume has its own generator, and the same noise in any batch.
             progress: shows a bar with its rate.
-            trajectory: where given, receives x after every step, the starting noise first.
+            trajectory: if given, receives the starting noise and x after every step.
 
         Returns:
             (N, C, D, H, W) in [-1, 1].
 
         Raises:
-            ValueError: on an unknown sampler, or a number of steps it cannot take.
+            BadInput: the sampler is unknown, or cannot take that number of steps.
         """
         steps = self.timesteps if steps is None else steps
         if sampler not in SAMPLERS:
-            raise ValueError(f"sampler is {sampler!r}: choose one of {', '.join(SAMPLERS)}")
+            raise BadInput("--sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
         if sampler == "ddpm" and steps != self.timesteps:
-            raise ValueError(f"ddpm takes all {self.timesteps} steps, not {steps}: for fewer choose another")
+            problem = f"ddpm takes all {self.timesteps} steps, not {steps}"
+            raise BadInput("--steps", problem, "for fewer choose another --sampler")
         if not 1 <= steps <= self.timesteps:
-            raise ValueError(f"steps is {steps}: choose 1 to {self.timesteps}")
+            raise BadInput("--steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
 
         channels: int = self.denoise_fn.out_channels  # type: ignore[assignment]
         start = mask.new_zeros((mask.shape[0], channels, *mask.shape[2:]))
@@ -194,7 +198,12 @@ class GaussianDiffusion(nn.Module):
         x, clean, noise = next(noises), start, start
         if trajectory is not None:
             trajectory.append(x.clone())
-        for i in tqdm(range(steps), desc=f"sampling, {sampler}", unit="step", disable=not progress):
+        rows: Iterable[int] = range(steps)
+        if progress:
+            from tqdm import tqdm  # which a user of `accelerate` may lack
+
+            rows = tqdm(rows, desc=f"sampling, {sampler}", unit="step")
+        for i in rows:
             noise = next(noises) if noisy[i] else noise
             x, clean = step(x, mask, timesteps[i], table[i], noise, clean)
             if trajectory is not None:
@@ -204,16 +213,16 @@ class GaussianDiffusion(nn.Module):
     def _step(
         self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """One step of any sampler: the network's x_0, and x at the next timestep by a row of `_coefficients`.
+        """Makes one step of any sampler: the network's x_0, then x at the next timestep by a row of `_coefficients`.
 
-        Nothing here depends on a value on the host: this is what a CUDA graph captures.
+        A CUDA graph captures this, so nothing here depends on a value on the host.
 
         Args:
             x: (N, C, D, H, W).
             mask: (N, M, D, H, W).
             t: (N,) int64.
             coefficients: (4,).
-            noise, clean_before: as `x`; finite also where their coefficient is 0.
+            noise, clean_before: as `x`; finite even where their coefficient is 0.
 
         Returns:
             x at the next timestep, and x_0, clamped to [-1, 1] as published.
@@ -232,9 +241,10 @@ class GaussianDiffusion(nn.Module):
         return cuda_graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
 
     def _times(self, steps: int, sampler: str) -> list[int]:
-        """`steps` timesteps from T − 1 down to 0: even in t, but for dpm++ even in λ = log(α/σ), as its authors advise.
+        """`steps` timesteps from T − 1 down to 0, each at most once.
 
-        At both ends one timestep may span more λ than a step; each timestep is used once all the same.
+        They are evenly spaced in t; for dpm++ in λ = log(α/σ), as its authors advise, except at the ends, where one
+        timestep may span more λ than a step.
         """
         last = self.timesteps - 1
         times = np.linspace(last, 0, steps).round().astype(int)
@@ -249,13 +259,13 @@ class GaussianDiffusion(nn.Module):
         return times.tolist()
 
     def _coefficients(self, times: Sequence[int], sampler: str) -> list[tuple[float, float, float, float]]:
-        """What x at the next timestep is made of, a row a step: the shares of x, x_0, fresh noise and the last x_0."""
+        """The weights of x, x_0, fresh noise and the previous x_0 in x at the next timestep, a row a step."""
         if sampler.endswith("dpm++"):
             return self._dpm_solver(times, stochastic=sampler.startswith("sde"))
         return {"ddpm": self._ancestral, "ddim": self._ddim}[sampler](times)
 
     def _ancestral(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
-        """Ho et al. algorithm 2: the posterior's mean, and its noise but for the last step."""
+        """Ho et al. algorithm 2: the posterior's mean, plus its noise in all steps but the last."""
         std = (0.5 * self.posterior_log_variance_clipped).exp().tolist()
         of_x, of_clean = self.posterior_mean_coef2.tolist(), self.posterior_mean_coef1.tolist()
         return [(of_x[t], of_clean[t], std[t] if t > 0 else 0.0, 0.0) for t in times]
@@ -266,7 +276,7 @@ class GaussianDiffusion(nn.Module):
         return [math.sqrt(a) for a in alphas_cumprod], [math.sqrt(1 - a) for a in alphas_cumprod]
 
     def _ddim(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
-        """Song et al. equation 12 with σ = 0: the noise in x, (x − √ᾱ x_0) / √(1 − ᾱ), is kept at its next share."""
+        """Song et al. equation 12 with σ = 0: scales the noise in x, (x − √ᾱ x_0) / √(1 − ᾱ), to its next level."""
         alpha, sigma = self._alpha_sigma()
         rows = []
         for t, following in zip(times, [*times[1:], -1], strict=True):
@@ -275,12 +285,12 @@ class GaussianDiffusion(nn.Module):
         return rows
 
     def _dpm_solver(self, times: Sequence[int], stochastic: bool) -> list[tuple[float, float, float, float]]:
-        """DPM-Solver++(2M), Lu et al. 2022 algorithm 2: x_0 extrapolated in λ = log(α/σ) from this step and the last.
+        """DPM-Solver++(2M), Lu et al. 2022 algorithm 2: extrapolates x_0 in λ = log(α/σ) from this step and the last.
 
-        Stochastic: SDE-DPM-Solver++(2M), the same for the diffusion's SDE. Of the noise only e^(-h) is kept, and
-        as much drawn anew as keeps its variance.
+        Stochastic: SDE-DPM-Solver++(2M), the same for the diffusion's SDE. It keeps e^(-h) of the noise and draws as
+        much anew as keeps its variance.
 
-        The first step has no predecessor, and the last goes to λ = ∞ where extrapolation has no meaning: first order.
+        The first step (no predecessor) and the last (to λ = ∞, where nothing can be extrapolated) are of first order.
         """
         alpha, sigma = self._alpha_sigma()
         rows = []
@@ -297,15 +307,15 @@ class GaussianDiffusion(nn.Module):
 
 
 def _at(schedule: Tensor, t: Tensor) -> Tensor:
-    """(N, 1, 1, 1, 1), the schedule's value at each of t (N,)."""
+    """The schedule's value at each of t (N,), (N, 1, 1, 1, 1)."""
     return schedule[t].view(-1, 1, 1, 1, 1)
 
 
 def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor]:
-    """`count` draws of `_normal`, one after the other.
+    """Yields `count` draws of `_normal`.
 
-    Those that the host draws for a GPU are drawn ahead, while the device works: for a volume of 128³ that takes the
-    host about as long as a step takes an H200.
+    What the host draws for a GPU it draws ahead, while the device works: a volume of 128³ takes the host about as long
+    as a step takes an H200.
     """
     draws = (_drawn(like, generator) for _ in range(count))
     for noise in ahead(draws) if like.is_cuda and _source(like, generator).type == "cpu" else draws:
@@ -313,7 +323,7 @@ def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor
 
 
 def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The same items, each made in a thread while the one before it is used."""
+    """Yields the same items, each made in a thread while the previous one is used."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -327,7 +337,7 @@ def _normal(like: Tensor, generator: Generators) -> Tensor:
 
 
 def _drawn(like: Tensor, generator: Generators) -> Tensor:
-    """`_normal` where it was drawn; on the host for a GPU, in memory that the GPU can fetch from by itself."""
+    """Draws `_normal` on the generator's device; on the host for a GPU, in pinned memory."""
     source = _source(like, generator)
     noise = torch.empty(like.shape, dtype=like.dtype, device=source, pin_memory=like.is_cuda and source.type == "cpu")
     if isinstance(generator, Sequence):

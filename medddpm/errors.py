@@ -1,19 +1,19 @@
-"""The one exception a user is shown: a line that names the file, what is wrong with it, and what to do."""
+"""The one exception a user sees: a line that names the file, the fault and the remedy."""
 
 from __future__ import annotations
 
 import os
 
 
-class BadInput(Exception):
-    """Something the user can mend.
+class BadInput(ValueError):
+    """An error that the user can correct.
+
+    `str()` of it is one line, ``path: problem; remedy``. The command prints that line and exits with 1.
 
     Args:
-        path: the file or folder at fault (or the option, where no file is).
+        path: the file or folder at fault, or the option where no file is.
         problem: what is wrong with it.
         remedy: what to do about it.
-
-    `str()` of it is one line: ``path: problem; remedy``. The command prints that and exits with 1.
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, remedy: str) -> None:

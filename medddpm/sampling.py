@@ -1,4 +1,4 @@
-"""From a checkpoint and a mask file to a synthetic volume on the mask's own grid."""
+"""Draws a synthetic volume on a mask's own grid: checkpoint and mask file in, volume file out."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def sample_to_files(
     seed: int = 0,
     count: int = 1,
     batch: int = 1,
-    switches: Switches = BASE,
+    setting: Switches = BASE,
     device: str = "auto",
     progress: bool = False,
 ) -> list[Path]:
-    """Draws volumes that `checkpoint`'s model sees in `mask`, and writes them with the mask's affine and header.
+    """Draws volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
 
     Args:
         checkpoint: published, ours or released; `checkpoints.shipped.weights()` travels with the package.
-        mask: of the labels the model was trained with; any size and orientation.
+        mask: labels as the model was trained with; any size and orientation.
         out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
-        images: the case's, where a raw BraTS mask does not say what is brain and they do not lie beside it.
+        images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.
         steps, sampler: as for `GaussianDiffusion.sample`; without a sampler, what a released model's file recommends,
             else "ddpm".
         weights: "ema" or "model".
-        seed: of the noise, the same on every machine; of each further volume one more.
+        seed: gives the same noise on every machine; each further volume takes the next seed.
         count: volumes; several are numbered, ``OUT_1.nii.gz`` and so on.
-        batch: volumes computed at once, which changes none of them.
-        switches: the setting it is computed under.
+        batch: volumes computed at once; it changes none of them.
+        setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
 
@@ -60,7 +60,7 @@ def sample_to_files(
         the files written.
 
     Raises:
-        BadInput: where a file is not what it should be.
+        BadInput: a file is not what it should be, or the sampler cannot take that number of steps.
     """
     check_name(out)
     content = read_checkpoint(checkpoint)
@@ -74,7 +74,7 @@ def sample_to_files(
     where = pick_device(device)
     diffusion.to(where).eval()
     outs, reference, written = numbered(out, count), read_mask(mask, layout.labels), list[Path]()
-    with switches.on(diffusion.denoise_fn):
+    with setting.on(diffusion.denoise_fn):
         for first in range(0, count, batch):
             files = outs[first : first + batch]
             samples = diffusion.sample(
@@ -90,9 +90,9 @@ def sample_to_files(
 
 
 def recommended(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The `sampler` and `steps` to draw with, as arguments of `GaussianDiffusion.sample`.
+    """The `sampler` and `steps` for `GaussianDiffusion.sample` that a checkpoint's file recommends.
 
-    A released model's file names them; without, it is ancestral sampling over all timesteps, as published.
+    A released model's file names them; any other gets ancestral sampling over all timesteps, as published.
     """
     return {"sampler": "ddpm", "steps": None, **content.get("sampling", {})}
 
@@ -100,11 +100,11 @@ def recommended(content: Mapping[str, Any]) -> dict[str, Any]:
 def keep_freed_memory() -> bool:
     """Lets this process keep the memory it frees, for a command that samples on a CPU and then ends.
 
-    Volumes are larger than what glibc keeps: each step's tensors would be handed back to the system and their pages
-    asked for again, zeroed. At 64³ on two cores that is four tenths of a step. What is computed stays the same.
+    glibc returns blocks as large as volumes to the system, which zeroes their pages before giving them back at the next
+    step. At 64³ on two cores that takes 0.4 of a step's time. The results are the same.
 
     Returns:
-        whether this C library can (glibc can).
+        whether this C library can do it (glibc can).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -115,7 +115,7 @@ def keep_freed_memory() -> bool:
 
 
 def numbered(out: Path, count: int) -> list[Path]:
-    """The files of `count` volumes: ``NAME_1.nii.gz`` and so on; of one, `out` itself."""
+    """The files of `count` volumes: ``NAME_1.nii.gz`` and so on, or `out` itself for one."""
     if count == 1:
         return [out]
     ending = ".nii" if out.name.endswith(".nii") else ".nii.gz"
@@ -126,14 +126,14 @@ def numbered(out: Path, count: int) -> list[Path]:
 def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: Path) -> tuple[Layout, Size]:
     """The layout and the (H, W, D) of the volumes a checkpoint was trained on.
 
-    Ours say so. Of a published one the channels tell the layout, and the image size the volume: 192 stands for
-    192×192×144, any other for a cube.
+    Ours store the size. For a published one the number of channels gives the layout and the image size gives the
+    volume: 192 means 192×192×144, any other a cube.
 
     Raises:
-        BadInput: where the network's channels are those of no layout.
+        BadInput: no layout has the network's numbers of channels.
     """
     unet = diffusion.denoise_fn
-    assert isinstance(unet, UNet3D)  # what every checkpoint holds
+    assert isinstance(unet, UNet3D)  # as every checkpoint holds
     channels = (unet.in_channels, unet.out_channels)
     for layout in LAYOUTS:
         if channels == (layout.image_channels + layout.mask_channels, layout.image_channels):

@@ -27,7 +27,7 @@ LARGEST = 16 * 2**20
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED_FOR = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-DIRECT = [Requirement(text) for group in ASKED_FOR for text in group]
+DIRECT = [r for group in ASKED_FOR for r in map(Requirement, group) if r.name != PROJECT["name"]]  # [book] has [train]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints, published, ours and released: written whole or not at all, read as tensors only."""
+"""Reads published, our own and released checkpoints as tensors only; writes ours whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from medddpm.unet import UNet3D, config_from_tensors
 
-# A schedule buffer that released checkpoints carry and that neither training nor sampling reads.
+# A schedule buffer of published checkpoints that neither training nor sampling reads.
 UNREAD = {"posterior_mean_coef3"}
 
 
@@ -25,22 +25,22 @@ def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) ->
     """Writes `content` (tensors, numbers, strings, and lists and dicts of them) to `path`, atomically.
 
     Raises:
-        BadInput: where the disk is full or may not be written; what stood at `path` is left as it was.
+        BadInput: the disk is full or not writable; the old file at `path` stays as it was.
     """
     with replacing(path) as temporary:
         try:
             with open(temporary, "wb") as stream:
                 torch.save(dict(content), stream)
         except RuntimeError as error:
-            # The archive's writer fails on closing what a full disk cut short, and hides the error that says so.
+            # On a full disk the archive's writer then fails to close the file, which hides the first error.
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a checkpoint onto the CPU. Nothing in it is ever executed.
+    """Reads a checkpoint onto the CPU, and never runs code from it.
 
     Raises:
-        BadInput: where there is no such file, it is damaged, it carries code, or it is no checkpoint of this model.
+        BadInput: the file is missing or damaged, carries code, or is not a checkpoint of this model.
     """
     path = Path(path)
     if not path.is_file():
@@ -53,12 +53,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         if "unsupported global" in str(error).lower():
             raise BadInput(
                 path,
-                "it carries code beside its tensors, and loading it would run that code",
+                "it carries code beside its tensors, which loading would run",
                 "have its author save tensors only: torch.save({'step': …, 'model': model.state_dict(), 'ema': …})",
             ) from None
         raise damaged(path) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
-        # Which of these a truncated or foreign file causes depends on where the reader stumbles.
+        # Which of these a truncated or foreign file raises depends on where the reader fails.
         raise damaged(path) from None
     states = [content.get(key) for key in ("model", "ema")] if isinstance(content, dict) else []
     if not states or not any(is_state(state) for state in states):
@@ -73,24 +73,24 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load_checkpoint(
     path: str | os.PathLike[str], weights: str = "ema", device: str | torch.device = "cpu"
 ) -> GaussianDiffusion:
-    """Builds the model a checkpoint holds: a published one, its configuration read off the tensors, or one of ours.
+    """Builds the model of a checkpoint; a published one's configuration is read off its tensors.
 
     Args:
         path: the checkpoint.
-        weights: "ema", as sampling uses, or "model".
-        device: where the model goes.
+        weights: "ema", which sampling uses, or "model".
+        device: the model's.
 
     Returns:
         the diffusion, in evaluation mode.
 
     Raises:
-        BadInput: as `read_checkpoint`; and where tensors are missing, extra or of another shape, naming them.
+        BadInput: as `read_checkpoint`; or names the tensors that are missing, extra or of another shape.
     """
     return diffusion_from(read_checkpoint(path), path, weights).to(device).eval()
 
 
 def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], weights: str = "ema") -> GaussianDiffusion:
-    """The model of a checkpoint already read; `path` is for its messages."""
+    """Builds the model of a checkpoint already read; `path` is for messages."""
     state = content.get(weights)
     if not is_state(state):
         raise BadInput(path, f"it has no '{weights}' weights", f"its maps are: {', '.join(map(str, content))}")
@@ -111,10 +111,10 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
 
 
 def load_state(diffusion: GaussianDiffusion, state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Copies `state` into `diffusion`, every name and shape accounted for.
+    """Copies `state` into `diffusion`; every name and shape must match.
 
     Raises:
-        BadInput: naming the tensors that are missing, extra, or of another shape.
+        BadInput: names the tensors that are missing, extra or of another shape.
     """
     own = diffusion.state_dict()
     missing = own.keys() - state.keys()
@@ -144,11 +144,11 @@ def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
 
 
 def damaged(path: Path) -> BadInput:
-    """What is said of a file that is no whole checkpoint."""
-    return BadInput(path, "it is damaged, or no PyTorch checkpoint", "fetch it again, or go back to an earlier one")
+    """The error for a file that is not a whole checkpoint."""
+    return BadInput(path, "it is damaged, or no PyTorch checkpoint", "fetch it again, or use an earlier one")
 
 
 def some(names: Iterable[str], at_most: int = 3) -> str:
-    """The first few of `names`, in order."""
+    """The first few of `names`, sorted."""
     ordered = sorted(names)
     return ", ".join(ordered[:at_most]) + (", …" if len(ordered) > at_most else "")

@@ -1,8 +1,8 @@
-"""A model as it travels: the averaged weights in one safetensors file, which can hold nothing that runs.
+"""A released model: the averaged weights in one safetensors file, a format that cannot hold code.
 
-The file is read by any safetensors reader: the network's published names, in BF16 or wider, and in its metadata, as
-JSON, what builds the network again (config, timesteps), says what it was trained on (layout, size, step, training) and
-how to sample from it (sampling).
+Any safetensors reader reads it: weights under the network's published names, in BF16 or wider, and JSON metadata that
+rebuild the network (config, timesteps), describe its training (layout, size, step, training) and recommend a sampler
+(sampling).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from medddpm.runtime.files import replacing
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
 KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
-"""Of a checkpoint, beside the weights; the last three are there where a run was released (`medddpm release`)."""
+"""The parts of a checkpoint kept beside the weights; `medddpm release` adds the last three."""
 PREFIX = "denoise_fn."
 
 
@@ -35,23 +35,22 @@ def release(
     """Writes a checkpoint's averaged weights to `path`, whole or not at all.
 
     Args:
-        content: of `checkpoints.read_checkpoint`, with one of our own configurations in it; what else is `KEPT` may be
-            added.
+        content: from `checkpoints.files.read_checkpoint`, of a checkpoint of ours; may have more of `KEPT` added.
         path: NAME.safetensors.
-        dtype: of the weights; in BF16 a parameter takes two bytes and keeps eight bits of its mantissa.
-        about: a sentence for whoever opens the file: what it was trained on, and by what.
+        dtype: the weights'; in BF16 a parameter takes two bytes and keeps eight bits of its mantissa.
+        about: a sentence for whoever opens the file: what trained the model, and on what.
 
     Returns:
         the path.
 
     Raises:
-        BadInput: where the name ends otherwise, the content is not such a checkpoint, or the disk is full.
+        BadInput: the name has another suffix, the content is not such a checkpoint, or the disk is full.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
-        raise BadInput(path, f"a released model's name ends in {SUFFIX}", "name it so")
+        raise BadInput(path, f"a released model's name ends in {SUFFIX}", "give it that suffix")
     if "config" not in content or "ema" not in content:
-        raise BadInput(path, "what is to be released says no configuration", "give a checkpoint of `medddpm train`")
+        raise BadInput(path, "its checkpoint has no configuration", "give a checkpoint of `medddpm train`")
     state: Mapping[str, Tensor] = content["ema"]
     known = {**content, "timesteps": len(state["betas"])}
     metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
@@ -59,16 +58,16 @@ def release(
     with replacing(path) as temporary:
         try:
             save_file(weights, temporary, {"format": FORMAT, "about": about, **metadata})
-        except SafetensorError as error:  # which is how its writer names a full disk too
+        except SafetensorError as error:  # also for a full disk
             raise BadInput(path, f"it could not be written: {error}", "make room, and try again") from None
     return path
 
 
 def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A released model as the content of a checkpoint: "ema", in float32 and with the schedule, and what is `KEPT`.
+    """Reads a released model as a checkpoint's content: "ema", in float32 and with the schedule, and what is `KEPT`.
 
     Raises:
-        BadInput: where the file is damaged, or was not made by `release`.
+        BadInput: the file is damaged, or `release` did not write it.
     """
     path = Path(path)
     try:
@@ -80,11 +79,18 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
         schedule = GaussianDiffusion(torch.nn.Identity(), int(content["timesteps"])).state_dict()
-        told = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
-        if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in told):
+        parts = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
+        if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in parts):
             raise ValueError
+        if "training" in content:
+            content["training"] = renamed(content["training"])
     except (KeyError, ValueError, TypeError):
         raise BadInput(
             path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
     return {**content, "about": metadata.get("about", ""), "ema": {**weights, **schedule}}
+
+
+def renamed(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `TrainConfig` as written to a file, by their present names: `setting` was `switches`."""
+    return {"setting" if name == "switches" else name: value for name, value in training.items()}

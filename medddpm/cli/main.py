@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from medddpm import __version__
+import medddpm
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, complain
 from medddpm.cli.study import add_bench, add_book, add_parse, add_profile
 from medddpm.errors import BadInput
+from medddpm.runtime.reports import log
+
+COMMANDS = {
+    "train": (add_train, add_sample, add_release, add_check),
+    "book": (add_profile, add_parse, add_bench, add_book),
+}
+"""The commands, by the extra of `pip install 'medddpm[EXTRA]'` that brings the packages they import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-        its exit code. What a user can mend is one line on stderr, never a traceback.
+        its exit code. Whatever the user can correct is one line on stderr, never a traceback.
     """
-    arguments = parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = arguments.command
+    words = sys.argv[1:] if argv is None else argv
     try:
-        return command(arguments)
+        with plain_lines():
+            arguments = parser().parse_args(words)
+            command: Callable[[argparse.Namespace], int] = arguments.command
+            return command(arguments)
     except BadInput as error:
         return complain(str(error))
+    except ModuleNotFoundError as error:
+        if (extra := _extra_of(words[0])) is None or str(error.name).startswith("medddpm"):
+            raise
+        return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
@@ -36,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         problem = (error.strerror or "it cannot be used").lower()
-        return complain(str(BadInput(error.filename, problem, "see to it and try again")))
+        return complain(str(BadInput(error.filename, problem, "correct it and try again")))
     except RuntimeError as error:
         if "out of memory" not in str(error).lower():
             raise
@@ -50,11 +68,44 @@ def parser() -> argparse.ArgumentParser:
         description="Train and sample the 3-D diffusion model of Med-DDPM, and run the book that measures it.",
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",
     )
-    top.add_argument("--version", action="version", version=f"medddpm {__version__}")
+    top.add_argument("--version", action="version", version=f"medddpm {medddpm.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_book):
-        add(commands)
+    for adders in COMMANDS.values():
+        for add in adders:
+            add(commands)
     return top
+
+
+def _extra_of(command: str) -> str | None:
+    return next(
+        (extra for extra, adders in COMMANDS.items() for add in adders if add.__name__ == f"add_{command}"), None
+    )
+
+
+class _PlainLines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+@contextlib.contextmanager
+def plain_lines() -> Iterator[None]:
+    """Within it, the package's reports and warnings are plain lines, `medddpm: …`."""
+    package, handler = str(Path(medddpm.__file__).parent), _PlainLines()
+
+    def plain(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> None:
+        if filename.startswith(package):
+            log.warning(str(message))
+        else:
+            show(message, category, filename, *place)
+
+    log.addHandler(handler)
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+        warnings.showwarning = plain  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
 
 
 if __name__ == "__main__":

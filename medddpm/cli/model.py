@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from medddpm.cli.options import (
@@ -12,12 +11,14 @@ from medddpm.cli.options import (
     Commands,
     add_command,
     add_device,
-    add_switches,
+    add_renamed,
+    add_setting,
     complain,
     volume_size,
 )
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import not_negative, positive, whole
+from medddpm.runtime.reports import is_first
 
 # train
 
@@ -27,11 +28,11 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         train,
-        "train a model, or go on with a run that was cut short",
+        "train a model, or resume a run",
         """
-        medddpm train --phantom --size 64 --steps 2000 --switches opt1 --out runs/head64
-        medddpm train --phantom 512 --size 64 --steps 20000 --switches fast --offset-noise 0.1 --resident --out runs/q
-        medddpm train --data my_data --steps 50000 --switches opt1 --out runs/mine
+        medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
+        medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --device-cache --out runs/q
+        medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
         """,
@@ -44,57 +45,62 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         nargs="?",
         const=64,
         metavar="COUNT",
-        help="no data: COUNT (64) synthetic subjects on the MNI152 anatomy",
+        help="no data: COUNT (64) synthetic subjects with the MNI152 anatomy",
     )
     command.add_argument(
         "--out", type=Path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
     )
-    command.add_argument("--steps", type=whole(1), required=True, help="steps in all, those of a resumed run included")
-    add_switches(command)
+    command.add_argument("--steps", type=whole(1), required=True, help="steps in all, including those of a resumed run")
+    add_setting(command)
     command.add_argument(
         "--size", type=whole(2), nargs="+", metavar="N", help="H W D of the model, or one side (128; BraTS 192 192 144)"
     )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="of the phantom (t1)")
+    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="the phantom's (t1)")
     command.add_argument(
         "--scaling",
         choices=["volume", "slice"],
         default="volume",
-        help="intensities by volume, or by slice as published",
+        help="scale intensities by volume, or by slice as published (volume)",
     )
     command.add_argument("--channels", type=whole(32), default=64, help="base width, a multiple of 32 (64)")
-    command.add_argument("--blocks", type=whole(1), help="residual blocks a level (1; BraTS 2)")
+    command.add_argument("--blocks", type=whole(1), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
-        "--channel-mult", type=whole(1), nargs="+", metavar="N", help="each level's width over the base (as published)"
+        "--channel-mult",
+        type=whole(1),
+        nargs="+",
+        metavar="N",
+        help="each level's width divided by the base (as published)",
     )
     command.add_argument(
         "--norm-groups", type=whole(1), default=32, metavar="N",
-        help="of every norm (32); fewer than --channels where the network is to know a volume's brightness",
+        help="groups of each norm (32); fewer than --channels if the network is to learn a volume's brightness",
     )  # fmt: skip
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
-    command.add_argument("--batch-size", type=whole(1), default=1, help="volumes a micro-step and process (1)")
-    command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps a step (2)")
+    command.add_argument("--batch-size", type=whole(1), default=1, help="volumes in a micro-step of a process (1)")
+    command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps in a step (2)")
     command.add_argument(
         "--offset-noise", type=not_negative, default=0.0, metavar="X",
-        help="deviation of each volume's noise as a whole: 0.1 lets the mask set the brightness of a sample (0)",
+        help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
     )  # fmt: skip
     command.add_argument(
         "--clip-norm", type=not_negative, default=0.0, metavar="X",
-        help="scale a step's gradient down to this norm where it is larger (0: never)",
+        help="scale a step's gradient down to this norm if it is larger (0: never)",
     )  # fmt: skip
-    command.add_argument("--seed", type=whole(0), default=0, help="of weights, order, timesteps and noise (0)")
+    command.add_argument("--seed", type=whole(0), default=0, help="of initial weights, order, timesteps and noise (0)")
     command.add_argument(
-        "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for the last only"
+        "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
     )
     command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
-    command.add_argument("--keep", type=whole(1), default=2, help="checkpoints kept (2)")
+    command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
     command.add_argument("--workers", type=whole(0), default=0, help="processes that prepare volumes ahead (0)")
-    command.add_argument(
-        "--resident", action="store_true", help="prepare all volumes first and keep them in the device's memory"
-    )
+    add_renamed(
+        command, "--device-cache", "--resident", action="store_true",
+        help="prepare all volumes first and keep them in the device's memory",
+    )  # fmt: skip
     command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
     )
-    command.add_argument("--no-check", action="store_true", help="do not read the whole data folder first")
+    command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command)
 
 
@@ -107,7 +113,7 @@ def train(arguments: argparse.Namespace) -> int:
 
     brats = False
     if arguments.data:
-        if not arguments.no_check and os.environ.get("RANK", "0") == "0":
+        if not arguments.no_check and is_first():
             report = check_folder(arguments.data, progress=not arguments.quiet)
             for problem in report.problems:
                 complain(str(problem))
@@ -116,7 +122,7 @@ def train(arguments: argparse.Namespace) -> int:
         brats = find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
     config = TrainConfig(
-        switches=arguments.switches.upper(),
+        setting=arguments.setting.upper(),
         image_size=size[0],
         model_channels=arguments.channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
@@ -140,12 +146,12 @@ def train(arguments: argparse.Namespace) -> int:
         else Phantom(arguments.phantom, size, arguments.contrast)
     )
     losses = run(
-        config, volumes, arguments.out, arguments.steps, device=arguments.device, resident=arguments.resident,
+        config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,
         progress=not arguments.quiet,
     )  # fmt: skip
     done = len(losses) >= arguments.steps
-    if os.environ.get("RANK", "0") == "0":
-        ending = "" if done else f" of {arguments.steps}; the same command goes on from there"
+    if is_first():
+        ending = "" if done else f" of {arguments.steps}; the same command resumes it"
         print(f"{arguments.out}: {'finished' if done else 'stopped'} at step {len(losses)}{ending}")
     return 0 if done else INTERRUPTED
 
@@ -160,39 +166,45 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         sample,
         "draw synthetic volumes for a mask",
         """
-        medddpm sample --mask mask.nii.gz --out volume.nii.gz             by the model that travels with the package
+        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model that travels with the package
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
-        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --switches fast --count 8 --batch 4
+        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
         """,
     )
     command.add_argument(
         "--checkpoint",
         type=Path,
-        help="a published, own or released (.safetensors) one, or a run's folder; without it, the small model of 64³ "
-        "that travels with the package, whose volumes take two cores less than a minute",
+        help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ that travels "
+        "with the package and draws a volume on two cores in less than a minute)",
     )
-    command.add_argument("--mask", type=Path, required=True, help="the labels: any size and orientation")
-    command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; has the mask's affine and header")
+    command.add_argument("--mask", type=Path, required=True, help="the labels, in any size and orientation")
+    command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; gets the mask's affine and header")
     command.add_argument(
         "--image", type=Path, action="append", default=[],
-        help="an image of the case, where a raw BraTS mask needs it and it does not lie beside; may be repeated",
+        help="an image of the case, for a raw BraTS mask that does not lie beside its images; may be repeated",
     )  # fmt: skip
     command.add_argument(
         "--sampler",
         choices=SAMPLERS,
-        help="(what a released model's file recommends; else ddpm)",
+        help="(as a released model's file recommends; else ddpm)",
     )
     command.add_argument(
-        "--steps", type=whole(1), help="network evaluations (as recommended with the sampler; else all; fewer with "
-        "all but ddpm)",
+        "--steps", type=whole(1), help="network evaluations (as recommended with the sampler; else all timesteps, "
+        "which ddpm needs)",
     )  # fmt: skip
-    command.add_argument("--weights", choices=["ema", "model"], default="ema", help="which of the checkpoint's (ema)")
-    command.add_argument("--seed", type=whole(0), default=0, help="of the noise (0); of each further volume one more")
-    command.add_argument("--count", type=whole(1), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2 … (1)")
+    command.add_argument(
+        "--weights", choices=["ema", "model"], default="ema", help="the checkpoint's average or its weights (ema)"
+    )
+    command.add_argument(
+        "--seed", type=whole(0), default=0, help="of the noise; each further volume takes the next (0)"
+    )
+    command.add_argument(
+        "--count", type=whole(1), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1)"
+    )
     command.add_argument("--batch", type=whole(1), default=1, help="volumes computed at once (1)")
-    add_switches(command)
+    add_setting(command)
     add_device(command)
 
 
@@ -209,25 +221,21 @@ def sample(arguments: argparse.Namespace) -> int:
             raise BadInput(checkpoint, "this folder has no checkpoints/step-*.pt", "give a run's folder or a .pt file")
         checkpoint = found[-1]
     keep_freed_memory()
-    try:
-        files = sample_to_files(
-            checkpoint,
-            arguments.mask,
-            arguments.out,
-            images=arguments.image,
-            steps=arguments.steps,
-            sampler=arguments.sampler,
-            weights=arguments.weights,
-            seed=arguments.seed,
-            count=arguments.count,
-            batch=arguments.batch,
-            switches=SETTINGS[arguments.switches.upper()],
-            device=arguments.device,
-            progress=not arguments.quiet,
-        )
-    except ValueError as error:  # a number of steps that the sampler cannot take
-        problem, _, remedy = str(error).partition(": ")
-        raise BadInput("--steps", problem, remedy) from None
+    files = sample_to_files(
+        checkpoint,
+        arguments.mask,
+        arguments.out,
+        images=arguments.image,
+        steps=arguments.steps,
+        sampler=arguments.sampler,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        count=arguments.count,
+        batch=arguments.batch,
+        setting=SETTINGS[arguments.setting.upper()],
+        device=arguments.device,
+        progress=not arguments.quiet,
+    )
     print("\n".join(map(str, files)))
     return 0
 
@@ -240,7 +248,7 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         release,
-        "write a run's averaged weights in BF16, with its training record and a model card",
+        "write a run's averaged weights in BF16, its training record and a model card",
         """
         medddpm release runs/head64 --out head64.safetensors           and head64.csv, head64.md
         medddpm release runs/head64 --out head64.safetensors --sampler ddim --steps 25 --held-out 0
@@ -248,23 +256,27 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("run", type=Path, metavar="RUN", help="the --out of `medddpm train`")
     command.add_argument(
-        "--out", type=Path, required=True, metavar="NAME.safetensors", help="where the other two go too"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="NAME.safetensors",
+        help="the weights; NAME.csv and NAME.md go beside them",
     )
     command.add_argument(
         "--sampler",
         choices=SAMPLERS,
         default="sde-dpm++",
-        help="what the file recommends (sde-dpm++)",
+        help="the sampler that the file recommends (sde-dpm++)",
     )
-    command.add_argument("--steps", type=whole(1), default=20, help="as many steps (20)")
+    command.add_argument("--steps", type=whole(1), default=20, help="its number of steps (20)")
     command.add_argument(
         "--held-out", type=whole(0), default=16, metavar="N",
-        help="other subjects of the phantom that a run on the phantom is measured on, for the card (16; 0 for none)",
+        help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",
     )  # fmt: skip
     command.add_argument(
-        "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, how long"
+        "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"
     )
-    add_switches(command)
+    add_setting(command)
     add_device(command)
 
 
@@ -282,7 +294,7 @@ def release(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         held_out=arguments.held_out,
         about=arguments.about,
-        switches=SETTINGS[arguments.switches.upper()],
+        setting=SETTINGS[arguments.setting.upper()],
         device=arguments.device,
         progress=not arguments.quiet,
     )
@@ -298,7 +310,7 @@ def add_check(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         check,
-        "read every volume of a data folder; one line a problem",
+        "read every volume of a data folder and print a line for each problem",
         """
         medddpm check my_data
         """,

@@ -1,17 +1,18 @@
-"""What the commands share: their options, their messages, their exit codes."""
+"""The options, messages and exit codes that the commands share."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from medddpm.errors import BadInput
 
-SWITCHES = ("base", "opt1", "opt2", "opt12", "fast")
+SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 PROFILE_VIEWS = ("window", "step")
-INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def complain(line: str) -> int:
@@ -39,7 +40,7 @@ def add_command(
 
 
 def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(H, W, D) of the --size given: none, one side or three."""
+    """(H, W, D) from --size: none, one side or three."""
     if sides is None:
         return default
     if len(sides) == 1:
@@ -49,20 +50,29 @@ def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple
     return sides[0], sides[1], sides[2]
 
 
-def add_switches(command: argparse.ArgumentParser) -> None:
-    """The settings, by the names of `medddpm.switches.SETTINGS`."""
-    command.add_argument(
+def add_renamed(command: argparse.ArgumentParser, name: str, former: str, **how: Any) -> None:
+    """Adds an option that also takes its former name, which --help does not show."""
+    destination = command.add_argument(name, **how).dest
+    hidden = {"dest": destination, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    command.add_argument(former, **how | hidden)
+
+
+def add_setting(command: argparse.ArgumentParser) -> None:
+    """Adds --setting: a name in `medddpm.switches.SETTINGS`."""
+    add_renamed(
+        command,
+        "--setting",
         "--switches",
         default="base",
         type=str.lower,
-        choices=SWITCHES,
+        choices=SETTINGS,
         help="base: float32; opt1: TF32; opt2: channels-last-3D; opt12: both; fast: the same network in BF16, with "
         "fused kernels and CUDA graphs, its weights and loss in float32; where the kernels cannot run (no Triton, or "
-        "less than compute capability 8.0) all in float32, which it says (base)",
+        "compute capability below 8.0) it computes in float32 and reports that (base)",
     )
 
 
 def add_device(command: argparse.ArgumentParser) -> None:
-    """What `train` and `sample` share."""
+    """Adds --device and --quiet."""
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medddpm.cli.options import PROFILE_VIEWS, SWITCHES, Commands, add_command
+from medddpm.cli.options import PROFILE_VIEWS, SETTINGS, Commands, add_command, add_renamed
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import several, whole
 
@@ -20,29 +20,29 @@ def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
         parse,
         "turn Nsight Compute's CSV into a table of kernels",
         """
-        medddpm parse window_raw.csv --details window_details.csv --config opt1 --out kernels.csv
-        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --config opt1 --out kernels.csv
+        medddpm parse window_raw.csv --details window_details.csv --setting opt1 --out kernels.csv
+        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --setting opt1 --out kernels.csv
         ncu --import run.ncu-rep --page raw --csv --print-metric-instances details > window_raw.csv
         ncu --import run.ncu-rep --page details --csv > window_details.csv     (of a run with --set full)
         """,
     )
     command.add_argument(
-        "raw", type=Path, metavar="ncu_raw.csv", help="ncu's raw page; gzipped or not, as all of these"
+        "raw", type=Path, metavar="ncu_raw.csv", help="ncu's raw page; this and the other tables may be gzipped"
     )
+    command.add_argument("--details", type=Path, metavar="CSV", help="ncu's details page: adds the estimated speedups")
     command.add_argument(
-        "--details", type=Path, metavar="CSV", help="ncu's details page: brings the estimated speedups"
-    )
-    command.add_argument(
-        "--trace", type=Path, metavar="CSV", help="every launch of the same step: brings counts and times"
+        "--trace", type=Path, metavar="CSV", help="every launch of the same step: adds counts and times"
     )
     command.add_argument(
         "--out", type=Path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
     )
-    command.add_argument("--config", type=str.upper, default="BASE", help="the setting it ran under (base)")
+    add_renamed(
+        command, "--setting", "--config", type=str.upper, default="BASE", help="the setting of the profile (base)"
+    )
     command.add_argument(
         "--view",
         choices=["window", "step"],
-        help="a stretch of launches, or a step's distinct ones (step with --trace)",
+        help="consecutive launches, or a step's distinct ones (window; with --trace step)",
     )
 
 
@@ -53,12 +53,12 @@ def parse(arguments: argparse.Namespace) -> int:
     from medddpm.study.records.tables import write_table
 
     for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
-        # The table, plain or compressed, would take its place or its description's.
+        # The table, plain or compressed, would overwrite it or its description.
         if _without_gz(given) == _without_gz(arguments.out):
             raise BadInput(given, "--out would overwrite what is read", "give --out another name")
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = profile_parse.parse(
-        arguments.raw, arguments.config, view, details=arguments.details, trace=arguments.trace
+        arguments.raw, arguments.setting, view, details=arguments.details, trace=arguments.trace
     )
     written = write_table(parsed.table, arguments.out, schemas.KERNELS, profile_parse.origin(parsed, arguments.raw))
     for note in parsed.notes:
@@ -79,34 +79,37 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         profile,
-        "profile a training step with Nsight Compute; what is there already is left alone",
+        "profile a training step with Nsight Compute; finished measurements are kept",
         """
         medddpm profile --out profiles                       all settings, both views, once
-        medddpm profile --switches opt1 --view window --repeat 3 --out profiles
-        medddpm profile --switches fast --out profiles       without CUDA graphs, so that each launch is seen
-        medddpm profile --switches base,opt2 --view window --window-start 300 --out profiles
+        medddpm profile --setting opt1 --view window --repeat 3 --out profiles
+        medddpm profile --setting fast --out profiles        without CUDA graphs, so that each launch is seen
+        medddpm profile --setting base,opt2 --view window --window-start 300 --out profiles
         medddpm profile --dry-run --out profiles             only prints the commands
         """,
     )
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the tables")
-    command.add_argument(
-        "--switches", type=several(SWITCHES), default=SWITCHES, metavar="NAME,…", help=f"({','.join(SWITCHES)})"
-    )
+    add_renamed(
+        command, "--setting", "--switches", type=several(SETTINGS), default=SETTINGS, metavar="NAME,…",
+        help=f"({','.join(SETTINGS)})",
+    )  # fmt: skip
     command.add_argument(
         "--view", type=several(PROFILE_VIEWS), default=PROFILE_VIEWS, metavar="NAME,…",
-        help="window: 100 launches from near the start, as the paper has it, and a trace of two steps from the first "
-        "launch on; step: a whole step, each distinct launch once, and a trace of it (window,step)",
+        help="window: 100 launches near the start, as in the paper, and a trace of two steps from the first launch; "
+        "step: a whole step, each distinct launch once, and a trace of it (window,step)",
     )  # fmt: skip
     command.add_argument("--repeat", type=whole(1), default=1, help="runs of each, for the spread (1)")
-    command.add_argument("--run", type=whole(1), default=1, help="number of the first, to go on counting (1)")
-    command.add_argument("--details", action="store_true", help="also ncu's estimated speedups: a run more, 37 passes")
+    command.add_argument("--run", type=whole(1), default=1, help="number of the first run (1)")
+    command.add_argument(
+        "--details", action="store_true", help="also ncu's estimated speedups: one more run, of 37 passes"
+    )
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument("--window-start", type=whole(0), default=10, help="launches before the window (10)")
     command.add_argument(
         "--convert-on", choices=["gpu", "cpu"], default="gpu",
-        help="where weights go into channels-last: gpu, a launch a tensor, as in a user's run; or cpu, before (gpu)",
+        help="where weights become channels-last: gpu, one launch a tensor, as in a user's run; or cpu, before (gpu)",
     )  # fmt: skip
-    command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps of a step (1)")
+    command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps in a step (1)")
     command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
     command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
 
@@ -123,7 +126,7 @@ def profile(arguments: argparse.Namespace) -> int:
         convert_on=arguments.convert_on,
         window_start=arguments.window_start,
     )
-    settings = [name.upper() for name in arguments.switches]
+    settings = [name.upper() for name in arguments.setting]
     measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
     return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
 
@@ -136,23 +139,23 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         bench,
-        "time training steps, forward passes and samples, a setting a process; what is there already is left alone",
+        "time training steps, forward passes and samples, each setting in its own process; finished rows are kept",
         """
         medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
         medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
-        medddpm bench --switches fast --measure sample --batch 4 --out bench.csv
+        medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
-        medddpm bench --switches base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         """,
     )
-    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows lie in NAME.rows")
-    command.add_argument(
-        "--switches", type=bench_settings, metavar="NAME,…",
+    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
+    add_renamed(
+        command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
         help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
         "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 "
-        "(base,opt1,opt2,opt12,fast; of others' networks opt1, all of autocast and compile, fast-eager and fast)",
+        "(base,opt1,opt2,opt12,fast; for others' networks opt1, all of autocast and compile, fast-eager and fast)",
     )  # fmt: skip
-    command.add_argument("--ladder", action="store_true", help="of med-ddpm all of these")
+    command.add_argument("--ladder", action="store_true", help="all of these, for med-ddpm")
     command.add_argument(
         "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
@@ -162,29 +165,31 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--measure", type=several(measures), default=measures, metavar="NAME,…", help=f"({','.join(measures)})"
     )
-    command.add_argument("--samples", type=whole(1), default=20, help="of a step and a forward pass (20)")
+    command.add_argument("--samples", type=whole(1), default=20, help="timings of a step and of a forward pass (20)")
     command.add_argument(
-        "--all-samples", action="store_true", help="whole volumes under every setting, not base and fast alone"
+        "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"
     )
-    command.add_argument("--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute: a process more")
+    command.add_argument(
+        "--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute, in one more process"
+    )
     command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
-    command.add_argument("--batch", type=whole(1), help="volumes a step (1; segmentation networks 2)")
+    command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
     command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
-    command.add_argument("--again", action="store_true", help="also what is there already")
-    command.add_argument("--seconds", type=whole(1), default=420, help="a row that takes longer is given up (420)")
+    command.add_argument("--again", action="store_true", help="measure finished rows again")
+    command.add_argument("--seconds", type=whole(1), default=420, help="the longest time for a row (420)")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
 
 
 def bench_networks(text: str) -> list[str]:
-    """An argument's type: names of networks, divided by commas."""
-    from medddpm.study.bench.networks import NETWORKS  # not before it is asked for: it takes seconds to import
+    """An argument type: names of networks, separated by commas."""
+    from medddpm.study.bench.networks import NETWORKS  # takes seconds to import
 
     return several(list(NETWORKS))(text)
 
 
 def bench_settings(text: str) -> list[str]:
-    """An argument's type: names of the bench's settings, divided by commas."""
+    """An argument type: names of the bench's settings, separated by commas."""
     from medddpm.study.bench.settings import BY_SLUG
 
     return several(list(BY_SLUG))(text)
@@ -196,11 +201,11 @@ def bench(arguments: argparse.Namespace) -> int:
     from medddpm.study.bench.run import Options, measure_rows, plan
 
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
-        raise BadInput(arguments.out, "a table's name ends in .csv", "name it so")
+        raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
     pick_device(arguments.device)
     jobs = plan(
         arguments.network,
-        arguments.switches,
+        arguments.setting,
         arguments.measure,
         ladder=arguments.ladder,
         all_samples=arguments.all_samples,
@@ -226,20 +231,20 @@ def add_book(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(
         commands,
         book,
-        "run the notebooks in order; what is up to date is left alone",
+        "run the notebooks in order, except those that are up to date",
         """
         medddpm book
         medddpm book --only 05
         medddpm book --from 04 --force
-        medddpm book --measure            (on a GPU: records anew, and draws what it recorded)
+        medddpm book --measure            (on a GPU: measures anew, and draws what it measured)
         """,
     )
     command.add_argument("--only", metavar="NN", help="one notebook, by number or name")
-    command.add_argument("--from", dest="start", metavar="NN", help="this notebook and those after it")
+    command.add_argument("--from", dest="start", metavar="NN", help="this notebook and all later ones")
     command.add_argument(
         "--measure", action="store_true", help="measure on this machine's GPU instead of replaying records"
     )
-    command.add_argument("--force", action="store_true", help="run also what is up to date")
+    command.add_argument("--force", action="store_true", help="also run notebooks that are up to date")
     command.add_argument("--refresh", action="store_true", help="write the executed notebooks back to notebooks/")
 
 

@@ -1,1 +1,1 @@
-"""Volumes: read, checked, brought to the grid of a model, and back."""
+"""Volumes: reading, checking, resampling to a model's grid and back."""

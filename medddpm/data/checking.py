@@ -1,4 +1,4 @@
-"""Every problem of a data folder, found before any training starts."""
+"""Finds every problem of a data folder before any training starts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Report:
 
     Args:
         root: the folder.
-        layout: its layout; None where it follows none.
+        layout: its layout; None if it follows none.
         cases: the complete cases, sound or not.
-        shapes: how many cases have each shape (H, W, D), of those whose mask could be read.
-        problems: one a fault, in the order of cases and then of files without a partner.
+        shapes: the number of cases of each shape (H, W, D), where the mask could be read.
+        problems: one for each fault: those of cases first, then files without a partner.
     """
 
     root: Path
@@ -48,11 +48,10 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
 
     Args:
         root: a folder in a published layout.
-        progress: a bar on stderr.
+        progress: shows a bar on stderr.
 
     Returns:
-        The report; its `problems` is empty where the folder can be trained from. Nothing is raised for the folder's
-        faults.
+        The report; `problems` is empty if a model can be trained on the folder. The folder's faults raise nothing.
     """
     from tqdm import tqdm
 
@@ -64,7 +63,7 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
     cases, unpaired = pair(root, layout)
     shapes: Counter[tuple[int, ...]] = Counter()
     problems: list[BadInput] = []
-    # gzip lets go of the interpreter lock; more threads than these would only hold more volumes in memory.
+    # gzip releases the interpreter lock; more than four threads would only hold more volumes in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda case: _check_case(case, layout), cases)
         for shape, found in tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress):

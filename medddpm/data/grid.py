@@ -1,4 +1,4 @@
-"""To the model's grid and back: any shape, voxel size, orientation and obliqueness, by nibabel's resampling."""
+"""Resamples volumes of any shape, voxel size and orientation to the model's grid and back, with nibabel."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Size = tuple[int, int, int]
 def to_grid(img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS") -> npt.NDArray[np.float32]:
     """Brings a volume onto the model's grid.
 
-    A volume that has the model's shape once its axes are ordered and flipped to `axes` is used as it is: the published
-    data were prepared to that shape. Any other is resampled onto cubic voxels, along `axes`, centred on the field of
-    view and just large enough for the whole of it, so anatomy is neither stretched nor cropped.
+    If a volume has the model's shape once its axes are ordered and flipped to `axes`, its voxels stay as they are: the
+    published data were prepared to that shape. Any other volume is resampled onto cubic voxels along `axes`, centred on
+    the field of view and just large enough to cover it, so anatomy is neither stretched nor cropped.
 
     Args:
         img: the volume (any shape, orientation and affine).
         size: (H, W, D) of the model.
-        nearest: nearest neighbour, for labels; otherwise trilinear, for intensities.
+        nearest: nearest neighbour for labels, else trilinear for intensities.
         axes: where the array axes point, a letter each (R or L, A or P, S or I).
 
     Returns:
@@ -49,13 +49,13 @@ def from_grid(
     Args:
         data: (H, W, D), on the grid that `to_grid` chose for `like`.
         size: (H, W, D).
-        like: the volume whose shape, orientation and affine are wanted.
-        nearest: nearest neighbour, for labels; otherwise trilinear.
+        like: the volume whose shape, orientation and affine the result gets.
+        nearest: nearest neighbour for labels, else trilinear.
         axes: as in `to_grid`.
         background: the value outside the model's field of view.
 
     Returns:
-        float32, of the shape of `like`.
+        float32, in the shape of `like`.
     """
     if _fits(like, size, axes):
         turn = ornt_transform(axcodes2ornt(axes), io_orientation(like.affine))
@@ -65,7 +65,7 @@ def from_grid(
 
 
 def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDArray[np.float64]:
-    """The affine (mm) of the model's grid laid over the field of view of `img`: cubic voxels, axes along `axes`."""
+    """The affine (mm) of the model's grid over the field of view of `img`: cubic voxels, axes along `axes`."""
     if _fits(img, size, axes):
         turn = ornt_transform(io_orientation(img.affine), axcodes2ornt(axes))
         return np.asarray(img.affine @ nib.orientations.inv_ornt_aff(turn, img.shape), np.float64)
@@ -78,7 +78,7 @@ def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDAr
 def cubic_affine(
     centre: npt.NDArray[np.float64], extent: npt.NDArray[np.float64], size: Size, axes: str = "RAS"
 ) -> npt.NDArray[np.float64]:
-    """The affine (mm) of the smallest cubic voxels with which `size` of them cover `extent` about `centre`."""
+    """The affine (mm) of the grid of `size` cubic voxels, as small as covers `extent` about `centre`."""
     world_axes, signs = axcodes2ornt(axes).T
     order = world_axes.astype(int)
     voxel = float(np.max(extent[order] / np.array(size)))

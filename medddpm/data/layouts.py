@@ -1,4 +1,4 @@
-"""The two published folder layouts of Med-DDPM data sets (Dorjsembe et al. 2024), and which files belong together."""
+"""The two published folder layouts of Med-DDPM data sets (Dorjsembe et al. 2024), and how their files pair up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Layout:
 
     Args:
         name: for messages.
-        image_folders: a folder an image channel, in channel order.
+        image_folders: one folder for each image channel, in channel order.
         mask_folder: the folder of the label masks.
-        labels: the mask's labels beside 0, in channel order.
-        mask_values: what a mask channel holds off and on its label.
+        labels: the mask's labels besides 0, in channel order.
+        mask_values: a mask channel's values off and on its label.
         axes: where the array axes point on the model's grid (`medddpm.data.grid`).
     """
 
@@ -34,32 +34,32 @@ class Layout:
 
     @property
     def image_channels(self) -> int:
-        """Channels of the image."""
+        """The number of image channels."""
         return len(self.image_folders)
 
     @property
     def mask_channels(self) -> int:
-        """Channels of the condition: one a label."""
+        """The number of channels of the condition: one for each label."""
         return len(self.labels)
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Every folder of the layout, the mask's first."""
+        """All folders of the layout, the mask's first."""
         return (self.mask_folder, *self.image_folders)
 
 
 HEAD = Layout("whole head", ("image",), "mask", (1, 2), (-1.0, 1.0))
-"""Label 1 brain, 2 tumour."""
+"""Labels: 1 brain, 2 tumour."""
 
 BRATS = Layout("BraTS", ("t1", "t1ce", "t2", "flair"), "seg", (1, 2, 3, 4), (0.0, 1.0), axes="LPS")
-"""Labels 1 to 3 tumour sub-regions, 4 brain. BraTS is distributed in LPS and the published model trained on it so."""
+"""Labels: 1 to 3 tumour sub-regions, 4 brain. BraTS comes in LPS, and the published model was trained on that."""
 
 LAYOUTS = (HEAD, BRATS)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One subject: `name` is the mask file's without its ending, `images` follow `Layout.image_folders`."""
+    """One subject: `name` is the mask file's without its suffix, `images` follow `Layout.image_folders`."""
 
     name: str
     images: tuple[Path, ...]
@@ -70,7 +70,7 @@ def find_layout(root: str | os.PathLike[str]) -> Layout:
     """The published layout that a data folder follows.
 
     Raises:
-        BadInput: `root` is missing, not a folder or empty; a folder of the layout is missing; both layouts fit.
+        BadInput: `root` is missing, not a folder, or empty; a folder of the layout is missing; or both layouts fit.
     """
     root = Path(root)
     if not root.exists():
@@ -80,7 +80,7 @@ def find_layout(root: str | os.PathLike[str]) -> Layout:
     try:
         entries = [entry for entry in root.iterdir() if not entry.name.startswith(".")]
     except OSError as error:
-        raise BadInput(root, f"cannot be read ({error.strerror})", "ask for the right to read it") from None
+        raise BadInput(root, f"cannot be read ({error.strerror})", "ask for permission to read it") from None
     if not entries:
         raise BadInput(root, "an empty folder", f"put volumes into {_wanted()}")
     present = {entry.name for entry in entries if entry.is_dir()}
@@ -97,10 +97,10 @@ def find_layout(root: str | os.PathLike[str]) -> Layout:
 
 
 def find_cases(root: str | os.PathLike[str], layout: Layout) -> list[Case]:
-    """The cases of a data folder, sorted by name; files belong together by the digits in their names (`pairing_key`).
+    """The cases of a data folder, sorted by name; the digits in their names pair the files (`pairing_key`).
 
     Raises:
-        BadInput: there are no volumes, a file lacks a partner, or two of one folder answer to the same digits.
+        BadInput: there are no volumes, a file lacks a partner, or two files of a folder have the same digits.
     """
     cases, problems = pair(root, layout)
     if len(problems) == 1:
@@ -114,7 +114,7 @@ def find_cases(root: str | os.PathLike[str], layout: Layout) -> list[Case]:
 
 
 def pair(root: str | os.PathLike[str], layout: Layout) -> tuple[list[Case], list[BadInput]]:
-    """The complete cases of a data folder, and a problem for each file that belongs to none."""
+    """The complete cases of a data folder, and a problem for each other file."""
     root = Path(root)
     found = {folder: _volumes(root / folder) for folder in layout.folders}
     if not any(found.values()):
@@ -142,7 +142,7 @@ def pair(root: str | os.PathLike[str], layout: Layout) -> tuple[list[Case], list
 
 
 def siblings(mask: str | os.PathLike[str], layout: Layout) -> tuple[Path, ...]:
-    """The images of a mask that lies in its layout's folder, as many as there are, in channel order."""
+    """The images found for a mask in its layout's folder, in channel order."""
     mask = Path(mask)
     key = pairing_key(mask)
     root = mask.absolute().parent.parent
@@ -156,10 +156,7 @@ _WORDS = re.compile(
 
 
 def pairing_key(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The groups of digits in a file's name, less the modality's word ("t1" holds a digit).
-
-    A name without digits pairs by what is left of it.
-    """
+    """The groups of digits in a file's name, except a modality's ("t1"); without any, the rest of the name."""
     rest = _WORDS.sub("", _stem(Path(path)).lower())
     return tuple(re.findall(r"\d+", rest)) or (rest.strip(" _-."),)
 

@@ -1,4 +1,4 @@
-"""Label masks as the model's condition, and raw BraTS masks as the published, prepared ones."""
+"""Turns label masks into the model's condition, and raw BraTS masks into the published, prepared form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRAIN = 4
 
 
 def one_hot(labels: Labels, layout: Layout) -> Tensor:
-    """The condition's channels: (H, W, D) uint8 labels to (M, D, W, H) float32, `Layout.mask_values` off and on."""
+    """Converts (H, W, D) uint8 labels to the condition (M, D, W, H) float32 with `Layout.mask_values`, off and on."""
     off, on = layout.mask_values
     tensor = torch.from_numpy(np.ascontiguousarray(labels.transpose(2, 1, 0)))
     return torch.stack([torch.where(tensor == label, on, off) for label in layout.labels]).float()
@@ -33,18 +33,18 @@ def prepared(
 ) -> Labels:
     """The labels (H, W, D) of a mask in the published preparation, on the mask's own grid.
 
-    Published BraTS masks label the tumour's sub-regions 1, 2, 3 and the rest of the brain 4; raw ones label the tumour
-    1, 2, 4 (or 1, 2, 3 from 2023 on) and nothing else. A prepared mask labels nearly all of the images' foreground, a
-    raw one little of it; in a raw one 4 becomes 3, and 4 goes wherever any modality has foreground without a label.
+    Published BraTS masks label the tumour's sub-regions 1, 2, 3 and the rest of the brain 4. Raw ones label only the
+    tumour: 1, 2, 4 (1, 2, 3 since 2023). A prepared mask labels nearly all of the images' foreground, a raw one little
+    of it. In a raw mask, 4 becomes 3, and every foreground voxel of any modality that has no label becomes 4.
 
-    Without images a mask whose label 4 is more than half of what is labelled, and which labels at least a twentieth of
-    its field of view, is taken as prepared.
+    Without images, a mask counts as prepared if label 4 is more than half of the labelled voxels, and these are at
+    least a twentieth of the field of view.
 
     Args:
         path: the mask's file, for messages.
-        mask: as `medddpm.data.nifti.read_mask` gives it.
+        mask: as returned by `medddpm.data.nifti.read_mask`.
         layout: its layout; a whole-head mask is returned as it is.
-        images: the modalities at hand, on the mask's grid; one is enough to know the brain.
+        images: the modalities available, on the mask's grid; one is enough to find the brain.
 
     Raises:
         BadInput: the mask is raw and there are no images, or they are not skull-stripped.
@@ -57,7 +57,7 @@ def prepared(
         brain = labels == _BRAIN
         if 2 * brain.sum() > labelled.sum() and labelled.mean() >= 0.05:
             return labels
-        remedy = "put the images of its case beside it (../t1 …), or name one of them (image=)"
+        remedy = "put the images of its case beside it (../t1 …), or name one of them (--image)"
         raise BadInput(path, "looks like a raw BraTS mask: it does not label the brain", remedy)
     foreground = np.logical_or.reduce([_foreground(image) for image in images])
     if 2 * (foreground & labelled).sum() >= foreground.sum():
@@ -76,10 +76,10 @@ def read_beside(
     layout: Layout,
     image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> list[nib.Nifti1Image]:
-    """Reads the images `image`, or else those that lie beside the mask in the published layout; all on its grid.
+    """Reads the images `image`, or those beside the mask in the published layout; all must be on the mask's grid.
 
     Raises:
-        BadInput: an image cannot be read or lies on another grid than the mask.
+        BadInput: an image cannot be read or is on another grid.
     """
     if image is None:
         paths: Sequence[str | os.PathLike[str]] = siblings(mask_path, layout)
@@ -93,7 +93,7 @@ def read_beside(
 
 
 def _foreground(image: nib.Nifti1Image) -> npt.NDArray[np.bool_]:
-    """Voxels unlike the background, which is the median of the six faces: 0 in raw BraTS, -1 in the prepared."""
+    """Voxels that differ from the background, the median of the six faces: 0 in raw BraTS, -1 in prepared."""
     data = np.asarray(image.dataobj)
     faces = [np.take(data, (0, -1), axis).ravel() for axis in range(3)]
     return np.asarray(data != np.median(np.concatenate(faces)))

@@ -1,4 +1,4 @@
-"""NIfTI volumes in and out, one file at a time, with every check on one file (NIfTI: Cox et al. 2004)."""
+"""Reads and writes NIfTI volumes one at a time, with every check on a single file (NIfTI: Cox et al. 2004)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MAX_VOXELS = 1024**3
 _DEFLATE_RATIO = 1032
 """Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
 
-_HEADER_BYTES = 540  # of NIfTI-2, the longer one
-_TRAILING_BYTES = 1 << 20  # what may follow the voxels; a stream that goes on for longer is not an image
+_HEADER_BYTES = 540  # NIfTI-2, the longer header
+_TRAILING_BYTES = 1 << 20  # may follow the voxels; a longer stream is not an image
 _AGAIN = "copy or download it again"
 _DAMAGE = (
     EOFError,
@@ -49,7 +49,7 @@ def is_nifti_name(path: str | os.PathLike[str]) -> bool:
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
-    """Raises BadInput where a volume cannot be written under this name."""
+    """Raises BadInput unless the name ends in ``.nii`` or ``.nii.gz``."""
     if not is_nifti_name(path):
         raise BadInput(path, "not a NIfTI name", "end it in .nii or .nii.gz")
 
@@ -64,11 +64,13 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
     Raises:
         BadInput: the file is missing, not a NIfTI, damaged or cut short; is not 3-D; has complex or colour voxels,
             NaN or infinite ones, or the same value everywhere; has an affine that cannot be inverted; or its header
-            claims more than the file can hold (refused before anything of that size is allocated).
+            claims more than the file can hold (refused before that much memory is allocated).
     """
     path = Path(path)
     try:
         image = _read(path)
+    except BadInput:  # a ValueError, as many a sign of damage is
+        raise
     except _DAMAGE as error:
         raise BadInput(path, f"damaged: {_reason(error)}", _AGAIN) from None
     except OSError as error:
@@ -76,10 +78,10 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
     data = image.get_fdata(dtype=np.float32)
     bad = data.size - int(np.isfinite(data).sum())
     if bad:
-        raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. by 0")
+        raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. with 0")
     if data.min() == data.max():
         what = "is empty: every voxel is 0" if not data.any() else f"every voxel is {data.flat[0]:g}"
-        raise BadInput(path, what, "replace it by a volume with content, or leave the case out")
+        raise BadInput(path, what, "replace it with a volume that has content, or leave the case out")
     return image
 
 
@@ -88,18 +90,18 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
 
     Args:
         path: the file.
-        labels: the labels it may hold beside 0, the background.
+        labels: the labels it may hold besides 0, the background.
 
     Returns:
         The image, its voxels in memory as uint8 (H, W, D).
 
     Raises:
-        BadInput: as `read_image`, and where a voxel is not a whole number or a label is not among `labels`.
+        BadInput: as `read_image`; or a voxel is not a whole number, or a label is not in `labels`.
     """
     image = read_image(path)
     data = image.get_fdata(dtype=np.float32)
     whole = np.rint(data)
-    # Masks stored with a scale factor come back as 0.9999: near enough is whole.
+    # Masks stored with a scale factor come back as 0.9999.
     broken = int((np.abs(data - whole) > 1e-3).sum())
     if broken:
         raise BadInput(path, f"{broken} of {data.size} voxels are not whole numbers", "give a label mask, not an image")
@@ -117,7 +119,7 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
 def same_grid(
     image_path: str | os.PathLike[str], image: nib.Nifti1Image, mask_path: str | os.PathLike[str], mask: nib.Nifti1Image
 ) -> None:
-    """Raises BadInput where an image and its mask differ in shape, or in affine by more than 1e-3."""
+    """Raises BadInput if an image and its mask differ in shape, or in affine by more than 1e-3."""
     remedy = f"resample one onto the grid of the other ({os.fspath(mask_path)})"
     if image.shape != mask.shape:
         raise BadInput(
@@ -132,11 +134,11 @@ def same_grid(
 def write_volume(path: str | os.PathLike[str], data: npt.NDArray[np.floating], like: nib.Nifti1Image) -> None:
     """Writes `data` (H, W, D) as float32 on the grid of `like`: its affine, voxel sizes, units and form codes.
 
-    What the header of `like` says of its own voxels (intent, display range, description, extensions) is dropped.
+    Drops what the header of `like` says about its own voxels (intent, display range, description, extensions).
 
     Raises:
         BadInput: `path` does not end in .nii or .nii.gz, or cannot be written.
-        ValueError: `data` has another shape than `like`.
+        ValueError: the shapes of `data` and `like` differ.
     """
     _write(path, np.asarray(data, np.float32), like, "Med-DDPM volume")
 
@@ -185,7 +187,7 @@ def _read(path: Path) -> nib.Nifti1Image:
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:
-    """At most `count` bytes, in pieces: one read would allocate what a lying header claims."""
+    """Reads at most `count` bytes, in pieces: a single read would allocate all that a false header claims."""
     pieces = []
     while count > 0 and (piece := stream.read(min(count, 1 << 24))):
         pieces.append(piece)
@@ -234,7 +236,9 @@ def _header(path: Path, start: bytes) -> nib.Nifti1Header:
             return header
     if len(start) < 348:
         raise BadInput(path, f"cut short: {len(start)} bytes are no NIfTI header", _AGAIN)
-    raise BadInput(path, "not a NIfTI file (its header is another's)", "convert it to a single-file NIfTI (.nii.gz)")
+    raise BadInput(
+        path, "not a NIfTI file (its header is of another format)", "convert it to a single-file NIfTI (.nii.gz)"
+    )
 
 
 def _check_header(path: Path, header: nib.Nifti1Header) -> None:
@@ -283,7 +287,7 @@ def _check_affine(path: Path, image: nib.Nifti1Image) -> None:
 
 
 def _in_memory(image: nib.Nifti1Image, data: npt.NDArray[np.generic]) -> nib.Nifti1Image:
-    """`data` with the affine and a copy of the header of `image`; kept codes, no scaling."""
+    """An image of `data` with the affine and header of `image`: its form codes and units, no scaling."""
     header = image.header.copy()
     header.set_data_dtype(data.dtype)
     header.set_slope_inter(1, 0)

@@ -1,7 +1,7 @@
-"""Synthetic subjects on real anatomy: the MNI152 template (Fonov et al. 2011), warped, with lesions, as MR sees them.
+"""Synthetic MR images of real anatomy: the MNI152 template (Fonov et al. 2011), warped, with lesions.
 
-Anatomy: the ICBM152 2009 grey and white matter maps and brain mask that nilearn carries; the rest of the brain mask is
-cerebrospinal fluid. A subject is drawn in millimetres, so that it is the same one at every size.
+Anatomy: nilearn's ICBM152 2009 grey and white matter maps and brain mask; the rest of the brain mask is cerebrospinal
+fluid. Subjects are drawn in millimetres, so a subject is the same at every size.
 
 Tissue constants at 1.5 T are those of the BrainWeb Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans &
 Pike 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463); the signal equations
@@ -38,14 +38,14 @@ Array = npt.NDArray[np.float32]
 
 BACKGROUND, BRAIN, LESION = 0, 1, 2
 
-_CENTRE = np.array([0.0, -16.0, 6.0])  # of the brain in MNI space, mm
+_CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 _EXTENT = np.array([180.0, 216.0, 188.0])  # mm, the brain and room for it to move
-_REACH = 150.0  # mm from the centre: what the random fields cover
+_REACH = 150.0  # mm from the centre: the extent of the random fields
 
 
 @dataclass(frozen=True)
 class Tissue:
-    """Relaxation times `t1` and `t2` in ms and proton density `pd` relative to water's."""
+    """Relaxation times `t1` and `t2` in ms, and proton density `pd` relative to water."""
 
     t1: float
     t2: float
@@ -56,7 +56,7 @@ CSF = Tissue(t1=2569, t2=329, pd=1.0)
 GREY = Tissue(t1=833, t2=83, pd=0.86)
 WHITE = Tissue(t1=500, t2=70, pd=0.77)
 DAMAGED = Tissue(t1=752, t2=237, pd=0.76)
-"""BrainWeb's multiple-sclerosis lesion; stands for any oedematous one."""
+"""BrainWeb's multiple-sclerosis lesion, taken for any oedematous one."""
 
 TISSUES = (CSF, GREY, WHITE, DAMAGED)
 
@@ -78,7 +78,7 @@ def nulling_time(tissue: Tissue, tr: float) -> float:
 
 
 def signal(tissue: Tissue, contrast: Contrast) -> float:
-    """The signal of a pure tissue, under timings usual at 1.5 T."""
+    """The signal of a pure tissue, with timings usual at 1.5 T."""
     if contrast == "t1":
         return spin_echo(tissue, tr=500, te=10)
     if contrast == "t2":
@@ -91,7 +91,7 @@ class Subject:
     """A synthetic subject, skull-stripped.
 
     Args:
-        t1, t2, flair: (H, W, D) float32; 1 is the brightest pure tissue's signal, 0 the background.
+        t1, t2, flair: (H, W, D) float32; 1 is the signal of the brightest pure tissue, 0 the background.
         labels: (H, W, D) uint8: 0 background, 1 brain, 2 lesion.
         affine: voxel indices to MNI millimetres, axes RAS.
     """
@@ -104,16 +104,16 @@ class Subject:
 
 
 class Phantom(Dataset[tuple[Tensor, Tensor]]):
-    """Synthetic subjects as a data set; items as `data.volumes.VolumeFolder` gives them in the whole-head layout.
+    """Synthetic subjects as a data set; its items are those of `VolumeFolder` in the whole-head layout.
 
-    Item i depends on `seed` and i alone: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
+    Item i depends only on `seed` and i: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
     brain and lesion.
 
     Args:
-        count: how many subjects.
+        count: the number of subjects.
         size: (H, W, D).
         contrast: "t1", "t2" or "flair".
-        seed: another seed, other subjects.
+        seed: each seed gives other subjects.
         cache_gib: memory for finished subjects, in GiB.
     """
 
@@ -151,7 +151,7 @@ class Phantom(Dataset[tuple[Tensor, Tensor]]):
         return item
 
     def names(self) -> list[str]:
-        """What each subject follows from."""
+        """The contrast, seed and index that determine each subject."""
         return [f"phantom {self.contrast}, seed {self.seed}, subject {index}" for index in range(self.count)]
 
     def reference(self, index: int) -> nib.Nifti1Image:
@@ -170,7 +170,7 @@ def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:
 def write_phantom(
     root: str | os.PathLike[str], count: int, size: Size, contrast: Contrast = "t1", seed: int = 0
 ) -> None:
-    """Writes `count` subjects as a whole-head data folder: ``mask/phantom_0000.nii.gz`` with ``image/…`` of that name.
+    """Writes `count` subjects as a whole-head data folder: ``mask/phantom_0000.nii.gz``, ``image/…`` and so on.
 
     Raises:
         BadInput: the folder cannot be written.
@@ -187,13 +187,13 @@ def write_phantom(
 
 @dataclass(frozen=True)
 class _Anatomy:
-    fractions: Array  # (4, H, W, D): of each of TISSUES in a voxel
+    fractions: Array  # (4, H, W, D): each voxel's share of each of TISSUES
     labels: npt.NDArray[np.uint8]
     affine: npt.NDArray[np.float64]
 
 
 def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
-    # Every draw is of a count that does not depend on the size, so that a subject is the same one at every size.
+    # The number of random draws does not depend on the size, so a subject is the same at every size.
     rng = np.random.default_rng([seed, index])
     affine = cubic_affine(_CENTRE, _EXTENT, size)
     axes = [affine[axis, axis] * np.arange(size[axis]) + affine[axis, 3] - _CENTRE[axis] for axis in range(3)]
@@ -201,7 +201,7 @@ def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
     grey, white, brain = _template_at(points, resolution=max(1, round(affine[0, 0])))
     inside = (brain > 0.5).astype(np.float32)
     fluid = np.clip(brain - grey - white, 0, None)
-    # Squared and normalised again, the maps' averages over 152 people get borders as sharp as one person's.
+    # The maps are averages over 152 people; squaring and renormalising makes borders as sharp as one person's.
     healthy = np.stack([fluid, grey, white]) ** 2
     healthy *= inside / np.maximum(healthy.sum(axis=0), 1e-6)
     lesion, halo, core = _lesions(rng, points, axes)
@@ -215,7 +215,7 @@ def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
 
 
 def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Array:
-    """The signal of the mixture in each voxel, under a bias field and Rician noise (both MONAI's)."""
+    """The signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
     from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
 
     signals = np.array([signal(tissue, contrast) for tissue in TISSUES], np.float32)
@@ -230,10 +230,10 @@ def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Arra
 
 
 def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:
-    """Where in the template each voxel looks: (3, H, W, D), mm from its centre.
+    """The point of the template that each voxel shows: (3, H, W, D), mm from the template's centre.
 
-    A random affine (a few degrees, per cent and millimetres) and two smooth fields: the shape of the head, and that of
-    its gyri.
+    It follows from a random affine (a few degrees, per cent and millimetres) and two smooth fields: one for the shape
+    of the head and one for that of the gyri.
     """
     from scipy.spatial.transform import Rotation
 
@@ -248,7 +248,7 @@ def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> 
 def _lesions(
     rng: np.random.Generator, points: Array, axes: Sequence[npt.NDArray[np.float64]]
 ) -> tuple[Array, Array, Array]:
-    """One to three lesions about white-matter points of the template: membership, oedema around, fluid in the core."""
+    """One to three lesions at white-matter points of the template: membership, oedema around, fluid in the core."""
     seeds = _white_points()
     rough = np.maximum(1 + 0.35 * _smooth(rng, axes, 11.0, 1)[0], 0.4)
     membership, halo, core = (np.zeros(points.shape[1:], np.float32) for _ in range(3))
@@ -270,19 +270,19 @@ def _inside(distance: Array, border: float, softness: float) -> Array:
 
 
 def _bounded(rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-    """Normal draws, none beyond two deviations, which keeps the head in the field of view."""
+    """Normal draws clipped at two deviations, which keeps the head in the field of view."""
     return rng.standard_normal(count).clip(-2, 2)
 
 
 def _smooth(
     rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]], spacing: float, components: int
 ) -> Array:
-    """A random field (components, H, W, D) of about unit deviation: a cubic B-spline on nodes `spacing` mm apart."""
+    """A random field (components, H, W, D) of about unit variance: a cubic B-spline with nodes `spacing` mm apart."""
     from scipy.interpolate import BSpline
 
     knots = np.arange(-_REACH - 4 * spacing, _REACH + 4 * spacing, spacing)
     field = _bounded(rng, components * (len(knots) - 4) ** 3).reshape(components, *[len(knots) - 4] * 3)
-    # A cubic spline averages its nodes: of their variance 151/315 is left along each axis.
+    # A cubic spline averages its nodes: along each axis, 151/315 of their variance remains.
     field /= math.sqrt(151 / 315) ** 3
     for axis in axes:
         weights = BSpline.design_matrix(axis.clip(-_REACH, _REACH), knots, 3).toarray()
@@ -320,7 +320,7 @@ def _template(resolution: int) -> tuple[Tensor, npt.NDArray[np.float64]]:
 
 @functools.cache
 def _white_points() -> Array:
-    """Places deep in the white matter, (n, 3), mm from the centre: where lesions begin."""
+    """Points deep in the white matter, (n, 3), mm from the centre: lesions grow there."""
     maps, affine = _template(4)
     inside = np.argwhere(maps[1].numpy() > 0.9)
     return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - _CENTRE, np.float32)

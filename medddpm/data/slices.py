@@ -1,4 +1,4 @@
-"""The three planes in which a volume is looked at."""
+"""Axial, coronal and sagittal slices of a volume."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Array = npt.NDArray[np.floating]
 
 
 def three_slices(volume: Array, at: Sequence[int] | None = None) -> list[Array]:
-    """Axial, coronal and sagittal slices of (H, W, D), axes RAS, turned as they are read.
+    """Axial, coronal and sagittal slices of a volume, rotated for display.
 
     Args:
-        volume: (H, W, D).
-        at: the voxel they meet in; default the middle.
+        volume: (H, W, D), axes RAS.
+        at: the voxel in which they meet; the middle by default.
     """
     h, w, d = at if at is not None else [n // 2 for n in volume.shape]
     return [np.rot90(plane) for plane in (volume[:, :, d], volume[:, w, :], volume[h, :, :])]
 
 
 def where_most(mask: npt.NDArray[np.bool_]) -> list[int]:
-    """The voxel whose three planes show most of `mask` (H, W, D)."""
+    """The voxel whose three slices show most of `mask` (H, W, D)."""
     axes = range(mask.ndim)
     return [int(mask.sum(axis=tuple(other for other in axes if other != axis)).argmax()) for axis in axes]

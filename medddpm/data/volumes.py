@@ -1,7 +1,7 @@
-"""Folder data sets, and volumes on their way to the model and back, prepared as for Med-DDPM (Dorjsembe et al. 2024).
+"""Data sets in folders; volumes to the model and samples back, prepared as Med-DDPM does (Dorjsembe et al. 2024).
 
-Files and arrays are (H, W, D). The model's tensors are (C, D, W, H): the first and last spatial axes change places
-going in and change back coming out.
+Files and arrays are (H, W, D). The model's tensors are (C, D, W, H): the first and last spatial axes are swapped on the
+way in and swapped back on the way out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from medddpm.errors import BadInput
 
 
 class Volumes(Protocol):
-    """What training needs of a data set: `VolumeFolder` and `Phantom` are such."""
+    """The data set that training needs, such as `VolumeFolder` and `Phantom`."""
 
     size: Size
     layout: Layout
@@ -36,11 +36,11 @@ class Volumes(Protocol):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]: ...
 
     def names(self) -> list[str]:
-        """A name for each item, the same in every run over the same data."""
+        """A name for each item, the same in every run on the same data."""
         ...
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """The mask of an item as a NIfTI image: the grid that its sample is written on."""
+        """An item's mask as a NIfTI image: its sample is written on that grid."""
         ...
 
 
@@ -59,26 +59,26 @@ __all__ = [
     "find_cases",
     "find_layout",
     "from_grid",
-    "restore",
     "scaled",
     "to_grid",
+    "to_mask_grid",
     "to_tensor",
     "write_sample_volumes",
 ]
 
 Scaling = Literal["volume", "slice"]
 Prepared = tuple[Tensor, npt.NDArray[np.uint8]]
-"""What a data set keeps of a case: image (C, D, W, H) float32, labels (H, W, D)."""
+"""A case as kept in memory: image (C, D, W, H) float32, labels (H, W, D)."""
 
 
 class ItemCache:
-    """Prepared cases in memory, up to a bound; what does not fit is prepared anew each time.
+    """Prepared cases in memory, up to a limit; the others are prepared anew each time.
 
-    The first to come stay: an epoch visits every case once, and evicting the oldest would then never score a hit.
-    Each worker process of a data loader has its own.
+    The first ones stay: an epoch visits every case once, so evicting the oldest would never score a hit. Each worker
+    process of a data loader has its own cache.
 
     Args:
-        gib: the bound, in GiB.
+        gib: the limit, in GiB.
     """
 
     def __init__(self, gib: float) -> None:
@@ -86,7 +86,7 @@ class ItemCache:
         self._items: dict[int, Prepared] = {}
 
     def get(self, index: int) -> Prepared | None:
-        """The kept case, if it is."""
+        """The case, if it is kept."""
         return self._items.get(index)
 
     def put(self, index: int, item: Prepared) -> None:
@@ -107,11 +107,11 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         size: (H, W, D) of the model.
         scaling: "volume" scales the intensities of a volume as a whole, "slice" each index of its last axis by itself,
             as the published whole-head code does.
-        layout: the folder's; found when left out.
+        layout: the folder's; by default it is detected.
         cache_gib: memory for prepared cases, in GiB; 0 keeps none.
 
     Raises:
-        BadInput: the folder is not as it should be; on access, where a file is not (`check_folder` tells beforehand).
+        BadInput: the folder, or on access a file, is not as it should be (`check_folder` finds this beforehand).
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         return [case.name for case in self.cases]
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """The mask of a case, as its file has it."""
+        """The mask of a case, as in its file."""
         return read_mask(self.cases[index].mask, self.layout.labels)
 
     def _prepare(self, case: Case) -> Prepared:
@@ -167,11 +167,11 @@ def condition(
 ) -> Tensor:
     """The condition for sampling, (M, D, W, H) float32, from a mask file.
 
-    A raw BraTS mask labels the tumour alone; the brain is then read off its case's images: `image` (one or more files),
-    or else those beside the mask in the published layout (``seg/x_seg.nii.gz``, ``t1/x_t1.nii.gz`` …).
+    A raw BraTS mask labels only the tumour; the brain then comes from its case's images: `image` (one or more files),
+    or those beside the mask in the published layout (``seg/x_seg.nii.gz``, ``t1/x_t1.nii.gz`` …).
 
     Raises:
-        BadInput: the mask or an image is not as it should be, or the mask is raw and no image is there.
+        BadInput: the mask or an image is not as it should be, or the mask is raw and has no image.
     """
     mask = read_mask(mask_path, layout.labels)
     images = read_beside(mask_path, mask, layout, image) if layout == BRATS else []
@@ -179,19 +179,20 @@ def condition(
     return one_hot(_labels_on_grid(labels, mask, checked_size(size), layout), layout)
 
 
-def restore(
+def to_mask_grid(
     sample: Tensor, size: Size, like: nib.Nifti1Image, layout: Layout | None = None
 ) -> list[npt.NDArray[np.float32]]:
-    """A sample on the grid of the mask it was drawn for.
+    """Resamples a sample to the grid of the mask it was drawn for.
 
     Args:
         sample: (C, D, W, H) in [-1, 1], on the model's grid.
         size: (H, W, D) of the model.
         like: the mask, as read.
-        layout: the mask's; left out, the published one with C image channels.
+        layout: the mask's; by default the published one with C image channels.
 
     Returns:
-        A float32 array a channel, of the mask's shape and orientation, in [0, 1]; 0 outside the model's field of view.
+        For each channel a float32 array in the mask's shape and orientation, in [0, 1]; 0 outside the model's field of
+        view.
     """
     if layout is None:
         layout = {known.image_channels: known for known in LAYOUTS}[len(sample)]
@@ -200,11 +201,11 @@ def restore(
 
 
 def write_sample_volumes(sample: Tensor, path: Path, like: nib.Nifti1Image, layout: Layout, size: Size) -> list[Path]:
-    """Writes a sample on the grid of the mask it was drawn for; more than one channel as ``NAME_t1.nii.gz`` and so on.
+    """Writes a sample on the grid of the mask it was drawn for; several channels as ``NAME_t1.nii.gz`` and so on.
 
     Args:
         sample: (C, D, W, H) in [-1, 1].
-        path: of the file, or of what the files' names begin with.
+        path: the file; several channels insert their names into it.
         like: the mask's image.
         layout: names the channels.
         size: (H, W, D) of the model.
@@ -213,15 +214,15 @@ def write_sample_volumes(sample: Tensor, path: Path, like: nib.Nifti1Image, layo
     stem = path.name.removesuffix(ending)
     names = [""] if len(sample) == 1 else [f"_{name}" for name in layout.image_folders]
     paths = [path.with_name(f"{stem}{name}{ending}") for name in names]
-    for channel, file in zip(restore(sample, size, like, layout), paths, strict=True):
+    for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):
         write_volume(file, channel, like)
     return paths
 
 
 def scaled(data: npt.NDArray[np.float32], scaling: Scaling = "volume") -> npt.NDArray[np.float32]:
-    """Intensities (H, W, D) brought to [-1, 1] by their extremes, of the volume or of each index of the last axis.
+    """Scales intensities (H, W, D) to [-1, 1] by the extremes of the volume, or of each index of the last axis.
 
-    What is constant becomes -1, the background.
+    Constant ones become -1, the background.
     """
     axes = None if scaling == "volume" else (0, 1)
     low = data.min(axis=axes, keepdims=True)
@@ -230,7 +231,7 @@ def scaled(data: npt.NDArray[np.float32], scaling: Scaling = "volume") -> npt.ND
 
 
 def to_tensor(channels: Sequence[npt.NDArray[np.float32]]) -> Tensor:
-    """Arrays (H, W, D), one a channel, as a float32 tensor (C, D, W, H)."""
+    """Stacks one array (H, W, D) a channel into a float32 tensor (C, D, W, H)."""
     return torch.from_numpy(np.stack([channel.transpose(2, 1, 0) for channel in channels])).float()
 
 
@@ -238,7 +239,7 @@ def checked_size(size: Sequence[int]) -> Size:
     """`size` as (H, W, D).
 
     Raises:
-        BadInput: it is not three positive whole numbers.
+        BadInput: it is not three whole numbers of at least 2.
     """
     if len(size) != 3 or any(int(n) != n or n < 2 for n in size):
         raise BadInput("size", f"{tuple(size)} is no volume's size", "give H, W and D, e.g. 128 128 128")

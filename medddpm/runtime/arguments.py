@@ -1,4 +1,4 @@
-"""Types of command-line arguments; a wrong one ends the command with a line that says what was wanted."""
+"""Types of command-line arguments; a wrong value ends the command with a line that says what is valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """An argument's type: a whole number of at least `least`."""
+    """An argument type: a whole number, `least` or more."""
 
     def parse(text: str) -> int:
         try:
@@ -16,30 +16,30 @@ def whole(least: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return value
 
     return parse
 
 
 def positive(text: str) -> float:
-    """An argument's type: a number above 0."""
+    """An argument type: a number above 0."""
     value = _number(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
 def not_negative(text: str) -> float:
-    """An argument's type: 0, or a number above."""
+    """An argument type: a number, 0 or more."""
     value = _number(text)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return value
 
 
 def several(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """An argument's type: some of `names`, divided by commas."""
+    """An argument type: some of `names`, separated by commas."""
 
     def parse(text: str) -> list[str]:
         chosen = [word.strip().lower() for word in text.split(",")]

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside their place, flushed, then moved into it."""
+"""Files that are either whole or absent: written beside their place, flushed, then moved into it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from medddpm.errors import BadInput
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path in `path`'s folder; moves it over `path` once the block has ended well.
 
-    The temporary name keeps the whole suffix of `path` (``.nii.gz``), for writers that go by it. A block that fails, or
-    a process that is killed, leaves what stood at `path` as it was.
+    The temporary name keeps the whole suffix of `path` (``.nii.gz``), for writers that read the format from it. A block
+    that fails, or a process that is killed, leaves the old file at `path` as it was.
 
     Raises:
-        BadInput: on a full disk, a read-only folder or a missing right.
+        BadInput: the disk is full, the folder read-only or a permission missing.
     """
     path = Path(path)
     temporary: Path | None = None
@@ -41,17 +41,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Finds out before long work whether its result can be written to `path`.
+    """Checks, before long work, that its result can be written to `path`.
 
     Raises:
-        BadInput: where it cannot.
+        BadInput: it cannot.
     """
     with _named_failures(Path(path)):
         _beside(Path(path)).unlink()
 
 
 def _beside(path: Path) -> Path:
-    """A new, empty file in the folder of `path`, which is made where it is not."""
+    """Makes an empty file in the folder of `path`, and that folder where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".writing-", suffix="-" + path.name, dir=path.parent)
     os.close(handle)
@@ -66,7 +66,7 @@ def _named_failures(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             problem, remedy = "no room left to write it", "free some space and run the same command again"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            problem, remedy = "may not be written", "choose another folder, or ask for the right to write here"
+            problem, remedy = "may not be written", "choose another folder, or ask for permission to write here"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
             problem, remedy = "a file stands where its folder should be", "choose another place"
         else:

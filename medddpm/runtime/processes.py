@@ -1,11 +1,10 @@
-"""Where a run computes and how it ends: device, torchrun's processes, and signals that wait for the step in hand."""
+"""The device a run computes on, torchrun's processes, and signals that wait for the current step to end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -15,15 +14,16 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from medddpm.errors import BadInput
+from medddpm.runtime.reports import log
 
 Item = TypeVar("Item")
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; "auto" is the GPU of this process where there is one, else the CPU.
+    """Returns the device of that name; "auto" is this process's GPU, or the CPU where there is none.
 
     Raises:
-        BadInput: where there is no such device.
+        BadInput: there is no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,7 +35,7 @@ def pick_device(name: str = "auto") -> torch.device:
             )
             torch.cuda.set_device(device)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, AttributeError):  # the last of a PyTorch without CUDA
+    except (RuntimeError, AssertionError, AttributeError):  # AttributeError: PyTorch without CUDA
         raise BadInput(
             "--device", f"there is no {name} here", "leave it out: a GPU is used where there is one"
         ) from None
@@ -44,7 +44,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Joins torchrun's processes, where it started this one, by the means of the device they compute on."""
+    """Joins torchrun's process group, where torchrun started this process: NCCL on GPUs, else Gloo."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
         yield
         return
@@ -57,16 +57,16 @@ def joined(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C or SIGTERM sets the event and nothing more; the next one acts as usual."""
+    """Within it, the first Ctrl-C or SIGTERM only sets the yielded event; the next one acts as usual."""
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield event
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _frame: object) -> None:
         event.set()
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
+        log.warning("stopping after this step; once more to stop at once")
         signal.signal(number, before[number] or signal.SIG_DFL)
 
     try:
@@ -80,14 +80,14 @@ def deferred_signals() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM is a Ctrl-C: the processes that were started, which would go on by themselves, are ended too."""
+    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started."""
 
     def leave(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread, which alone is told
+    except ValueError:  # only the main thread may set a handler
         yield
         return
     try:
@@ -97,9 +97,9 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
-    """`iter(loader)`, whose processes never hear Ctrl-C, which reaches the whole group: the parent ends them.
+    """Returns `iter(loader)`, whose worker processes ignore the Ctrl-C sent to the whole group: the parent ends them.
 
-    This process hears what came meanwhile once they are begun.
+    A Ctrl-C that arrives while they start reaches this process afterwards.
     """
     loader.worker_init_fn = _end_when_told
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -110,12 +110,12 @@ def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
 
 
 def _end_when_told(_worker: int) -> None:
-    """SIGTERM ends a process that loads volumes, whatever it does in the parent."""
+    """Lets SIGTERM end a loading process, whatever its handler in the parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def told_to_stop(stopped: threading.Event, device: torch.device) -> bool:
-    """Whether any process was, so that all leave after the same step; a collective call where they are several."""
+    """Whether any process was told to stop, so that all leave after the same step; a collective call."""
     if distributed.is_initialized():
         flag = torch.tensor(float(stopped.is_set()), device=device)
         distributed.all_reduce(flag, distributed.ReduceOp.MAX)

@@ -1,1 +1,1 @@
-"""Training: the loop, its run folder, its progress, and the release of what it trained."""
+"""Training: the loop, its run folder, its progress, and the release of the trained model."""

@@ -1,4 +1,4 @@
-"""What a training run is made of."""
+"""The configuration of a training run."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What a run is made of. The defaults are the published ones.
+    """The configuration of a run. The defaults are the published ones.
 
     Args:
-        switches: a name of `medddpm.switches.SETTINGS`.
+        setting: a name in `medddpm.switches.SETTINGS`.
         image_size, model_channels, num_res_blocks, channel_mult, norm_groups: as for `UNet3D`.
         learning_rate: Adam's.
-        batch_size: volumes of a micro-step, in each process.
-        accumulation: micro-steps of a step.
-        offset_noise: of `medddpm.diffusion.GaussianDiffusion`.
-        clip_norm: a step's gradient is scaled down to this norm where it is larger (0: never).
-        ema_decay, ema_every: the average's, and the steps between its updates.
-        ema_start: the step up to which the average is the weights.
-        seed: of the initial weights, the order of the volumes, the timesteps and the noise.
+        batch_size: volumes in a micro-step, in each process.
+        accumulation: micro-steps in a step.
+        offset_noise: as for `medddpm.diffusion.GaussianDiffusion`.
+        clip_norm: the largest norm of a step's gradient; a larger gradient is scaled down to it (0: never).
+        ema_decay, ema_every: the decay of the average of the weights, and the steps between its updates.
+        ema_start: up to this step the average equals the weights.
+        seed: determines the initial weights, the order of the volumes, the timesteps and the noise.
         save_every, sample_every: steps between checkpoints, and between samples (0: none).
-        keep: checkpoints kept, the newest.
-        read_every_loss: brings each micro-step's loss to the host, as the published loop does; the device then waits.
-        workers: processes that prepare volumes ahead; 0 prepares them in between.
+        keep: the number of newest checkpoints kept.
+        read_every_loss: reads each micro-step's loss back to the host, as the published loop does; the device then
+            waits.
+        workers: processes that prepare volumes ahead; 0 prepares them between steps.
     """
 
-    switches: str = "BASE"
+    setting: str = "BASE"
     image_size: int = 128
     model_channels: int = 64
     num_res_blocks: int = 1
@@ -49,5 +50,5 @@ class TrainConfig:
     workers: int = 0
 
 
-# A run may be resumed with another value of these; every other field is part of what the run computes.
+# A resumed run may change these; every other field affects what it computes.
 FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers"}

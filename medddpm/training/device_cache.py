@@ -1,4 +1,4 @@
-"""A data set prepared once and kept in the memory of the device that trains: a step then loads nothing."""
+"""A data set prepared once and kept in the memory of the device that trains, so that a step loads nothing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from medddpm.runtime.processes import iterated
 SHARE = 0.5  # of the device's free memory, at most
 
 
-class Resident(Dataset[tuple[Tensor, Tensor]]):
+class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
     """The items of `volumes`, bit for bit, on `device`.
 
-    At 64³ FAST makes a step in a few milliseconds, which is what one process needs to hand over a single volume.
+    At 64³ a step under FAST takes a few milliseconds, as long as one process takes to hand over a single volume.
 
     Args:
         volumes: prepared here, each once.
-        device: where they are kept: images as they come, masks as int8.
+        device: where they are kept: images as they are, masks as int8.
         workers: processes that prepare them; 0 prepares them in this one.
         progress: shows a bar.
 
@@ -41,7 +41,7 @@ class Resident(Dataset[tuple[Tensor, Tensor]]):
             free = int(torch.cuda.mem_get_info(device)[0])
             if wanted > SHARE * free:
                 raise BadInput(
-                    "--resident",
+                    "--device-cache",
                     f"{len(volumes)} volumes take {wanted / 2**30:.1f} GiB, more than half of what the GPU has free",
                     "leave it out and give --workers",
                 )
@@ -63,14 +63,14 @@ class Resident(Dataset[tuple[Tensor, Tensor]]):
         return self._images[index], self._masks[index].to(self._images.dtype)
 
     def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images and masks of some items, (N, …), on the device."""
+        """Images and masks of several items, (N, …), on the device."""
         image = torch.stack([self._images[index] for index in indices])
         return image, torch.stack([self._masks[index] for index in indices]).to(image.dtype)
 
     def names(self) -> list[str]:
-        """As the data set's."""
+        """As in the data set."""
         return self._volumes.names()
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
-        """As the data set's."""
+        """As in the data set."""
         return self._volumes.reference(index)

@@ -1,4 +1,4 @@
-"""One optimizer step as one CUDA graph: every micro-step's forward and backward pass, and Adam's update."""
+"""Captures an optimizer step as one CUDA graph: every micro-step's forward and backward pass, and Adam's update."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from medddpm.runtime import cuda_graphs
 
 
 class GraphedStep:
-    """The step of a `medddpm.training.trainer.Trainer`, captured; making it changes no weight, moment or draw.
+    """The step of a `medddpm.training.trainer.Trainer`, captured; capturing changes no weight, moment or random draw.
 
-    Nothing in it waits for the device. It holds as long as the network stays accelerated as it is and the weights and
-    the optimizer's state stay where they are.
+    The host never waits for the device. The graph is valid while the network's acceleration stays the same, and the
+    weights and the optimizer's state stay where they are in memory.
 
     Args:
-        diffusion: whose loss is minimized; its network is accelerated and on a GPU.
-        optimizer: Adam of its parameters, capturable.
-        batches: (image, mask) of each micro-step, on that GPU, in the shapes of all to come: (N, C, D, H, W) and
+        diffusion: its loss is minimized; its network is accelerated and on a GPU.
+        optimizer: Adam on its parameters, capturable.
+        batches: (image, mask) of each micro-step, on that GPU, in the shapes of all later ones: (N, C, D, H, W) and
             (N, M, D, H, W).
-        clip_norm: of `clip`.
+        clip_norm: as for `clip`.
     """
 
     def __init__(
@@ -35,10 +35,12 @@ class GraphedStep:
         clip_norm: float = 0.0,
     ) -> None:
         self._diffusion, self._optimizer, self._clip_norm = diffusion, optimizer, clip_norm
-        # A replay begins at a generator's seed: each micro-step draws from its own, as if it were seeded in between.
+        # A replay starts at a generator's seed: with one for each, micro-steps draw as if seeded in between.
         self._generators = [torch.Generator(image.device) for image, _ in batches]
         with unchanged(optimizer), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # the warm-up is not
+            warnings.filterwarnings(
+                "ignore", "This instance was constructed with capturable"
+            )  # the warm-up is not captured
             self._graph = cuda_graphs.GraphedCall(
                 self._step, *(tensor for batch in batches for tensor in batch), generators=self._generators
             )
@@ -48,17 +50,17 @@ class GraphedStep:
 
         Args:
             batches: (image, mask) of each micro-step, on any device.
-            seeds: of each micro-step's timesteps and noise.
+            seeds: one for each micro-step's timesteps and noise.
 
         Returns:
-            the loss, a scalar on the device, the caller's to keep.
+            the loss, a scalar on the device; later steps do not overwrite it.
         """
         for generator, seed in zip(self._generators, seeds, strict=True):
             generator.manual_seed(seed)
         return self._graph(*(tensor for batch in batches for tensor in batch)).clone()
 
     def _step(self, *tensors: Tensor) -> Tensor:
-        # Without gradients to begin with, the backward pass makes them in the graph's own memory, where they stay.
+        # Starting without gradients, the backward pass allocates them in the graph's own memory, where they stay.
         self._optimizer.zero_grad(set_to_none=True)
         count, losses = len(self._generators), []
         for image, mask, generator in zip(tensors[::2], tensors[1::2], self._generators, strict=True):
@@ -71,13 +73,9 @@ class GraphedStep:
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
-    """Scales the gradient of all that is optimized down to `norm` where its own, over all of it, is larger.
+    """Scales the gradient of all parameters of `optimizer` down to `norm` if its norm is larger; 0 leaves it as it is.
 
-    Nothing waits for the device.
-
-    Args:
-        optimizer: whose weights' gradients.
-        norm: 0 leaves them as they are.
+    The host does not wait for the device.
     """
     if norm:
         nn.utils.clip_grad_norm_([weight for group in optimizer.param_groups for weight in group["params"]], norm)
@@ -85,7 +83,7 @@ def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
 
 @contextlib.contextmanager
 def unchanged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Puts weights and moments back to where they were, in place; moments that were not there yet start at zero."""
+    """On leaving, restores weights and moments in place, and sets new moments to zero."""
     before = {tensor: tensor.detach().clone() for tensor in _held(optimizer)}
     try:
         yield
@@ -101,9 +99,9 @@ def unchanged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 def lay_out_alike(
     weights: Sequence[nn.Parameter], averages: Sequence[Tensor], optimizer: torch.optim.Optimizer
 ) -> None:
-    """Gives averages and moments the strides of their weights: the fused kernels go through all of them in step.
+    """Gives averages and moments the strides of their weights, as the fused kernels need.
 
-    A resumed run brings them in the strides they were saved with.
+    A resumed run loads them in the strides in which they were saved.
     """
     moments = ((w, m) for w in weights for m in optimizer.state.get(w, {}).values() if m.shape == w.shape)
     for weight, tensor in (*zip(weights, averages, strict=True), *moments):

@@ -1,4 +1,4 @@
-"""What a training run shows and logs while it goes on: a bar, and TensorBoard's curves."""
+"""The progress of a training run: a bar, and TensorBoard's curves."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from medddpm.errors import BadInput
 
 
 class Report:
-    """The progress bar and the TensorBoard log of a run; refuses a loss that is no number.
+    """The progress bar and the TensorBoard log of a run; refuses a loss that is not finite.
 
     Args:
         out: the run's folder.
-        name: of the bar.
-        first: steps made before.
-        steps: in all.
-        shown: whether there is a bar.
-        logged: whether there is a log, in ``out/tensorboard``.
+        name: the bar's label.
+        first: the steps made before.
+        steps: the steps in all.
+        shown: shows the bar.
+        logged: writes the log, to ``out/tensorboard``.
     """
 
     def __init__(self, out: Path, name: str, first: int, steps: int, *, shown: bool, logged: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
 
         self._out = out
-        # What a killed run logged behind its last checkpoint is made again: the log forgets it.
+        # The steps that a killed run logged after its last checkpoint are made again: the log drops them.
         self._log = SummaryWriter(str(out / "tensorboard"), purge_step=first + 1) if logged else None
         self._bar = tqdm(total=steps, initial=first, desc=name, unit="step", disable=not shown)
 
@@ -42,7 +42,7 @@ class Report:
         """Shows and logs the losses of the steps up to `step`.
 
         Raises:
-            BadInput: where a loss is not finite; what has been saved is kept.
+            BadInput: a loss is not finite; saved checkpoints stay.
         """
         self._bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
         self._bar.update(len(losses))

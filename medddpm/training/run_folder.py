@@ -1,29 +1,30 @@
-"""The folder of a training run: run.json, which says what the run is made of, and the checkpoints."""
+"""The folder of a training run: run.json, which holds its configuration, and the checkpoints."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from medddpm.checkpoints.files import read_checkpoint, save_checkpoint
+from medddpm.checkpoints.released import renamed
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
+from medddpm.runtime.reports import log
 from medddpm.training.config import FREE, TrainConfig
 
 
 def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
-    """Makes the folder this run's, or finds that it is."""
+    """Makes the run's folder, or checks that it belongs to this run."""
     record = out / "run.json"
-    # Of what JSON knows, so that it can be compared with what is read back: a tuple is a list there.
+    # Through JSON, so that it compares with what is read back: there a tuple is a list.
     wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
     wanted["volumes"] = volumes.names()
     if record.exists():
-        known = {**asdict(TrainConfig()), **read_run(out)}  # of an earlier version it may lack what is newer
+        known = {**asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
         changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
         if changed:
             key = changed[0]
@@ -34,15 +35,15 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
                 "resume it with the same, or train in another folder",
             )
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(out, "it is there already and is no run of medddpm", "choose a folder that is new or empty")
+        raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
     with replacing(record) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1) + "\n")
-    for torn in out.rglob(".writing-*"):  # of a run that was killed
+    for torn in out.rglob(".writing-*"):  # left by a killed run
         torn.unlink()
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """The run.json of a run's folder: its configuration, the volumes' size and names."""
+    """Reads a run's run.json: its configuration, and the volumes' size and names."""
     record = out / "run.json"
     try:
         content = json.loads(record.read_text())
@@ -50,7 +51,7 @@ def read_run(out: Path) -> dict[str, Any]:
             raise ValueError
     except ValueError:
         raise BadInput(record, "it is damaged", "remove it together with the run, or choose another folder") from None
-    return content
+    return renamed(content)
 
 
 def checkpoints_of(out: Path) -> list[Path]:
@@ -66,10 +67,10 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
-    """A run's newest checkpoint that can be read; one that cannot is named, and the one before it taken."""
+    """Reads a run's newest readable checkpoint; reports each unreadable one and goes back to the previous one."""
     for path in reversed(checkpoints_of(out)):
         try:
             return path, read_checkpoint(path)
         except BadInput as error:
-            print(f"{error}; going back to the one before", file=sys.stderr)
+            log.warning(f"{error}; going back to the one before")
     return None

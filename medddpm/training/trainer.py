@@ -1,11 +1,10 @@
-"""Training as Med-DDPM's authors train (Dorjsembe et al. 2024), resumed exactly where it was cut."""
+"""Trains as Med-DDPM's authors do (Dorjsembe et al. 2024), and resumes a run exactly where it stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,35 +22,36 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.processes import deferred_signals, iterated, joined, pick_device, told_to_stop
+from medddpm.runtime.reports import log
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
-from medddpm.training.device_cache import Resident
+from medddpm.training.device_cache import DeviceCache
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike
 from medddpm.training.progress import Report
 from medddpm.training.run_folder import claim, newest, save
 from medddpm.unet import UNet3D
 
 PHASES = ("load", "forward", "backward", "update")
-"""What a step consists of, by the names a `Trainer` gives its `phase`; in a CUDA graph, the first and last."""
+"""The phases of a step, as a `Trainer` names them; a step in a CUDA graph has only the first and the last."""
 
 
 class Trainer:
-    """The model, its average and its optimizer, and the one training step of the whole book.
+    """The model, the average of its weights and its optimizer, with the one training step of the whole book.
 
-    Every random draw is a function of the seed and of the draw's number alone, so a run may be cut anywhere and two
-    processes of one micro-step compute what one process of two does.
+    Every random draw depends only on the seed and the draw's number, so a run may stop anywhere, and two processes with
+    one micro-step each compute what one process with two does.
 
-    While its network is accelerated (`with FAST.on(trainer.unet)`) on a GPU of this process alone, a step is one CUDA
-    graph, the average's update aside, and never waits for the device. It draws what it draws outside a graph.
+    In a single process on a GPU, with an accelerated network (`with FAST.on(trainer.unet)`), a step is one CUDA graph
+    plus the update of the average, and the host never waits for the device. The random draws are the same.
 
     Args:
         config: the run's.
-        volumes: what it is trained on.
-        device: where.
-        graph: whether an accelerated step may be one CUDA graph; a profiler sees kernels and phases without.
+        volumes: the data set.
+        device: the model's.
+        graph: lets an accelerated step be one CUDA graph; a profiler sees kernels and phases only without it.
 
     Attributes:
-        phase: entered around each phase of a step, with its name out of `PHASES`; a profiler's marks go here.
+        phase: entered with a name from `PHASES` around each phase of a step; a profiler's marks go here.
     """
 
     def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device, graph: bool = True) -> None:
@@ -62,27 +62,27 @@ class Trainer:
             (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
         )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # of the initial weights
+            torch.manual_seed(config.seed)  # for the initial weights
             self.unet = unet_for(config, volumes).to(device)
         self.diffusion = GaussianDiffusion(self.unet, offset_noise=config.offset_noise).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
-        fast = SETTINGS[config.switches].fast and device.type == "cuda"
+        fast = SETTINGS[config.setting].fast and device.type == "cuda"
         self._may_capture = fast and graph and self.world == 1
         self._graphed: GraphedStep | None = None
-        self._acceleration: object = None  # under which the last step was made
+        self._acceleration: object = None  # the network's, at the last step
         self.optimizer = torch.optim.Adam(
             self.unet.parameters(), lr=config.learning_rate, fused=fast or None, capturable=self._may_capture
         )
         self.phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         self.step = 0
-        self.losses: list[float] = []  # of every step up to the last `read_losses`
-        self._pending: list[Tensor] = []  # of the steps since, still on the device
+        self.losses: list[float] = []  # one for each step up to the last `read_losses`
+        self._pending: list[Tensor] = []  # the later ones, still on the device
         self._average = get_ema_multi_avg_fn(config.ema_decay)
         self._batches: Iterator[Sequence[Tensor]] | None = None
         self._generator = torch.Generator(device)
         self._network: nn.Module = self.diffusion
         if self.world > 1:
-            # The processes hold equal weights without its help: the seed made them, or a checkpoint.
+            # The processes hold equal weights already: from the seed, or from a checkpoint.
             self._network = nn.parallel.DistributedDataParallel(
                 self.diffusion, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False
             )
@@ -90,10 +90,10 @@ class Trainer:
     # One step
 
     def train_step(self) -> None:
-        """One optimizer step over `accumulation` micro-steps; `read_losses` tells its loss."""
+        """Makes one optimizer step over `accumulation` micro-steps; `read_losses` returns its loss."""
         graphed = self._may_capture and cuda_graphs.wanted(self.unet)
         acceleration = getattr(self.unet, "acceleration", None)
-        if acceleration is not self._acceleration:  # the weights have been laid out anew
+        if acceleration is not self._acceleration:  # the weights have new strides
             lay_out_alike(list(self.diffusion.parameters()), list(self.ema.parameters()), self.optimizer)
         if self._graphed is not None and not (graphed and acceleration is self._acceleration):
             self._graphed = None
@@ -133,13 +133,13 @@ class Trainer:
         with self.phase("update"):
             loss = self._graphed(batches, [self._seed(micro) for micro in range(self.config.accumulation)])
             if self.config.read_every_loss:
-                loss.item()  # of the whole step: within a graph there is nothing to wait for
+                loss.item()  # the whole step's: a graph cannot be read within
             self._count(loss)
 
     def _load(self) -> tuple[Tensor, Tensor]:
-        """The next image and mask: where they are resident, or on the host in memory that a GPU can fetch from."""
+        """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU."""
         if self._batches is None:
-            if isinstance(self.volumes, Resident):
+            if isinstance(self.volumes, DeviceCache):
                 self._batches = map(self.volumes.batch, self._order())
             else:
                 loader: DataLoader[list[Tensor]] = DataLoader(
@@ -153,19 +153,19 @@ class Trainer:
         return image, mask
 
     def close(self) -> None:
-        """Ends the processes that load volumes, in order: left to the interpreter's end, they would be killed."""
+        """Ends the loading processes in order; at the interpreter's exit they would be killed."""
         self._batches = None
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
         return self._network(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
 
     def _seed(self, micro: int) -> int:
-        """Of a micro-step's timesteps and noise."""
+        """The seed of a micro-step's timesteps and noise."""
         draw = self._draw(self.step, micro)
         return int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0])
 
     def _count(self, loss: Tensor) -> None:
-        """Ends a step: its loss, its number, and what it means for the average."""
+        """Ends a step: keeps its loss, counts it and updates the average."""
         self._pending.append(loss)
         self.step += 1
         ours, theirs = list(self.ema.parameters()), list(self.diffusion.parameters())
@@ -177,11 +177,11 @@ class Trainer:
                 self._average(ours, theirs, self.step)
 
     def _draw(self, step: int, micro: int) -> int:
-        """The number of a micro-step among all that all processes make."""
+        """The number of a micro-step among those of all processes."""
         return (step * self.config.accumulation + micro) * self.world + self.rank
 
     def _order(self) -> Iterator[list[int]]:
-        """The volumes of each micro-step from this step on: every epoch is a permutation of its own."""
+        """The volumes of each micro-step from this step on: each epoch is another permutation."""
         count, size = len(self.volumes), self.config.batch_size
         epoch, order = -1, np.empty(0, int)
         for step in range(self.step, 2**62):
@@ -199,11 +199,11 @@ class Trainer:
 
     @property
     def averaged(self) -> GaussianDiffusion:
-        """What is sampled from: the average of the weights, which up to `ema_start` is the weights."""
+        """The model to sample from: the average of the weights; up to `ema_start`, the weights."""
         return self.ema if self.step >= self.config.ema_start else self.diffusion
 
     def read_losses(self) -> list[float]:
-        """The losses of the steps since the last call, the mean over all processes, brought to the host."""
+        """Reads back the losses of the steps since the last call, averaged over all processes."""
         if not self._pending:
             return []
         losses = torch.stack(self._pending)
@@ -215,7 +215,7 @@ class Trainer:
         return self.losses[-len(losses) :]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: enough to go on to the last bit, and to sample without the run's folder."""
+        """A checkpoint's content: enough to resume to the last bit, and to sample without the run's folder."""
         return {
             "step": self.step,
             "model": self.diffusion.state_dict(),
@@ -228,10 +228,10 @@ class Trainer:
         }
 
     def load(self, content: Mapping[str, Any], path: Path) -> None:
-        """Takes up a checkpoint's state.
+        """Loads a checkpoint's state.
 
         Raises:
-            BadInput: where it does not fit this run.
+            BadInput: it does not fit this run.
         """
         for name, model in (("model", self.diffusion), ("ema", self.ema)):
             load_state(model, content.get(name, {}), path)
@@ -240,24 +240,24 @@ class Trainer:
             self.step, self.losses = int(content["step"]), content["losses"].tolist()
         except (KeyError, ValueError, AttributeError, TypeError):
             raise BadInput(
-                path, "it holds no state of a training", "sample from it, or train in another folder"
+                path, "it holds no state of a training run", "sample from it, or train in another folder"
             ) from None
         self._pending, self._batches = [], None
         self._graphed = self._acceleration = None
         self.optimizer.zero_grad()
 
     def _load_optimizer(self, saved: Mapping[str, Any]) -> None:
-        # Which of Adam's implementations is this machine's affair, not the checkpoint's.
+        # Which of Adam's implementations runs depends on this machine, not on the checkpoint's.
         ours = {name: self.optimizer.defaults[name] for name in ("fused", "foreach", "capturable")}
         groups = [{**group, **ours} for group in saved["param_groups"]]
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
 
 
 def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
-    """The network of a run: as many channels in and out as its volumes and masks have.
+    """Builds the network of a run, with the channels of its volumes and masks.
 
     Raises:
-        BadInput: on a width or a size of volume that no such network takes.
+        BadInput: no such network has this width or takes volumes of this size.
     """
     layout = volumes.layout
     try:
@@ -285,41 +285,41 @@ def train(
     steps: int,
     *,
     device: str = "auto",
-    resident: bool = False,
+    device_cache: bool = False,
     progress: bool = True,
 ) -> Tensor:
-    """Trains until the run in `out` has made `steps` steps in all, resuming what is there.
+    """Trains until the run in `out` has made `steps` steps in all, resuming it if it exists.
 
-    The folder holds ``run.json``, ``checkpoints/``, ``samples/`` and ``tensorboard/``. Interrupting (Ctrl-C, SIGTERM)
-    ends after the step in hand and its checkpoint. Under torchrun each process trains on its own volumes.
+    The folder holds ``run.json``, ``checkpoints/``, ``samples/`` and ``tensorboard/``. An interrupt (Ctrl-C, SIGTERM)
+    ends the run after the current step and its checkpoint. Under torchrun each process trains on its own volumes.
 
     Args:
-        config: what the run is made of; where it exists already, it must be the same (but for `FREE`).
-        volumes: what it is trained on.
-        out: the run's folder, made where it is not.
-        steps: in all, those made before included.
+        config: the run's; to resume a run it must be the same, except for `FREE`.
+        volumes: the data set.
+        out: the run's folder, made if missing.
+        steps: in all, including those made before.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
-        resident: prepares every volume first and keeps it in the device's memory.
+        device_cache: prepares all volumes first and keeps them in the device's memory.
         progress: shows a bar with the loss and the rate.
 
     Returns:
         (steps,) float32, the loss of every step since the run began.
 
     Raises:
-        BadInput: on a folder of another run, a damaged checkpoint, a full disk, or a loss that is no number.
+        BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
     """
     out, where = Path(out), pick_device(device)
     with joined(where), deferred_signals() as stopped:
-        kept = Resident(volumes, where, config.workers, progress) if resident else volumes
-        trainer = Trainer(config, kept, where)
+        cached = DeviceCache(volumes, where, config.workers, progress) if device_cache else volumes
+        trainer = Trainer(config, cached, where)
         lead = trainer.rank == 0
         if lead:
             claim(out, config, volumes)
         if found := newest(out):
             trainer.load(found[1], found[0])
-        setting = SETTINGS[config.switches]
-        if lead and setting.fast and where.type == "cuda" and trainer.world > 1:
-            print(f"{setting.name}: several processes train without CUDA graphs", file=sys.stderr)
+        setting = SETTINGS[config.setting]
+        if setting.fast and where.type == "cuda" and trainer.world > 1:
+            log.warning(f"{setting.name}: several processes train without CUDA graphs")
         with setting.on(trainer.unet), contextlib.closing(trainer):
             _loop(trainer, out, steps, stopped, progress and lead)
         return torch.tensor(trainer.losses)
@@ -328,7 +328,7 @@ def train(
 def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, progress: bool) -> None:
     config, lead = trainer.config, trainer.rank == 0
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
-    with Report(out, config.switches, trainer.step, steps, shown=progress, logged=lead) as report:
+    with Report(out, config.setting, trainer.step, steps, shown=progress, logged=lead) as report:
         while trainer.step < steps:
             trainer.train_step()
             step = trainer.step
@@ -345,14 +345,14 @@ def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, pro
 
 
 def write_sample(trainer: Trainer, path: Path) -> None:
-    """Draws a volume for the first mask, all timesteps, from the average; one file an image channel.
+    """Draws a volume for the first mask from the average, over all timesteps, and writes a file for each channel.
 
-    It is drawn under the run's setting, whether or not that is on already.
+    It computes under the run's setting, whether or not that is on already.
     """
     _, mask = trainer.volumes[0]
     generator = torch.Generator().manual_seed(trainer.config.seed)
     diffusion = trainer.averaged
-    with SETTINGS[trainer.config.switches].on(diffusion.denoise_fn):
+    with SETTINGS[trainer.config.setting].on(diffusion.denoise_fn):
         sample = diffusion.sample(mask[None].to(trainer.device), generator=generator)[0].cpu()
         cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory
     write_sample_volumes(sample, path, trainer.volumes.reference(0), trainer.volumes.layout, trainer.volumes.size)

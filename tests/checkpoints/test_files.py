@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_the_last_good_one(file: Path) -> None:
     before = file.read_bytes()
     script = (
         "import resource, sys, torch\n"
-        "from medddpm.checkpoints import save_checkpoint\n"
+        "from medddpm.checkpoints.files import save_checkpoint\n"
         "from medddpm.errors import BadInput\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2},) * 2)\n"
         "try: save_checkpoint(sys.argv[1], {'model': torch.zeros(int(sys.argv[2]))})\n"

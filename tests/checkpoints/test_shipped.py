@@ -1,6 +1,6 @@
 """The models that travel: small, told of truly, the same volume from a seed everywhere, and a brain with its lesion.
 
-What is drawn is compared with `baseline/NAME.csv`. After new weights, `python tests/test_models.py` draws it anew.
+What is drawn is compared with `baseline/NAME.csv`. After new weights, this file as a program draws that anew.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_there_is_a_default_and_it_is_named_where_another_is_asked_for(capsys: p
 
 def test_the_package_is_built_with_all_that_travels() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    patterns = settings["package-data"]["medddpm.models"]
+    patterns = settings["package-data"]["medddpm.checkpoints.shipped"]
     for name in shipped.names():
         for file in (shipped.weights(name), shipped.record(name), shipped.card(name)):
             assert any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns)

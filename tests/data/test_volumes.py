@@ -19,8 +19,8 @@ from medddpm.data.volumes import (
     condition,
     find_cases,
     find_layout,
-    restore,
     scaled,
+    to_mask_grid,
 )
 from medddpm.errors import BadInput
 
@@ -260,7 +260,7 @@ def test_restored_volume_lies_where_the_image_was(tmp_path: Path, shape: tuple[i
     size = (40, 40, 40) if shape != SIZE else (8, 12, 10)  # the second: SIZE as RAS orders it
     folder = VolumeFolder(tmp_path, size=size)
     like = read_mask(folder.cases[0].mask, HEAD.labels)
-    (restored,) = restore(folder[0][0], size, like)
+    (restored,) = to_mask_grid(folder[0][0], size, like)
     expected = (smooth - smooth.min()) / (smooth.max() - smooth.min())
     inner = (slice(1, -1),) * 3
     np.testing.assert_allclose(restored[inner], expected[inner], atol=0.05)
@@ -268,9 +268,9 @@ def test_restored_volume_lies_where_the_image_was(tmp_path: Path, shape: tuple[i
     np.testing.assert_allclose(nib.load(tmp_path / "out.nii.gz").affine, turn, atol=1e-6)
 
 
-def test_restore_clips_and_maps_to_unit_range() -> None:
+def test_the_way_back_clips_and_maps_to_unit_range() -> None:
     sample = torch.tensor([-3.0, -1.0, 0.0, 1.0, 2.0, 0.5, 0.0, 0.0]).reshape(1, 2, 2, 2)
-    (restored,) = restore(sample, (2, 2, 2), nib.Nifti1Image(np.ones((2, 2, 2), np.uint8), np.eye(4)))
+    (restored,) = to_mask_grid(sample, (2, 2, 2), nib.Nifti1Image(np.ones((2, 2, 2), np.uint8), np.eye(4)))
     np.testing.assert_allclose(restored.transpose(2, 1, 0).ravel(), [0, 0, 0.5, 1, 1, 0.75, 0.5, 0.5])
 
 
@@ -423,7 +423,7 @@ def test_real_case_survives_a_small_grid_and_the_way_back(real: Path, tmp_path: 
     image, mask = folder[0]
     assert torch.equal(condition(folder.cases[0].mask, BRATS, size), mask)
     like = read_mask(folder.cases[0].mask, BRATS.labels)
-    (restored,) = restore(image[:1], size, like, BRATS)
+    (restored,) = to_mask_grid(image[:1], size, like, BRATS)
     original = nib.load(folder.cases[0].images[0]).get_fdata(dtype=np.float32)
     assert restored.shape == original.shape
     assert np.corrcoef(restored[::3, ::3, ::3].ravel(), original[::3, ::3, ::3].ravel())[0, 1] > 0.9

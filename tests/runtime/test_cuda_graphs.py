@@ -140,7 +140,7 @@ def test_a_step_outside_between_steps_in_a_graph_changes_nothing(volumes) -> Non
 
 
 def test_without_graphs_or_acceleration_nothing_is_captured(volumes, replayed) -> None:
-    trainer = Trainer(replace(TINY, switches="FAST"), volumes, torch.device("cpu"), graph=False)
+    trainer = Trainer(replace(TINY, setting="FAST"), volumes, torch.device("cpu"), graph=False)
     with FAST.on(trainer.unet):
         trainer.train_step()
     plain = capturing(volumes)
@@ -313,7 +313,7 @@ def test_a_graph_computes_and_draws_as_its_function_does() -> None:
 
 @contextlib.contextmanager
 def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3, norm: float = 0.0) -> Iterator[Trainer]:
-    config = replace(TINY, switches="FAST", accumulation=2, clip_norm=norm)
+    config = replace(TINY, setting="FAST", accumulation=2, clip_norm=norm)
     trainer = Trainer(config, volumes, torch.device("cuda"), graph=graph)
     with FAST.on(trainer.unet):
         for _ in range(steps):

@@ -25,7 +25,7 @@ from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
-from medddpm.training.device_cache import Resident
+from medddpm.training.device_cache import DeviceCache
 from medddpm.training.run_folder import checkpoints_of
 from medddpm.training.trainer import Trainer, train
 
@@ -71,12 +71,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_bit(volumes, tmp_
     assert differences(newest(tmp_path / "whole"), newest(tmp_path / "cut")) == []
 
 
-def test_resident_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) -> None:
+def test_cached_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) -> None:
     """Begun with volumes prepared as they are wanted, gone on with where workers have brought all to memory."""
     whole = run(volumes, tmp_path / "whole", 7, batch_size=2)
     run(volumes, tmp_path / "kept", 3, batch_size=2)
     config = replace(TINY, batch_size=2, workers=2)
-    assert torch.equal(train(config, volumes, tmp_path / "kept", 7, device="cpu", resident=True, progress=False), whole)
+    assert torch.equal(
+        train(config, volumes, tmp_path / "kept", 7, device="cpu", device_cache=True, progress=False), whole
+    )
     assert differences(newest(tmp_path / "whole"), newest(tmp_path / "kept")) == []
 
 
@@ -84,8 +86,10 @@ def test_volumes_that_do_not_fit_the_gpu_are_refused(volumes, monkeypatch: pytes
     image, mask = volumes[0]
     free = 2 * len(volumes) * (image.nbytes + mask.numel()) - 1
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
-    with pytest.raises(BadInput, match=r"--resident: 3 volumes take 0\.0 GiB, more than half of what the GPU has free"):
-        Resident(volumes, torch.device("cuda", 0))
+    with pytest.raises(
+        BadInput, match=r"--device-cache: 3 volumes take 0\.0 GiB, more than half of what the GPU has free"
+    ):
+        DeviceCache(volumes, torch.device("cuda", 0))
 
 
 def test_a_step_is_the_specified_one(volumes, tmp_path: Path) -> None:
@@ -135,7 +139,7 @@ def test_every_epoch_shows_every_volume_once_in_an_order_of_its_own(volumes) -> 
 
 def test_seeds_differ_and_settings_share_their_start(volumes, tmp_path: Path) -> None:
     base, other = run(volumes, tmp_path / "a", 2), run(volumes, tmp_path / "b", 2, seed=1)
-    layout = run(volumes, tmp_path / "c", 2, switches="OPT12")
+    layout = run(volumes, tmp_path / "c", 2, setting="OPT12")
     assert not torch.equal(base, other)
     torch.testing.assert_close(base, layout, rtol=1e-4, atol=1e-5)
 
@@ -148,10 +152,10 @@ def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch,
     monkeypatch.setattr(switches, "_said", set())
     changes = {"learning_rate": 1e-3, "ema_start": 3}
     base = run(volumes, tmp_path / "base", 4, **changes)
-    fast = run(volumes, tmp_path / "fast", 4, switches="FAST", sample_every=2, **changes)
+    fast = run(volumes, tmp_path / "fast", 4, setting="FAST", sample_every=2, **changes)
     torch.testing.assert_close(fast, base, rtol=0, atol=1e-4)
-    run(volumes, tmp_path / "cut", 2, switches="FAST", **changes)
-    assert torch.equal(run(volumes, tmp_path / "cut", 4, switches="FAST", **changes), fast)
+    run(volumes, tmp_path / "cut", 2, setting="FAST", **changes)
+    assert torch.equal(run(volumes, tmp_path / "cut", 4, setting="FAST", **changes), fast)
     assert differences(newest(tmp_path / "fast"), newest(tmp_path / "cut")) == []
     assert newest(tmp_path / "fast")["model"].keys() == newest(tmp_path / "base")["model"].keys()
     assert len(list((tmp_path / "fast" / "samples").iterdir())) == 2
@@ -248,8 +252,8 @@ def test_another_runs_folder_is_refused(volumes, tmp_path: Path) -> None:
     run(volumes, tmp_path, 1)
     with pytest.raises(BadInput, match=r"begun with learning_rate 1e-05, not 0\.1"):
         run(volumes, tmp_path, 2, learning_rate=0.1)
-    with pytest.raises(BadInput, match="begun with switches BASE, not OPT1"):
-        run(volumes, tmp_path, 2, switches="OPT1")
+    with pytest.raises(BadInput, match="begun with setting BASE, not OPT1"):
+        run(volumes, tmp_path, 2, setting="OPT1")
     run(volumes, tmp_path, 2, save_every=1, keep=5)
 
 
@@ -277,10 +281,14 @@ def test_a_run_of_an_earlier_version_goes_on(volumes, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     earlier = json.loads(record.read_text())
     del earlier["offset_noise"]
+    earlier["switches"] = earlier.pop("setting")
     record.write_text(json.dumps(earlier))
+    with pytest.raises(BadInput, match="begun with setting BASE, not OPT1"):
+        run(volumes, tmp_path, 2, setting="OPT1")
     with pytest.raises(BadInput, match=r"begun with offset_noise 0\.0, not 0\.1"):
         run(volumes, tmp_path, 2, offset_noise=0.1)
     assert len(run(volumes, tmp_path, 2)) == 2
+    assert json.loads(record.read_text())["setting"] == "BASE"
 
 
 def test_other_volumes_are_refused(volumes, tmp_path: Path) -> None:
@@ -299,17 +307,17 @@ def test_a_folder_that_holds_something_else_is_left_alone(volumes, tmp_path: Pat
 
 def test_a_damaged_run_record_is_named(volumes, tmp_path: Path) -> None:
     run(volumes, tmp_path, 1)
-    (tmp_path / "run.json").write_text('{"switches": "BA')
+    (tmp_path / "run.json").write_text('{"setting": "BA')
     with pytest.raises(BadInput, match=r"run\.json: it is damaged"):
         run(volumes, tmp_path, 2)
 
 
-def test_a_damaged_checkpoint_costs_only_the_steps_since_the_one_before(volumes, tmp_path: Path, capsys) -> None:
+def test_a_damaged_checkpoint_costs_only_the_steps_since_the_one_before(volumes, tmp_path: Path, caplog) -> None:
     whole = run(volumes, tmp_path, 4)
     last = checkpoints_of(tmp_path)[-1]
     last.write_bytes(last.read_bytes()[:1000])
     assert torch.equal(run(volumes, tmp_path, 4), whole)
-    assert "step-0000004.pt: it is damaged" in capsys.readouterr().err
+    assert "step-0000004.pt: it is damaged" in caplog.text
     assert newest(tmp_path)["step"] == 4
 
 

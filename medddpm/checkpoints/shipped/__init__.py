@@ -7,16 +7,16 @@ from pathlib import Path
 from medddpm.errors import BadInput
 
 DEFAULT = "phantom-flair-64"
-"""What `medddpm sample` draws from where no checkpoint is given."""
+"""The model that `medddpm sample` uses without a checkpoint."""
 
 LARGEST = 15 * 2**20
-"""Bytes of a model file at most, so that installing the package stays quick."""
+"""The largest model file in bytes, so that installing the package stays quick."""
 
 _FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The models that are there."""
+    """The names of the models."""
     return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
 
 
@@ -24,7 +24,7 @@ def weights(name: str = DEFAULT) -> Path:
     """A model's file, for `load_checkpoint` and `sample_to_files`.
 
     Raises:
-        BadInput: where there is none of that name.
+        BadInput: there is none of that name.
     """
     return _file(name, ".safetensors")
 
@@ -33,7 +33,7 @@ def record(name: str = DEFAULT) -> Path:
     """Its training: a CSV of `step` and `loss`, the mean over the steps since the row before.
 
     Raises:
-        BadInput: where there is none of that name.
+        BadInput: there is none of that name.
     """
     return _file(name, ".csv")
 
@@ -42,7 +42,7 @@ def card(name: str = DEFAULT) -> Path:
     """Its model card, Markdown.
 
     Raises:
-        BadInput: where there is none of that name.
+        BadInput: there is none of that name.
     """
     return _file(name, ".md")
 
@@ -51,5 +51,5 @@ def _file(name: str, suffix: str) -> Path:
     path = _FOLDER / (name + suffix)
     if not path.is_file():
         known = ", ".join(names()) or "none"
-        raise BadInput(path, "no such model travels with this package", f"give a checkpoint; it has: {known}")
+        raise BadInput(path, "no such model travels with this package", f"give a checkpoint; the package has: {known}")
     return path

@@ -184,6 +184,8 @@ def build(network: Network, side: int, channels: int) -> nn.Module:
         torch.manual_seed(SEED)
         try:
             made = network.build(side, channels)
+        except BadInput:  # a ValueError too
+            raise
         except (ValueError, RuntimeError) as error:
             problem = f"{network.name} cannot be built with {channels} at {side}: {str(error).splitlines()[0]}"
             raise BadInput("--channels", problem, "choose a multiple of 32, and a side that is a power of 2") from None

@@ -37,7 +37,7 @@ def training_curves(
         volumes[index]  # fills the data set's cache
     rows = []
     for name in settings:
-        trainer = Trainer(replace(config, switches=name), volumes, device)
+        trainer = Trainer(replace(config, setting=name), volumes, device)
         with SETTINGS[name].on(trainer.unet):
             for _ in range(steps):
                 _wait(device)

@@ -103,7 +103,7 @@ class Run:
         every = 10
         decay = min(0.995, 0.5 ** (every / max(1.0, self.memory * self.steps)))
         return TrainConfig(
-            switches=self.setting,
+            setting=self.setting,
             image_size=self.size[0],
             model_channels=self.channels,
             channel_mult=self.mult,

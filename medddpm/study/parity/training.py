@@ -25,7 +25,7 @@ from medddpm.runtime.processes import deferred_signals
 from medddpm.study.parity.plans import Run
 from medddpm.switches import SETTINGS
 from medddpm.training import run_folder
-from medddpm.training.device_cache import Resident
+from medddpm.training.device_cache import DeviceCache
 from medddpm.training.run_folder import claim, newest
 from medddpm.training.trainer import Trainer
 
@@ -86,7 +86,7 @@ def trained(
         BadInput: a folder of another run, or a loss that is no number.
     """
     # At 64³ handing over a volume takes as long as FAST takes for a step.
-    trainer = Trainer(run.config, Resident(volumes, device), device)
+    trainer = Trainer(run.config, DeviceCache(volumes, device), device)
     out = folder / "train"
     claim(out, run.config, volumes)
     if found := newest(out):

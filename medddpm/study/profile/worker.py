@@ -107,7 +107,7 @@ def build(setting: Switches, size: int, channels: int, accumulation: int, device
     It makes no CUDA graph under any setting: a profiler is to see every launch, and the phase it belongs to.
     """
     config = TrainConfig(
-        switches=setting.name,
+        setting=setting.name,
         image_size=size,
         model_channels=channels,
         accumulation=accumulation,
