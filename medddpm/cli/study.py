@@ -20,8 +20,8 @@ def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
         parse,
         "turn Nsight Compute's CSV into a table of kernels",
         """
-        medddpm parse window_raw.csv --details window_details.csv --config opt1 --out kernels.csv
-        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --config opt1 --out kernels.csv
+        medddpm parse window_raw.csv --details window_details.csv --setting opt1 --out kernels.csv
+        medddpm parse step_raw.csv.gz --trace step_trace.csv.gz --setting opt1 --out kernels.csv
         ncu --import run.ncu-rep --page raw --csv --print-metric-instances details > window_raw.csv
         ncu --import run.ncu-rep --page details --csv > window_details.csv     (of a run with --set full)
         """,
@@ -38,7 +38,7 @@ def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--out", type=Path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
     )
-    command.add_argument("--config", type=str.upper, default="BASE", help="the setting it ran under (base)")
+    command.add_argument("--setting", "--config", type=str.upper, default="BASE", help="what it ran under (base)")
     command.add_argument(
         "--view",
         choices=["window", "step"],
@@ -58,7 +58,7 @@ def parse(arguments: argparse.Namespace) -> int:
             raise BadInput(given, "--out would overwrite what is read", "give --out another name")
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = profile_parse.parse(
-        arguments.raw, arguments.config, view, details=arguments.details, trace=arguments.trace
+        arguments.raw, arguments.setting, view, details=arguments.details, trace=arguments.trace
     )
     written = write_table(parsed.table, arguments.out, schemas.KERNELS, profile_parse.origin(parsed, arguments.raw))
     for note in parsed.notes:
@@ -124,8 +124,8 @@ def profile(arguments: argparse.Namespace) -> int:
         window_start=arguments.window_start,
     )
     settings = [name.upper() for name in arguments.switches]
-    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
-    return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
+    runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
+    return 1 if run(runs, arguments.out, dry_run=arguments.dry_run) else 0
 
 
 # bench

@@ -13,7 +13,8 @@ import torch
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import pick_device
 from medddpm.study.generative.models import MODELS, Model, loss_of, parse_names
-from medddpm.study.profile.worker import write_trace
+from medddpm.study.generative.results import trace_path
+from medddpm.study.profile.trace import record, wait
 from medddpm.switches import BASE
 
 PRECISIONS = ("fp32", "bf16")
@@ -107,12 +108,11 @@ def _one(model: Model, precision: str, device: torch.device, trace: Path | None,
         for _ in range(WARMUP):
             step()
         if trace is not None:
-            write_trace(step, device, trace / f"{model.name}_{precision}.csv.gz", before=step)
+            record(step, device, trace_path(trace, model, precision), before=step)
             return
         with torch.cuda.profiler.profile() if device.type == "cuda" else contextlib.nullcontext():
-            step()  # it reads the loss, and so waits for it
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            step()
+            wait(device)
 
 
 if __name__ == "__main__":

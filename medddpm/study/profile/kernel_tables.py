@@ -17,12 +17,12 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.study.records.schemas import KERNELS, TRACE
 from medddpm.study.records.tables import gpu_folders, read_table
+from medddpm.switches import SETTINGS
 
 NAME = re.compile(
     r"(?P<table>kernels|launches)_(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)\.csv(?:\.gz)?"
 )
-PARTS = ("window", "step")  # what every figure shows
-SETTINGS = ("BASE", "OPT1", "OPT2", "OPT12", "FAST")  # in the order of every figure
+VIEWS = ("window", "step")  # what every figure shows
 MACHINE = ["gpu", "run"]
 
 
@@ -34,7 +34,7 @@ class Record:
         path: the file.
         table: "kernels" or "launches" (schema `TRACE`).
         gpu: its machine's folder.
-        config: BASE, OPT1, OPT2, OPT12, FAST …
+        setting: BASE, OPT1, OPT2, OPT12, FAST …
         part: "window", "step", "window-300" …
         run: of that machine, from 1.
     """
@@ -42,7 +42,7 @@ class Record:
     path: Path
     table: str
     gpu: str
-    config: str
+    setting: str
     part: str
     run: int
 
@@ -54,7 +54,7 @@ def found(root: Path) -> list[Record]:
     places = {folder.name: place for place, folder in enumerate(machines)}
 
     def order(r: Record) -> tuple[object, ...]:
-        return places[r.gpu], r.run, *_place(r.config), r.part != "window", r.part
+        return places[r.gpu], r.run, *_place(r.setting), r.part != "window", r.part
 
     return sorted(listed, key=order)
 
@@ -64,15 +64,15 @@ def next_run(folder: Path, settings: Iterable[str]) -> int:
 
     Args:
         folder: figures/records/<gpu>; need not exist.
-        settings: what a whole run holds, each in both `PARTS`.
+        settings: what a whole run holds, each in both `VIEWS`.
     """
-    taken = {(r.run, r.config, r.part) for r in _records_of(folder) if r.table == "kernels" and r.part in PARTS}
+    taken = {(r.run, r.setting, r.part) for r in _records_of(folder) if r.table == "kernels" and r.part in VIEWS}
     last = max((run for run, *_ in taken), default=1)
-    whole = all((last, name, part) in taken for name in settings for part in PARTS)
+    whole = all((last, name, part) in taken for name in settings for part in VIEWS)
     return last + 1 if whole else last
 
 
-def kernels(root: Path, parts: tuple[str, ...] = PARTS) -> pd.DataFrame:
+def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
     """Every kernels table of the wanted parts, one below the other.
 
     Args:
@@ -101,7 +101,7 @@ def kernels(root: Path, parts: tuple[str, ...] = PARTS) -> pd.DataFrame:
 
 def launches(root: Path, gpu: str) -> dict[str, pd.DataFrame]:
     """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order."""
-    newest = {r.config: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
+    newest = {r.setting: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
     return {name: read_table(newest[name], TRACE) for name in sorted(newest, key=_place)}
 
 
@@ -135,7 +135,7 @@ def spread(by_run: pd.DataFrame) -> pd.DataFrame:
 
 def _place(setting: str) -> tuple[int, str]:
     """Of a setting among all: those of `SETTINGS` in their order, then others by name."""
-    return (SETTINGS.index(setting) if setting in SETTINGS else len(SETTINGS)), setting
+    return (list(SETTINGS).index(setting) if setting in SETTINGS else len(SETTINGS)), setting
 
 
 def _records_of(folder: Path) -> Iterator[Record]:

@@ -24,9 +24,10 @@ from medddpm.errors import BadInput
 BATCH = 200  # rows held as text at a time: as many as stay in the cache
 FIRST = "ID"  # the first column of both pages
 EXPORT = "export it anew: LC_ALL=C ncu --import REPORT --page {page} --csv --print-metric-instances details > FILE.csv"
-PERMISSION = (
-    "let users read the GPU's counters (as administrator: modprobe nvidia NVreg_RestrictProfilingToAdminUsers=0, "
-    "or run ncu with sudo or in a container with --cap-add SYS_ADMIN)"
+CLOSED = "ERR_NVGPUCTRPERM"  # how ncu says that it may not read the GPU's counters
+OPEN_COUNTERS = (
+    "run as root (with sudo, or in a container with --cap-add SYS_ADMIN), or have the administrator load the driver "
+    "with NVreg_RestrictProfilingToAdminUsers=0"
 )
 
 
@@ -171,7 +172,7 @@ def _cut(name: str) -> str:
 
 
 def _failed(path: Path, error: str) -> BadInput:
-    remedy = PERMISSION if "ERR_NVGPUCTRPERM" in error else "mend that and profile again"
+    remedy = OPEN_COUNTERS if CLOSED in error else "mend that and profile again"
     return BadInput(path, f"ncu failed: {error}", remedy)
 
 

@@ -1,7 +1,5 @@
 """Nsight Compute's CSV to the table `KERNELS`: a row a launch (window), or a row a distinct launch (step).
 
-`adopt` parses a folder of profiles into the records.
-
 Equations 1 and 2 are the paper's (ICPE '26, arXiv:2606.19365, Section 4.1).
 """
 
@@ -10,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +24,8 @@ from medddpm.study.profile.instructions import CLASSES, class_column, class_coun
 from medddpm.study.profile.kernel_names import dimensions, same_name
 from medddpm.study.profile.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
 from medddpm.study.profile.step_weights import SCALED, weighed
-from medddpm.study.records import schemas
-from medddpm.study.records.machine import gpu_folder_name
 from medddpm.study.records.schemas import KERNELS
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
+from medddpm.study.records.tables import meta_path, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
@@ -317,57 +312,3 @@ def _same_launches(names: dict[int, str], table: pd.DataFrame, details: Path, ra
     for launch, kernel in kernels.items():
         if same_name(kernel) != same_name(names[launch]):
             raise BadInput(details, f"is of another report than {raw.name}: launch {launch} is another kernel", remedy)
-
-
-_RAW = re.compile(r"(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)_raw\.csv\.gz")
-
-
-def adopt(profiles: Path, folder: Path) -> Iterator[str]:
-    """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record.
-
-    Args:
-        profiles: what `medddpm profile --out` filled; only what it finished is taken.
-        folder: figures/records. A record goes to the folder of the card that its profile says it was taken on; a
-            window's trace goes there too, as launches_<setting>_<part>_run<N>.csv.
-
-    Yields:
-        one line a record written.
-
-    Raises:
-        BadInput: there is no finished profile, or one is not of the step it says.
-    """
-    raws = [path for path in sorted(profiles.glob("*_raw.csv.gz")) if _RAW.fullmatch(path.name) and _is_finished(path)]
-    if not raws:
-        raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles.name}")
-    for raw in raws:
-        yield from _adopted(raw, folder)
-
-
-def _adopted(raw: Path, folder: Path) -> Iterator[str]:
-    named = _RAW.fullmatch(raw.name)
-    assert named
-    stem = raw.name.removesuffix("_raw.csv.gz")
-    folder = folder / gpu_folder_name(str(read_meta(raw).get("gpu", "cpu")))
-    details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
-    view = "step" if named["part"] == "step" else "window"
-    weights = trace if view == "step" else None
-    if view == "step" and weights is None:
-        raise BadInput(raw, "its trace is missing, which tells how often each launch occurs", "medddpm profile again")
-    parsed = parse(raw, named["setting"].upper(), view, details=details, trace=weights)
-    meta = origin(parsed, raw)
-    written = write_table(parsed.table, folder / f"kernels_{stem}.csv", schemas.KERNELS, meta)
-    yield f"{written.name}: {parsed}"
-    if view == "window" and trace:
-        table = read_table(trace, schemas.TRACE)
-        written = write_table(table, folder / f"launches_{stem}.csv", schemas.TRACE, read_meta(trace))
-        yield f"{written.name}: {len(table)} launches from the first on"
-
-
-def _beside(raw: Path, kind: str) -> Path | None:
-    path = raw.with_name(raw.name.replace("_raw.", f"_{kind}."))
-    return path if _is_finished(path) else None
-
-
-def _is_finished(table: Path) -> bool:
-    """Whether it was written to its end: its description is written last."""
-    return table.is_file() and meta_path(table).is_file()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import bisect
 import functools
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from medddpm.errors import BadInput
 from medddpm.study.records.schemas import TRACE
 from medddpm.study.records.tables import write_gzipped
 from medddpm.training.trainer import PHASES
@@ -20,6 +23,37 @@ _MANGLED = re.compile(r"\b_Z\w+")
 # Kineto's names for what the GPU does, and for the host's side of it.
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _ON_HOST = {"cuda_runtime", "cuda_driver"}
+
+
+def record(work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]) -> None:
+    """Records `work` plainly, without counters, and writes its launches.
+
+    Args:
+        work: what is recorded.
+        device: where it runs.
+        path: the table, NAME.csv.gz.
+        before: what runs while CUPTI wakes, which loses launches of its own.
+
+    Raises:
+        BadInput: where a GPU's launches were not seen.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+        before()
+        wait(device)
+        profiler.step()
+        work()
+        wait(device)
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        table = launches(json.loads(exported.read_bytes())["traceEvents"])
+    if table.empty and device.type == "cuda":
+        raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
+    write(table, path)
 
 
 def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -61,6 +95,12 @@ def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def write(table: pd.DataFrame, path: Path) -> None:
     """Writes `launches` as gzipped CSV; the same table is the same file."""
     write_gzipped(table.to_csv(index=False, lineterminator="\n").encode(), path)
+
+
+def wait(device: torch.device) -> None:
+    """Waits until a GPU has done what it was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def demangled(text: str) -> str:

@@ -43,9 +43,14 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
         temporary.write_bytes(data)
     other.unlink(missing_ok=True)  # a table that grew or shrank past the limit must not be there twice
     described = {**meta, "rows": len(table), "columns": schema.described()}
-    with replacing(meta_path(target)) as temporary:
-        temporary.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_meta(described, target)
     return target
+
+
+def write_meta(meta: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the description of the table at `path` beside it."""
+    with replacing(meta_path(path)) as temporary:
+        temporary.write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
 from medddpm.study.bench.settings import BASE, BESIDE, BY_SLUG, LADDER, ORDINARY, RUNGS, default_rungs
 from medddpm.study.bench.worker import Case, Row
-from medddpm.study.records import schemas
+from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.tables import read_meta, read_table
 
@@ -305,13 +305,13 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
     stale = rows / "med-ddpm_8_b1_c32_base_forward.json"
     stale.write_text(json.dumps(json.loads(stale.read_text()) | {"run": {"commit": "another"}}))
     commands: list[list[str]] = []
-    real = run._output
+    real = programs.run
 
     def noted(command, seconds):
         commands.append(list(command))
         return real(command, seconds)
 
-    monkeypatch.setattr(run, "_output", noted)
+    monkeypatch.setattr(programs, "run", noted)
     assert run_again(folder, "--switches", "base,fast") == 0
     asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
     assert asked == [("base", "forward"), ("fast", "step")]
