@@ -95,11 +95,8 @@ def _from_driver(nvml: Any, gpu: Any) -> Iterator[tuple[str, tuple[str, str]]]:
         return round(2e6 * nvml.nvmlDeviceGetNumGpuCores(gpu) * clock_mhz / 1e12, 1)
 
     def bandwidth_gbps() -> int:
-        clock_mhz, bits = (
-            nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
-            nvml.nvmlDeviceGetMemoryBusWidth(gpu),
-        )
-        return round(2e6 * clock_mhz * bits / 8 / 1e9)  # two transfers a clock
+        clock_mhz = nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+        return round(2e6 * clock_mhz * nvml.nvmlDeviceGetMemoryBusWidth(gpu) / 8 / 1e9)  # two transfers a clock
 
     asked: list[tuple[str, Callable[[], Any], str]] = [
         ("architecture", lambda: _architecture(nvml, gpu), DRIVER),

@@ -31,11 +31,9 @@ def run(command: Sequence[str], seconds: float | None = None) -> subprocess.Comp
 
 def output(*command: str, seconds: float = 20) -> str | None:
     """What a program prints on stdout, stripped; None if the program is missing, fails or hangs."""
-    path = find(command[0])
+    words = [find(command[0]) or command[0], *command[1:]]
     try:
-        done = subprocess.run(
-            [path or command[0], *command[1:]], capture_output=True, text=True, timeout=seconds, check=True
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -398,6 +398,7 @@ FAKE = r"""#!/bin/bash
 # Plays ncu: a report when it profiles, a range a measure when it imports one; FAKE says how it fails.
 for word in "$@"; do [ "$last" = -o ] && report="$word.ncu-rep"; last="$word"; done
 case "$1 $FAKE" in
+*closed) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1 ;;
 *dies) echo "==PROF== Connected"; echo "==ERROR== Failed to profile a range" ; exit 9 ;;
 --import*)
     echo "==PROF== a line of the log"
@@ -432,7 +433,10 @@ def test_bytes_that_ncu_counts_become_a_rate(folder: Path, capsys) -> None:
 
 
 @pytest.mark.usefixtures("fake_ncu")
-@pytest.mark.parametrize(("way", "said"), [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2")])
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2"), ("closed", "counters are closed")],
+)
 def test_without_ncu_a_row_stands_all_the_same(folder: Path, monkeypatch, way: str, said: str, capsys) -> None:
     monkeypatch.setenv("FAKE", way)
     assert run_again(folder, "--switches", "fast", "--bandwidth") == 0
