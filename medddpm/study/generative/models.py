@@ -97,7 +97,7 @@ def _drawn(given: Any, device: torch.device) -> Any:
 
 
 def loss_of(output: Any) -> Tensor:
-    """A scalar to train by: the network's own (a GAN's), else the squared error against fresh noise.
+    """A scalar to train on: the network's own loss (a GAN's), or the squared error against fresh noise.
 
     Args:
         output: a tensor, or diffusers' output with the prediction in `sample`.

@@ -30,10 +30,10 @@ def raw_path(out: Path, model: Model, precisions: Sequence[str]) -> Path:
 
 
 def collect(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd.DataFrame:
-    """The table of what `out` holds; needs no GPU.
+    """The table of what `out` holds of these models and precisions; needs no GPU.
 
     Raises:
-        BadInput: it holds nothing of these.
+        BadInput: it holds nothing of them.
     """
     rows = []
     for model in models:
@@ -72,7 +72,7 @@ def collect(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd
 
 
 def write(table: pd.DataFrame, path: Path, command: Sequence[str]) -> Path:
-    """Writes the table with what measured it beside it; to be called on the machine that did.
+    """Writes the table and its description; to be called on the machine that measured it.
 
     Args:
         table: schema `GENERATIVE`.

@@ -1,8 +1,8 @@
 """Measures the IPC of Figure 2's models under Nsight Compute: python -m medddpm.study.generative.run --out DIR.
 
-A model takes one run of ncu for all its precisions: its distinct launches are profiled once, and the precisions' traces
-tell which of them belong to which step. The traces of all models take one process. What the folder holds already is
-left alone, so a run that was killed goes on where it was.
+Each model takes one run of ncu for all its precisions: its distinct launches are profiled once, and the traces of the
+precisions tell which of them belong to which step. One process writes the traces of all models. What the folder holds
+already is left alone, so a call that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     top = argparse.ArgumentParser(prog="python -m medddpm.study.generative.run", description=__doc__)
-    top.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"of the raw tables and {NAME}")
-    top.add_argument("--models", default="all", help=f"all, or some of {', '.join(MODELS)}, divided by commas")
+    top.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"folder of the raw tables and {NAME}")
+    top.add_argument("--models", default="all", help=f"all, or some of {', '.join(MODELS)}, separated by commas")
     top.add_argument("--precision", default="fp32,bf16", help="fp32, bf16 or both (fp32,bf16)")
     return top
 
 
 def measure(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd.DataFrame:
-    """Makes what `out` lacks of traces and counters, a line each; a model that fails is named, and the rest go on.
+    """Makes the traces and counters that `out` lacks, a line each; a model that fails is named, and the rest go on.
 
     Returns:
-        schema `GENERATIVE`: a row a model and precision that were measured.
+        schema `GENERATIVE`: a row for each measured model and precision.
 
     Raises:
         BadInput: nothing can be measured here (no ncu, closed counters), or nothing was.
@@ -100,7 +100,7 @@ def _program(names: Sequence[str], precisions: Sequence[str], python: str) -> li
 
 
 def _trace(models: Sequence[Model], precisions: Sequence[str], out: Path) -> None:
-    """Has every trace made that is not there yet; one process, since starting takes longer than a step."""
+    """Has every missing trace made, all in one process: starting one takes longer than a step."""
     missing = [m for m in models if not all(trace_path(out, m, p).is_file() for p in precisions)]
     if not missing:
         return

@@ -1,4 +1,4 @@
-"""Figure 2's records, as they are read."""
+"""Reads the records of Figure 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's card as its driver describes it, for Table 1 (ICPE '26, arXiv:2606.19365, Section 2.2)."""
+"""This machine's GPU as its driver describes it, for Table 1 (ICPE '26, arXiv:2606.19365, Section 2.2)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_card(paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def same_architecture(paper: pd.DataFrame, architecture: str) -> dict[str, tuple[str, str]]:
-    """What holds for every card of an architecture, of the paper's card: (card, value) by property."""
+    """What holds for every card of an architecture, taken from the paper's card of it: (card, value) by property."""
     table = _table_1(paper)
     cards = table[(table["metric"] == "architecture") & (table["value"] == architecture)]["gpu"]
     rows = table[table["gpu"].isin(cards) & table["metric"].isin(_OF_THE_ARCHITECTURE)]
@@ -61,11 +61,11 @@ def same_architecture(paper: pd.DataFrame, architecture: str) -> dict[str, tuple
 
 
 def table_1(paper: pd.DataFrame, cards: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table 1: a row a property, a column a card, the measured ones behind the paper's.
+    """Table 1: a row for each property, a column for each card, the measured ones after the paper's.
 
     Args:
         paper: schema `PAPER`.
-        cards: schema `CARD` by the card's name.
+        cards: by name, each of schema `CARD`.
     """
     stated, units = _table_1(paper), properties(paper)
     columns = {f"{gpu} (paper)": rows.set_index("metric")["value"] for gpu, rows in stated.groupby("gpu", sort=False)}
@@ -136,7 +136,7 @@ def _nvlink(nvml: Any, handle: Any) -> int:
     """Bandwidth of all active links, both directions, GB/s.
 
     Raises:
-        ValueError: no link is active, as in a machine that was given one card of several; or no speed is told.
+        ValueError: no link is active, as in a machine that has one card of several; or the driver gives no speed.
     """
     links = 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -148,7 +148,7 @@ def _nvlink(nvml: Any, handle: Any) -> int:
         raise ValueError("no active link")
     (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
     if speed.nvmlReturn != nvml.NVML_SUCCESS:
-        raise ValueError("the links' speed is not told")
+        raise ValueError("no speed of the links")
     return round(2 * links * speed.value.uiVal / 1e3)
 
 

@@ -17,7 +17,7 @@ from medddpm.study.records import programs
 
 EVERY_PROCESS = ("--target-processes", "all")
 DISTINCT_LAUNCHES = ("--profile-from-start", "off", "--filter-mode", "per-launch-config", "--launch-count", "1")
-"""Of the launches between the program's marks, the first of each kind: replaying every one takes too long."""
+"""The first launch of each kind between the program's marks: replaying every launch of a step takes too long."""
 
 
 class CannotMeasure(BadInput):

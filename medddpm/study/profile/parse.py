@@ -1,4 +1,4 @@
-"""Nsight Compute's CSV to the table `KERNELS`: a row a launch (window), or a row a distinct launch (step).
+"""Turns Nsight Compute's CSV into the table `KERNELS`: a row for each launch (window) or distinct launch (step).
 
 Equations 1 and 2 are the paper's (ICPE '26, arXiv:2606.19365, Section 4.1).
 """
@@ -39,8 +39,8 @@ class Parsed:
         table: schema `KERNELS`.
         matched: the share of the trace's time that has counters; None without a trace.
         other: the share of the table's time in kernels of no family.
-        notes: a sentence each, of what a reader of the table should know.
-        trace: name of the trace by which counts were weighed and counters scaled; None without a trace.
+        notes: what a reader of the table should know, a sentence each.
+        trace: name of the trace that gave the counts and scaled the counters; None without a trace.
     """
 
     table: pd.DataFrame
@@ -58,7 +58,7 @@ class Parsed:
 
 
 def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
-    """What stands beside the table: how `raw` was measured, where its own description tells, and what was found."""
+    """The meta of the table: how `raw` was measured, if its own description says so, and what was found."""
     measured = read_meta(raw) if meta_path(raw).is_file() else {}
     found = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
     scaled = {"scaled_by": {"trace": parsed.trace, "how": SCALED}} if parsed.trace else {}
@@ -67,7 +67,7 @@ def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
 
 def parse(
     raw: str | os.PathLike[str],
-    config: str,
+    setting: str,
     view: str,
     details: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
@@ -76,14 +76,14 @@ def parse(
 
     Args:
         raw: ncu's raw page as CSV, of the metrics `medddpm.study.profile.counters.PARSED`.
-        config: the setting, as BASE.
-        view: "window" (a row a launch of `raw`) or "step" (a row a distinct launch: kernel, grid and block).
+        setting: as BASE.
+        view: "window" (a row for each launch of `raw`) or "step" (for each distinct kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
         trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations, and
             counters are scaled by them, as `medddpm.study.profile.step_weights` says.
 
     Raises:
-        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; says which and why.
+        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; names it and says why.
     """
     raw = Path(raw)
     if trace is not None and view != "step":
@@ -97,7 +97,7 @@ def parse(
     matched = None
     if trace is not None:
         table, matched = weighed(table, raw, Path(trace), notes)
-    table["config"], table["view"] = config, view
+    table["config"], table["view"] = setting, view
     table["family"] = table["kernel"].map({name: family_of(name).name for name in table["kernel"].unique()})
     table["priority"] = (table["count"] * table["duration_ns"] * table["est_speedup_pct"] / 100).round(3)
     time = (table["count"] * table["duration_ns"]).groupby(table["family"]).sum()
@@ -153,7 +153,7 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pauses the cycle collector, which would take a third of the time to find that rows of text make no cycles."""
+    """Pauses the garbage collector: it would take a third of the time to find that rows of text make no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -166,7 +166,7 @@ def _without_collector() -> Iterator[None]:
 def _completed(
     table: pd.DataFrame, chosen: dict[str, str | None], unknown: dict[str, float], raw: Path
 ) -> tuple[pd.DataFrame, list[str]]:
-    """`table` with what follows from its columns, checked for holes that nothing can be computed with."""
+    """`table` with the columns that follow from others; refuses missing values that nothing can be computed without."""
     notes = []
     for column in ("duration_ns", "cycles_active", "instructions"):
         if not (measured := table[column] >= 0).all():
@@ -189,7 +189,7 @@ def _completed(
 
 
 def _chosen(page: Page, column: str) -> str | None:
-    """ncu's name of the column, as this page has it."""
+    """ncu's name for the column in this page; None for an optional metric that the page lacks."""
     metric = METRICS[column]
     if found := [name for name in metric.names if name in page.header]:
         return found[0]
@@ -209,7 +209,7 @@ def _factor(page: Page, column: str, name: str) -> float:
 
 
 def _instance_columns(page: Page) -> list[str]:
-    """The columns that hold the instruction classes: one of instances, or one a class."""
+    """The columns that hold the instruction classes: one column of instances, or a column for each class."""
     for metric in INSTRUCTIONS:
         if metric in page.header:
             return [metric]
@@ -224,7 +224,7 @@ def _instance_columns(page: Page) -> list[str]:
 
 
 class _ClassCounts:
-    """Instructions by class from the cells of the columns that hold them; sums up the classes it does not know."""
+    """Counts instructions by class from the cells that hold them, and sums up the classes that it does not know."""
 
     def __init__(self, page: Page, columns: Sequence[str]) -> None:
         self.page = page
@@ -271,15 +271,12 @@ def _identities(texts: Sequence[str], path: Path) -> NDArray[np.int64]:
     return identities.astype(np.int64)
 
 
-# the estimated speedup
-
-
 def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float64]:
     """Equation 2 as ncu's rules evaluate it, percent of a launch's time, in the order of `table`.
 
-    Of the rules that fired for a launch the one with the largest *global* estimate counts, since only that is about the
-    whole launch; where there is none, the largest *local* one, which is about one unit and so an upper bound. No rule
-    means no headroom found: 0. Clamped to 0 to 100, as the paper does.
+    Among the rules that fired for a launch, the largest *global* estimate counts, since only a global one is about the
+    whole launch; without any, the largest *local* one, which is about one unit and therefore an upper bound. If no rule
+    fired, no headroom was found: 0. Values are clamped to 0 to 100, as in the paper.
     """
     page = open_page(details, "details")
     columns = ["ID", "Kernel Name", "Estimated Speedup Type", "Estimated Speedup"]

@@ -29,14 +29,14 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
 
     Args:
         profiles: what `medddpm profile --out` filled; only what it finished is taken.
-        folder: figures/records. A record goes to the folder of the card that its profile says it was taken on; a
-            window's trace goes there too, as launches_<setting>_<part>_run<N>.csv.
+        folder: figures/records. A record goes to the folder of the card that its profile names; a window's trace goes
+            there too, as launches_<setting>_<part>_run<N>.csv.
 
     Yields:
-        one line a record written.
+        a line for each record written.
 
     Raises:
-        BadInput: there is no finished profile, or one is not of the step it says.
+        BadInput: there is no finished profile, or a step lacks its trace.
     """
     raws = [path for path in sorted(profiles.glob("*_raw.csv.gz")) if _RAW.fullmatch(path.name) and is_finished(path)]
     if not raws:

@@ -1,4 +1,4 @@
-"""Everything a step has a GPU do, in order, as CUPTI saw it through torch.profiler: `schemas.TRACE`."""
+"""Records everything that a program launches on a GPU, in order, by CUPTI through torch.profiler: `schemas.TRACE`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
         work: what is recorded.
         device: where it runs.
         path: the table, NAME.csv.gz.
-        before: what runs while CUPTI wakes, which loses launches of its own.
+        before: runs while CUPTI starts up, which loses launches.
 
     Raises:
-        BadInput: where a GPU's launches were not seen.
+        BadInput: CUPTI saw no launch on a GPU.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
@@ -59,13 +59,13 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
 def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The kernels, fills and copies among a trace's events, in the order the program launched them.
 
-    One belongs to the phase in which the host launched it, not to that in which it ran.
+    A launch belongs to the phase in which the host launched it, not to the one in which it ran.
 
     Args:
         events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
 
     Returns:
-        a row a launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
+        a row for each launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
     """
     complete = [event for event in events if event.get("ph") == "X"]
     marks = sorted(
@@ -104,7 +104,7 @@ def wait(device: torch.device) -> None:
 
 
 def demangled(text: str) -> str:
-    """`text` with every C++ name in it spelled out, as c++filt does.
+    """`text` with every mangled C++ name spelled out, as c++filt does.
 
     ncu and CUPTI each have a demangler of their own and spell one kernel differently, and CUPTI's leaves the longest
     names as they are; names are compared in this spelling.

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """Marks the process, not the thread: autograd launches the backward pass from a thread of its own."""
+    """An NVTX range of the process, not the thread: autograd launches the backward pass from a thread of its own."""
     handle = torch.cuda.nvtx.range_start(name)
     try:
         yield
@@ -103,7 +103,7 @@ def nvtx_range(name: str) -> Iterator[None]:
 def build(setting: Switches, size: int, channels: int, accumulation: int, device: torch.device) -> Trainer:
     """A trainer of the published network on one phantom, ready in memory, without a kernel launched.
 
-    It makes no CUDA graph under any setting: a profiler is to see every launch, and the phase it belongs to.
+    No setting makes a CUDA graph here: the profiler must see every launch, and the phase it belongs to.
     """
     config = TrainConfig(
         switches=setting.name,
@@ -118,7 +118,7 @@ def build(setting: Switches, size: int, channels: int, accumulation: int, device
 
 
 def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
-    """Puts 5-D weights into the setting's layout on the CPU; they come and go by copies, which are no launches."""
+    """Puts 5-D weights into the setting's layout on the CPU; copies, which are no launches, carry them."""
     for parameter in network.parameters():
         if parameter.dim() == 5:
             laid_out = parameter.data.cpu().contiguous(memory_format=setting.memory_format)
