@@ -127,8 +127,8 @@ def profile(arguments: argparse.Namespace) -> int:
         window_start=arguments.window_start,
     )
     settings = [name.upper() for name in arguments.setting]
-    measurements = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
-    return 1 if run(measurements, arguments.out, dry_run=arguments.dry_run) else 0
+    runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
+    return 1 if run(runs, arguments.out, dry_run=arguments.dry_run) else 0
 
 
 # bench

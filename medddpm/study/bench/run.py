@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,8 +20,8 @@ from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import BANDWIDTH, Results, rows_folder
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
 from medddpm.study.bench.worker import MEASURES, Case
-from medddpm.study.profile import ncu_csv
-from medddpm.study.profile.run import find_ncu
+from medddpm.study.profile import ncu, ncu_csv
+from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
@@ -127,7 +126,7 @@ def measure_rows(
         for job in jobs:
             print(shlex.join(row_command(job, options, folder, "python")))
             if options.bandwidth and (counted := _counted(job)):
-                print(shlex.join(counters_command(counted, options, folder / "report.ncu-rep", folder)))
+                print(shlex.join(collection(counted, options, folder).collect_command(folder / "report.ncu-rep")))
         return 0
     check_writable(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,15 +156,12 @@ def row_command(job: Job, options: Options, folder: Path, python: str = sys.exec
     return [python, "-m", "medddpm.study.bench.worker", *given]
 
 
-def counters_command(
-    job: Job, options: Options, report: Path, folder: Path, ncu: str = "ncu", python: str = "python"
-) -> list[str]:
-    """The command that counts a row's DRAM bytes into `report`: a range a measure, in one pass, so run only once."""
-    return [
-        ncu, *["--clock-control", "none"], *["--replay-mode", "app-range"], *["--import-source", "no"],
-        *["--metrics", ",".join(DRAM)], "--force-overwrite", *["-o", str(report).removesuffix(".ncu-rep")],
-        *row_command(job, options, folder, python), "--mark",
-    ]  # fmt: skip
+def collection(job: Job, options: Options, folder: Path, python: str = "python") -> ncu.Collection:
+    """What ncu is asked for: a row's DRAM bytes, a range a measure, in one pass, so that each is run only once."""
+    program = [*row_command(job, options, folder, python), "--mark"]
+    return ncu.Collection(
+        "ncu", program, ["--replay-mode", "app-range", "--metrics", ",".join(DRAM), "--force-overwrite"]
+    )
 
 
 def _row(store: Results, job: Job, options: Options, label: str) -> None:
@@ -203,8 +199,8 @@ def _time(found: dict[str, Any]) -> str:
 
 
 def _process(store: Results, job: Job, options: Options) -> str:
-    """Runs a row's process; returns why it failed, or an empty string."""
-    return _problem(_output(row_command(job, options, store.folder), options.seconds))
+    """Runs a row's process; returns why it failed, or nothing."""
+    return programs.problem(programs.run(row_command(job, options, store.folder), options.seconds))
 
 
 def _fail(store: Results, title: str, problem: str) -> None:
@@ -221,7 +217,7 @@ def _ceilings(store: Results, options: Options) -> None:
     path.unlink(missing_ok=True)
     words = ["--folder", store.folder, "--samples", options.samples, "--device", options.device]
     command = [sys.executable, "-m", "medddpm.study.bench.ceilings", *map(str, words)]
-    if problem := _problem(_output(command, options.seconds)):
+    if problem := programs.problem(programs.run(command, options.seconds)):
         print("failed", flush=True)
         _fail(store, "ceilings", problem)
         return
@@ -262,44 +258,15 @@ def _count(store: Results, job: Job, options: Options) -> dict[str, float]:
     Raises:
         BadInput: ncu is missing, failed, or counted something else.
     """
-    ncu = find_ncu()
-    by_hand = "try the command of --dry-run by hand"
+    wanted = collection(job, options, store.folder, sys.executable)
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
-        report, page = Path(name) / "report.ncu-rep", Path(name) / "raw.csv"
-        said = _output(counters_command(job, options, report, store.folder, ncu, sys.executable), options.seconds)
-        if not report.is_file():
-            raise BadInput("ncu", _problem(said) or "it wrote no report", by_hand)
-        shown = _output([ncu, "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"], 120)
-        page.write_text(shown.stdout, encoding="utf-8")
+        page = Path(name) / "raw.csv"
+        page.write_text(wanted.text(options.seconds), encoding="utf-8")
         opened = ncu_csv.open_page(page, "raw")
         if absent := [column for column in DRAM if column not in opened.header]:
-            raise BadInput("ncu", f"it counted no {absent[0]}", by_hand)
+            raise BadInput("ncu", f"it counted no {absent[0]}", wanted.remedy)
         cells = [row for batch in opened.batches(DRAM) for row in batch]
     counts = [float(sum(ncu_csv.numbers(list(row), "dram bytes", page))) for row in cells]
     if len(counts) != len(job.measures) or not all(count > 0 for count in counts):
-        raise BadInput("ncu", f"it counted {len(counts)} ranges of {len(job.measures)}, or no bytes", by_hand)
+        raise BadInput("ncu", f"it counted {len(counts)} ranges of {len(job.measures)}, or no bytes", wanted.remedy)
     return dict(zip(job.measures, counts, strict=True))
-
-
-# Processes
-
-
-def _output(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end; what it says on both streams is in `stdout`. Past `seconds` it is ended, with 124."""
-    try:
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            errors="replace", timeout=seconds,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, f"it took more than {seconds:g} s")
-
-
-def _problem(said: subprocess.CompletedProcess[str]) -> str:
-    """Why a program failed, in its own last words; nothing where it did not."""
-    if not said.returncode:
-        return ""
-    lines = [line.strip() for line in said.stdout.splitlines() if line.strip()]
-    errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
-    own = [line for line in lines if not line.startswith("==")]
-    return (errors or own[::-1] or [f"ended with {said.returncode}"])[0]

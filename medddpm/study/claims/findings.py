@@ -159,7 +159,7 @@ def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
 
 def window(root: Path) -> dict[str, Finding]:
     """The launches that are profiled, and of how long a run (Section 3.2), as the newest window of BASE was taken."""
-    profiled = [r for r in found(root) if (r.table, r.part, r.config) == ("kernels", "window", "BASE")]
+    profiled = [r for r in found(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
     if not profiled:
         reason = "there is no record of a window; medddpm profile on a GPU, its folder committed, settles it"
         return {identity: Finding("configuration", reason) for identity in ("P050", "P055", "P056")}

@@ -45,13 +45,13 @@ class HierarchicalGan(nn.Module):
         )  # the trunk's features → latent
 
     def forward(self, volume: Tensor) -> Tensor:
-        """Sum of the losses of discriminator, generator, slab encoder and encoder; each trains its own part only.
+        """The summed losses of discriminator, generator, slab encoder and encoder; each trains its own part only.
 
         Args:
             volume: (N, 1, S, S, S), S = 64 · start, in [-1, 1].
         """
         depth = volume.shape[2] // SLAB
-        at = volume.shape[2] // 2  # where it is drawn at random in training; the work is the same everywhere
+        at = volume.shape[2] // 2  # training draws it at random; the work is the same everywhere
         real = (volume[:, :, at : at + depth], interpolate(volume, scale_factor=1 / LOW))
         place = at / (volume.shape[2] - depth)
 
@@ -97,7 +97,7 @@ class Trunk(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One logit of a slab and its place, and of the whole; spectrally normalised. (N, 1)."""
+    """One logit (N, 1) for a slab with its place and the whole; spectrally normalised."""
 
     def __init__(self, width: int, start: int) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Discriminator(nn.Module):
         self.whole = nn.Sequential(*wholes, _sn(8 * width, 1, (start,) * 3, (1, 1, 1), (0, 0, 0)), nn.Flatten())
 
     def forward(self, slab: Tensor, low: Tensor, place: float) -> Tensor:
-        """`slab`: (N, 1, S/8, S, S); `low`: (N, 1, S/4, S/4, S/4); `place`: of the slab, 0 to 1."""
+        """`slab`: (N, 1, S/8, S, S); `low`: (N, 1, S/4, S/4, S/4); `place`: the slab's, 0 to 1."""
         seen = self.slab(slab)
         seen = torch.cat([seen, torch.full_like(seen[:, :1], place)], dim=1)
         logit: Tensor = (self.head(seen) + self.whole(low)) / 2
@@ -148,7 +148,7 @@ def half(into: int, out: int) -> nn.Sequential:
 
 @contextlib.contextmanager
 def frozen(*parts: nn.Module) -> Iterator[None]:
-    """Inside, what `parts` compute passes gradients on and gathers none for their own weights."""
+    """Inside, `parts` pass gradients on and gather none for their own weights."""
     for part in parts:
         part.requires_grad_(False)
     try:

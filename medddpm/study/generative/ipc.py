@@ -20,13 +20,13 @@ _SHAPE = ["Kernel Name", "Grid Size", "Block Size"]
 
 @dataclass(frozen=True)
 class StepIpc:
-    """What a step did.
+    """The IPC of a step.
 
     Args:
-        ipc_geometric: geometric mean of the launches' IPC, each weighing its time in the trace.
-        ipc_total: all instructions by all active cycles of an SM.
+        ipc_geometric: geometric mean of the launches' IPC, weighted by their time in the trace.
+        ipc_total: all instructions divided by all active cycles of the SMs.
         step_ms: time of all launches, ms.
-        launches: how many, fills and copies included.
+        launches: number of launches, fills and copies included.
         matched: share of the time whose launches have counters.
     """
 
@@ -38,9 +38,9 @@ class StepIpc:
 
 
 def step_ipc(raw: Path, trace: Path) -> StepIpc:
-    """Joins the two.
+    """Joins the counters of distinct launches with a trace of the step.
 
-    Launches are one where kernel, grid and block agree; where only a name's template arguments are spelled otherwise,
+    Launches are the same if kernel, grid and block agree; if only a name's template arguments are spelled differently,
     the bare function decides, as in `medddpm parse`.
 
     Args:
@@ -78,7 +78,7 @@ def step_ipc(raw: Path, trace: Path) -> StepIpc:
 
 
 def _counters(raw: Path) -> pd.DataFrame:
-    """Columns kernel, grid, block, cycles, instructions; a row a profiled launch."""
+    """Columns kernel, grid, block, cycles, instructions; a row for each profiled launch."""
     page = open_page(raw, "raw")
     wanted = [*_SHAPE, CYCLES, INSTRUCTIONS]
     if missing := [name for name in wanted if name not in page.header]:

@@ -1,4 +1,4 @@
-"""The program that ncu profiles for Figure 2: a training step of a generative model with random weights, marked."""
+"""The program that ncu profiles for Figure 2: training steps of generative models with random weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import pick_device
 from medddpm.study.generative.models import MODELS, Model, loss_of, parse_names
-from medddpm.study.profile.worker import write_trace
+from medddpm.study.generative.results import trace_path
+from medddpm.study.profile.trace import record, wait
 from medddpm.switches import BASE
 
 PRECISIONS = ("fp32", "bf16")
@@ -33,18 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     top = argparse.ArgumentParser(prog="python -m medddpm.study.generative.worker", description=__doc__)
-    top.add_argument("--model", required=True, help=f"all, or some of {', '.join(MODELS)}, divided by commas")
+    top.add_argument("--model", required=True, help=f"all, or some of {', '.join(MODELS)}, separated by commas")
     top.add_argument("--precision", default="fp32", help="fp32 (TF32 off), bf16 (autocast), or both with a comma")
-    top.add_argument(
-        "--trace", type=Path, metavar="DIR", help="mark nothing; write the launches to DIR/MODEL_PRECISION.csv.gz"
-    )
+    top.add_argument("--trace", type=Path, metavar="DIR", help="write the plain traces to DIR/MODEL_PRECISION.csv.gz")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     top.add_argument("--tiny", action="store_true", help="a toy of the same make")
     return top
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Every model at every precision; what fails is told in a line, and the rest go on."""
+    """Runs every model at every precision; a failure is one line, and the rest go on."""
     models = [MODELS[name] for name in parse_names(arguments.model)]
     precisions = parse_precisions(arguments.precision)
     device = pick_device(arguments.device)
@@ -77,13 +76,13 @@ def training_step(model: Model, precision: str, device: torch.device, tiny: bool
     """A new network's training step: forward, a scalar loss, backward, an update by fused Adam.
 
     Args:
-        model: whose network.
-        precision: "fp32", or "bf16", autocast; TF32 is for the caller to set.
-        device: the network is made there, with random weights.
-        tiny: a toy in its place.
+        model: the model whose network is made.
+        precision: "fp32", or "bf16" for autocast; the caller sets TF32.
+        device: where the network is made, with random weights.
+        tiny: makes a toy in its place.
 
     Returns:
-        what does a step and gives its loss.
+        a function that does a step and returns its loss.
     """
     torch.manual_seed(0)
     network = model.build(device, tiny)
@@ -107,12 +106,11 @@ def _one(model: Model, precision: str, device: torch.device, trace: Path | None,
         for _ in range(WARMUP):
             step()
         if trace is not None:
-            write_trace(step, device, trace / f"{model.name}_{precision}.csv.gz", before=step)
+            record(step, device, trace_path(trace, model, precision), before=step)
             return
         with torch.cuda.profiler.profile() if device.type == "cuda" else contextlib.nullcontext():
-            step()  # it reads the loss, and so waits for it
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            step()
+            wait(device)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What ncu measures for the study, by its names (Nsight Compute's Profiling Guide, "Metrics Reference")."""
+"""The metrics that ncu measures for the study, by ncu's names (its Profiling Guide, "Metrics Reference")."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Metric:
     """A column of the schema `KERNELS` that ncu measures.
 
     Args:
-        names: ncu's names for it, the preferred one first; the others are of other cards.
-        unit: what the column is in.
+        names: ncu's names for it, the preferred one first; other cards have the others.
+        unit: the unit of the column.
         optional: whether a card or a release may lack it; the column is then empty.
-        beside: a metric that is collected with it for who reads ncu's own pages, and not parsed.
+        beside: a metric that is collected with it for readers of ncu's own pages, and not parsed.
     """
 
     names: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Kernel families: Table 2 of the paper (ICPE '26, arXiv:2606.19365), extended to every kernel of a training step.
 
-`FAMILIES` is one ordered table; the first rule whose pattern is found in a kernel's name gives its family, so what is
-special stands above what is general. The patterns are those of PyTorch's, cuDNN's, cuBLAS's and Triton's own names.
+`FAMILIES` is one ordered table: the first rule whose pattern is found in a kernel's name gives its family, so special
+rules come before general ones. The patterns match the names that PyTorch, cuDNN, cuBLAS and Triton give their kernels.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ FAMILIES = (
 
 @functools.cache
 def family_of(kernel: str) -> Family:
-    """The family of a kernel by its name, mangled or not; `other` where no rule fits."""
+    """The family of a kernel, given its name, mangled or not; `other` if no rule fits."""
     for family, pattern in _compiled():
         if pattern.search(kernel):
             return family
@@ -123,7 +123,7 @@ def family_of(kernel: str) -> Family:
 
 
 def family_named(name: str) -> Family:
-    """The row of a family by its name; `other` has no pattern.
+    """The family of that name; `other` has no pattern.
 
     Raises:
         KeyError: there is no such family.

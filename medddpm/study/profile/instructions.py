@@ -3,11 +3,11 @@
 ncu counts them by class (`sass__inst_executed_per_opcode_category`, since 2025.2) or by opcode
 (`sass__inst_executed_per_opcode`, older), both as the instances of one metric.
 
-Of kernels for Hopper ncu 2025.3 reports one more class, "Other", which no document of NVIDIA's that we found explains.
-In the H200's windows it is 13 instructions a thread block of twelve warps, in each `sm90_xmma` kernel and in no other
-one, so it holds none of the matrix products or bulk copies (these are in "Warpgroup" and "Tensor Memory Access"):
-0.0001% of all instructions under OPT1, 0.0002% under OPT12. It is counted as miscellaneous, and the table's notes say
-how much it is.
+For Hopper kernels ncu 2025.3 reports one more class, "Other", which no document of NVIDIA's that we found explains. In
+the H200's windows it is 13 instructions for each thread block of twelve warps, in every `sm90_xmma` kernel and in no
+other kernel, so it holds none of the matrix products or bulk copies (these are in "Warpgroup" and "Tensor Memory
+Access"): 0.0001% of all instructions under OPT1, 0.0002% under OPT12. It is counted as miscellaneous, and the table's
+notes say how much it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASSES = {
     "inst_misc": "Miscellaneous",
 }
 
-# The reference's further classes, which the paper's nine do not have, by the column that is nearest in kind.
+# The reference's further classes, which are not among the paper's nine, each with the column nearest in kind.
 _FOLDED = {
     "Texture": "inst_ldst",
     "Surface": "inst_ldst",
@@ -63,19 +63,19 @@ _OPCODES = {
         VOTE_VTG""",
 }  # fmt: skip
 
-# Disassembled code has these too, the tables have not; by their kin.
+# Disassembled code has these, which the tables lack; each with the class of its kin.
 _UNLISTED = {"F2FP": "Conversion", "ARRIVES": "Load/Store"}  # I2FP, F2IP; LDGSTS, whose arrival it waits for
 
 
 def class_counts(cell: str, unknown: dict[str, float]) -> list[float] | None:
-    """Instructions by class, from the cell of a metric that lists its instances.
+    """Counts of instructions by class, from the cell of a metric that lists its instances.
 
     Args:
         cell: "1,205 (Control: 1,093; Load/Store: 112)", by class or by opcode.
-        unknown: gains the instructions of names that are neither, by name; they count as miscellaneous.
+        unknown: gains, by name, the instructions that are of no known class or opcode; they count as miscellaneous.
 
     Returns:
-        one number a class, in the order of `CLASSES`; None where the cell does not list whole counts (a bare number,
+        one number for each class, in the order of `CLASSES`; None if the cell lists no whole counts (a bare number,
         ``n/a``).
     """
     _, opened, listed = cell.replace(",", "").partition("(")

@@ -1,4 +1,4 @@
-"""Kernel names and launch shapes in one spelling, since CUPTI (torch.profiler) and ncu write the same ones differently.
+"""Kernel names and launch shapes in one spelling: CUPTI (torch.profiler) and ncu write the same ones differently.
 
 CUPTI: ``void at::native::foo<4, at::native::add<float> >(int, std::array<char*, 3ul>)``; ncu:
 ``void at::native::foo<(int)4, at::native::add<float>>(int, T2)``; either may leave out `void` or the arguments.
@@ -41,7 +41,7 @@ def dimensions(text: str) -> str:
 
 
 def launch_keys(table: pd.DataFrame, reduced: Callable[[str], str] = same_name) -> pd.Series[str]:
-    """One text a row that is equal for equal launches, whoever recorded them.
+    """A text for each row that is equal for equal launches, whichever tool recorded them.
 
     Args:
         table: columns kernel, grid and block; fills and copies have no shape.

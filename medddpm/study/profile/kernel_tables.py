@@ -1,4 +1,4 @@
-"""The kernels tables of every machine and run in one: what the figures and the claims are drawn from.
+"""Reads the kernels tables of every machine and run into one: what the figures and the claims are drawn from.
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
 or a window elsewhere or prepared otherwise, as "window-300" or "window-cpu" (`medddpm.study.profile.run`).
@@ -17,62 +17,62 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.study.records.schemas import KERNELS, TRACE
 from medddpm.study.records.tables import gpu_folders, read_table
+from medddpm.switches import SETTINGS
 
 NAME = re.compile(
     r"(?P<table>kernels|launches)_(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)\.csv(?:\.gz)?"
 )
-PARTS = ("window", "step")  # what every figure shows
-SETTINGS = ("BASE", "OPT1", "OPT2", "OPT12", "FAST")  # in the order of every figure
+VIEWS = ("window", "step")  # what every figure shows
 MACHINE = ["gpu", "run"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One table by what its name says.
+    """One table, as its name describes it.
 
     Args:
         path: the file.
         table: "kernels" or "launches" (schema `TRACE`).
-        gpu: its machine's folder.
-        config: BASE, OPT1, OPT2, OPT12, FAST …
+        gpu: the folder of its machine.
+        setting: BASE, OPT1, OPT2, OPT12, FAST …
         part: "window", "step", "window-300" …
-        run: of that machine, from 1.
+        run: the number of the profile run on that machine, from 1.
     """
 
     path: Path
     table: str
     gpu: str
-    config: str
+    setting: str
     part: str
     run: int
 
 
 def found(root: Path) -> list[Record]:
-    """Every such record of the repository at `root`: by machine (in the records' order), run, setting and part."""
+    """Every such record of the repository at `root`, by machine (in the records' order), run, setting and part."""
     machines = gpu_folders(root)
     listed = [record for folder in machines for record in _records_of(folder)]
     places = {folder.name: place for place, folder in enumerate(machines)}
 
     def order(r: Record) -> tuple[object, ...]:
-        return places[r.gpu], r.run, *_place(r.config), r.part != "window", r.part
+        return places[r.gpu], r.run, *_place(r.setting), r.part != "window", r.part
 
     return sorted(listed, key=order)
 
 
 def next_run(folder: Path, settings: Iterable[str]) -> int:
-    """The number of a machine's next run: the last, where a setting or view of it is still missing; else one more.
+    """The number of a machine's next run: the last if a setting or view of it is still missing, or else one more.
 
     Args:
         folder: figures/records/<gpu>; need not exist.
-        settings: what a whole run holds, each in both `PARTS`.
+        settings: what a whole run holds, each of them in both `VIEWS`.
     """
-    taken = {(r.run, r.config, r.part) for r in _records_of(folder) if r.table == "kernels" and r.part in PARTS}
+    taken = {(r.run, r.setting, r.part) for r in _records_of(folder) if r.table == "kernels" and r.part in VIEWS}
     last = max((run for run, *_ in taken), default=1)
-    whole = all((last, name, part) in taken for name in settings for part in PARTS)
+    whole = all((last, name, part) in taken for name in settings for part in VIEWS)
     return last + 1 if whole else last
 
 
-def kernels(root: Path, parts: tuple[str, ...] = PARTS) -> pd.DataFrame:
+def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
     """Every kernels table of the wanted parts, one below the other.
 
     Args:
@@ -101,7 +101,7 @@ def kernels(root: Path, parts: tuple[str, ...] = PARTS) -> pd.DataFrame:
 
 def launches(root: Path, gpu: str) -> dict[str, pd.DataFrame]:
     """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order."""
-    newest = {r.config: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
+    newest = {r.setting: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
     return {name: read_table(newest[name], TRACE) for name in sorted(newest, key=_place)}
 
 
@@ -109,7 +109,7 @@ def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame
     """What `summed` makes of each machine's run by itself; its index gains gpu and run in front.
 
     Args:
-        tables: of `kernels`.
+        tables: as `kernels` returns them.
         summed: a function of `medddpm.study.profile.summaries`.
     """
     parts = {key: summed(group) for key, group in tables.groupby(MACHINE, sort=False)}
@@ -117,15 +117,18 @@ def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame
 
 
 def over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
-    """The mean of each machine's runs, of a table of `each_run`; its index loses run."""
+    """The mean over each machine's runs of what `each_run` returns; its index loses run."""
     names = [name for name in by_run.index.names if name != "run"]
     return by_run.groupby(level=names, sort=False).mean()
 
 
 def spread(by_run: pd.DataFrame) -> pd.DataFrame:
-    """How far a machine's runs lie apart: largest less smallest, by their mean; of a table of `each_run`.
+    """How far a machine's runs lie apart: the largest minus the smallest value, divided by their mean.
 
-    0.02 says that the farthest two runs differ by two percent. A single run has no spread: missing.
+    0.02 says that the two runs farthest apart differ by two percent. A single run has no spread: missing.
+
+    Args:
+        by_run: what `each_run` returns.
     """
     names = [name for name in by_run.index.names if name != "run"]
     groups = by_run.groupby(level=names, sort=False)
@@ -134,8 +137,8 @@ def spread(by_run: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(setting: str) -> tuple[int, str]:
-    """Of a setting among all: those of `SETTINGS` in their order, then others by name."""
-    return (SETTINGS.index(setting) if setting in SETTINGS else len(SETTINGS)), setting
+    """Where a setting comes among all: those of `SETTINGS` in their order, then others by name."""
+    return (list(SETTINGS).index(setting) if setting in SETTINGS else len(SETTINGS)), setting
 
 
 def _records_of(folder: Path) -> Iterator[Record]:

@@ -24,15 +24,16 @@ from medddpm.errors import BadInput
 BATCH = 200  # rows held as text at a time: as many as stay in the cache
 FIRST = "ID"  # the first column of both pages
 EXPORT = "export it anew: LC_ALL=C ncu --import REPORT --page {page} --csv --print-metric-instances details > FILE.csv"
-PERMISSION = (
-    "let users read the GPU's counters (as administrator: modprobe nvidia NVreg_RestrictProfilingToAdminUsers=0, "
-    "or run ncu with sudo or in a container with --cap-add SYS_ADMIN)"
+CLOSED = "ERR_NVGPUCTRPERM"  # how ncu says that it may not read the GPU's counters
+OPEN_COUNTERS = (
+    "run as root (with sudo, or in a container with --cap-add SYS_ADMIN), or have the administrator load the driver "
+    "with NVreg_RestrictProfilingToAdminUsers=0"
 )
 
 
 @dataclass
 class Page:
-    """An open page: its columns by name, and its rows, which are read once.
+    """An open page: the names of its columns, and its rows, which can be read once.
 
     Args:
         path: the file.
@@ -74,7 +75,7 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
 
     Raises:
         BadInput: there is no such file, or it is empty, cut short, translated, another page, not of ncu, or holds
-            nothing but ncu's errors, the first of which is then quoted.
+            nothing but ncu's errors, of which the first is quoted.
     """
     path = Path(path)
     errors: list[str] = []
@@ -93,7 +94,7 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
 
 
 def launches_in(text: str) -> int:
-    """How many launches an export's text tells of, of either page; 0 where it holds no table, or a broken one."""
+    """The number of launches in the text of an export of either page; 0 if it holds no table, or a broken one."""
     lines = (line for line in io.StringIO(text, newline="") if not _is_log(line))
     table = dropwhile(lambda line: not re.match(rf'"?{FIRST}\W', line), lines)
     try:
@@ -103,7 +104,7 @@ def launches_in(text: str) -> int:
 
 
 def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") -> NDArray[np.float64]:
-    """Cells of a page's column as numbers; thousands commas are allowed, what ncu could not measure (n/a, inf) is NaN.
+    """The cells of a column as numbers. Thousands commas are allowed; what ncu could not measure (n/a, inf) is NaN.
 
     Raises:
         BadInput: a cell is no number as ncu writes it in English.
@@ -127,10 +128,10 @@ def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") ->
 
 
 def unit_factor(unit: str, wanted: str) -> float | None:
-    """What a number in `unit` is multiplied by to be in `wanted`; None where the two do not measure the same.
+    """The factor that turns a number in `unit` into one in `wanted`; None if the two do not measure the same.
 
     Args:
-        unit: as ncu of any release writes it: ns, nsecond, usecond, ms, second, byte, Kbyte, inst, Mcycle, %.
+        unit: as any release of ncu writes it: ns, nsecond, usecond, ms, second, byte, Kbyte, inst, Mcycle, %.
         wanted: "ns", "byte", "%", or a countable such as "inst", "cycle", "warp" or a ratio of two.
     """
     unit = unit.strip()
@@ -171,7 +172,7 @@ def _cut(name: str) -> str:
 
 
 def _failed(path: Path, error: str) -> BadInput:
-    remedy = PERMISSION if "ERR_NVGPUCTRPERM" in error else "mend that and profile again"
+    remedy = OPEN_COUNTERS if CLOSED in error else "mend that and profile again"
     return BadInput(path, f"ncu failed: {error}", remedy)
 
 
@@ -209,7 +210,7 @@ def _lines(path: Path, name: str, errors: list[str]) -> Iterator[str]:
 
 
 def _is_log(line: str) -> bool:
-    """Whether ncu wrote the line about its work; blank ones are among these."""
+    """Whether a line belongs to ncu's log, as blank lines do."""
     return line.startswith("==") or line.isspace()
 
 
@@ -219,7 +220,7 @@ def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> l
         if not (re.match(rf"{FIRST}\W", start) or (len(_METRIC_NAME.findall(line)) > 1 and line.count('"') > 3)):
             continue  # something that the profiled program printed
         if re.match(r'ID"?[;\t]', start):
-            problem = "its columns are not divided by commas: a spreadsheet saved it"
+            problem = "its columns are not separated by commas: a spreadsheet saved it"
             raise BadInput(path, problem, EXPORT.format(page=name))
         header = next(_rows(path, name, iter([line]), None))
         if header[0] != FIRST or "Kernel Name" not in header:
@@ -235,7 +236,7 @@ def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> l
 
 
 def _whole(path: Path, name: str, lines: Iterator[str]) -> Iterator[str]:
-    """The lines, of which the last may lack its end only where it closes a field."""
+    """The lines; the last may lack its newline only if it closes a field."""
     for line in lines:
         if not line.endswith(("\n", '"')):
             raise BadInput(path, "ends in the middle of a line", _cut(name))

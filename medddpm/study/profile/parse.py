@@ -1,6 +1,4 @@
-"""Nsight Compute's CSV to the table `KERNELS`: a row a launch (window), or a row a distinct launch (step).
-
-`adopt` parses a folder of profiles into the records.
+"""Turns Nsight Compute's CSV into the table `KERNELS`: a row for each launch (window) or distinct launch (step).
 
 Equations 1 and 2 are the paper's (ICPE '26, arXiv:2606.19365, Section 4.1).
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +24,8 @@ from medddpm.study.profile.instructions import CLASSES, class_column, class_coun
 from medddpm.study.profile.kernel_names import dimensions, same_name
 from medddpm.study.profile.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
 from medddpm.study.profile.step_weights import SCALED, weighed
-from medddpm.study.records import schemas
-from medddpm.study.records.machine import gpu_folder_name
 from medddpm.study.records.schemas import KERNELS
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
+from medddpm.study.records.tables import meta_path, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
@@ -44,8 +39,8 @@ class Parsed:
         table: schema `KERNELS`.
         matched: the share of the trace's time that has counters; None without a trace.
         other: the share of the table's time in kernels of no family.
-        notes: a sentence each, of what a reader of the table should know.
-        trace: name of the trace by which counts were weighed and counters scaled; None without a trace.
+        notes: what a reader of the table should know, a sentence each.
+        trace: name of the trace that gave the counts and scaled the counters; None without a trace.
     """
 
     table: pd.DataFrame
@@ -63,7 +58,7 @@ class Parsed:
 
 
 def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
-    """What stands beside the table: how `raw` was measured, where its own description tells, and what was found."""
+    """The meta of the table: how `raw` was measured, if its own description says so, and what was found."""
     measured = read_meta(raw) if meta_path(raw).is_file() else {}
     found = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
     scaled = {"scaled_by": {"trace": parsed.trace, "how": SCALED}} if parsed.trace else {}
@@ -72,7 +67,7 @@ def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
 
 def parse(
     raw: str | os.PathLike[str],
-    config: str,
+    setting: str,
     view: str,
     details: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
@@ -81,14 +76,14 @@ def parse(
 
     Args:
         raw: ncu's raw page as CSV, of the metrics `medddpm.study.profile.counters.PARSED`.
-        config: the setting, as BASE.
-        view: "window" (a row a launch of `raw`) or "step" (a row a distinct launch: kernel, grid and block).
+        setting: as BASE.
+        view: "window" (a row for each launch of `raw`) or "step" (for each distinct kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
         trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations, and
             counters are scaled by them, as `medddpm.study.profile.step_weights` says.
 
     Raises:
-        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; says which and why.
+        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; names it and says why.
     """
     raw = Path(raw)
     if trace is not None and view != "step":
@@ -102,7 +97,7 @@ def parse(
     matched = None
     if trace is not None:
         table, matched = weighed(table, raw, Path(trace), notes)
-    table["config"], table["view"] = config, view
+    table["config"], table["view"] = setting, view
     table["family"] = table["kernel"].map({name: family_of(name).name for name in table["kernel"].unique()})
     table["priority"] = (table["count"] * table["duration_ns"] * table["est_speedup_pct"] / 100).round(3)
     time = (table["count"] * table["duration_ns"]).groupby(table["family"]).sum()
@@ -158,7 +153,7 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pauses the cycle collector, which would take a third of the time to find that rows of text make no cycles."""
+    """Pauses the garbage collector: it would take a third of the time to find that rows of text make no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -171,7 +166,7 @@ def _without_collector() -> Iterator[None]:
 def _completed(
     table: pd.DataFrame, chosen: dict[str, str | None], unknown: dict[str, float], raw: Path
 ) -> tuple[pd.DataFrame, list[str]]:
-    """`table` with what follows from its columns, checked for holes that nothing can be computed with."""
+    """`table` with the columns that follow from others; refuses missing values that nothing can be computed without."""
     notes = []
     for column in ("duration_ns", "cycles_active", "instructions"):
         if not (measured := table[column] >= 0).all():
@@ -194,7 +189,7 @@ def _completed(
 
 
 def _chosen(page: Page, column: str) -> str | None:
-    """ncu's name of the column, as this page has it."""
+    """ncu's name for the column in this page; None for an optional metric that the page lacks."""
     metric = METRICS[column]
     if found := [name for name in metric.names if name in page.header]:
         return found[0]
@@ -214,7 +209,7 @@ def _factor(page: Page, column: str, name: str) -> float:
 
 
 def _instance_columns(page: Page) -> list[str]:
-    """The columns that hold the instruction classes: one of instances, or one a class."""
+    """The columns that hold the instruction classes: one column of instances, or a column for each class."""
     for metric in INSTRUCTIONS:
         if metric in page.header:
             return [metric]
@@ -229,7 +224,7 @@ def _instance_columns(page: Page) -> list[str]:
 
 
 class _ClassCounts:
-    """Instructions by class from the cells of the columns that hold them; sums up the classes it does not know."""
+    """Counts instructions by class from the cells that hold them, and sums up the classes that it does not know."""
 
     def __init__(self, page: Page, columns: Sequence[str]) -> None:
         self.page = page
@@ -276,15 +271,12 @@ def _identities(texts: Sequence[str], path: Path) -> NDArray[np.int64]:
     return identities.astype(np.int64)
 
 
-# the estimated speedup
-
-
 def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float64]:
     """Equation 2 as ncu's rules evaluate it, percent of a launch's time, in the order of `table`.
 
-    Of the rules that fired for a launch the one with the largest *global* estimate counts, since only that is about the
-    whole launch; where there is none, the largest *local* one, which is about one unit and so an upper bound. No rule
-    means no headroom found: 0. Clamped to 0 to 100, as the paper does.
+    Among the rules that fired for a launch, the largest *global* estimate counts, since only a global one is about the
+    whole launch; without any, the largest *local* one, which is about one unit and therefore an upper bound. If no rule
+    fired, no headroom was found: 0. Values are clamped to 0 to 100, as in the paper.
     """
     page = open_page(details, "details")
     columns = ["ID", "Kernel Name", "Estimated Speedup Type", "Estimated Speedup"]
@@ -317,57 +309,3 @@ def _same_launches(names: dict[int, str], table: pd.DataFrame, details: Path, ra
     for launch, kernel in kernels.items():
         if same_name(kernel) != same_name(names[launch]):
             raise BadInput(details, f"is of another report than {raw.name}: launch {launch} is another kernel", remedy)
-
-
-_RAW = re.compile(r"(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)_raw\.csv\.gz")
-
-
-def adopt(profiles: Path, folder: Path) -> Iterator[str]:
-    """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record.
-
-    Args:
-        profiles: what `medddpm profile --out` filled; only what it finished is taken.
-        folder: figures/records. A record goes to the folder of the card that its profile says it was taken on; a
-            window's trace goes there too, as launches_<setting>_<part>_run<N>.csv.
-
-    Yields:
-        one line a record written.
-
-    Raises:
-        BadInput: there is no finished profile, or one is not of the step it says.
-    """
-    raws = [path for path in sorted(profiles.glob("*_raw.csv.gz")) if _RAW.fullmatch(path.name) and _is_finished(path)]
-    if not raws:
-        raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles.name}")
-    for raw in raws:
-        yield from _adopted(raw, folder)
-
-
-def _adopted(raw: Path, folder: Path) -> Iterator[str]:
-    named = _RAW.fullmatch(raw.name)
-    assert named
-    stem = raw.name.removesuffix("_raw.csv.gz")
-    folder = folder / gpu_folder_name(str(read_meta(raw).get("gpu", "cpu")))
-    details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
-    view = "step" if named["part"] == "step" else "window"
-    weights = trace if view == "step" else None
-    if view == "step" and weights is None:
-        raise BadInput(raw, "its trace is missing, which tells how often each launch occurs", "medddpm profile again")
-    parsed = parse(raw, named["setting"].upper(), view, details=details, trace=weights)
-    meta = origin(parsed, raw)
-    written = write_table(parsed.table, folder / f"kernels_{stem}.csv", schemas.KERNELS, meta)
-    yield f"{written.name}: {parsed}"
-    if view == "window" and trace:
-        table = read_table(trace, schemas.TRACE)
-        written = write_table(table, folder / f"launches_{stem}.csv", schemas.TRACE, read_meta(trace))
-        yield f"{written.name}: {len(table)} launches from the first on"
-
-
-def _beside(raw: Path, kind: str) -> Path | None:
-    path = raw.with_name(raw.name.replace("_raw.", f"_{kind}."))
-    return path if _is_finished(path) else None
-
-
-def _is_finished(table: Path) -> bool:
-    """Whether it was written to its end: its description is written last."""
-    return table.is_file() and meta_path(table).is_file()

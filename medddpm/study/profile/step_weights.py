@@ -1,10 +1,10 @@
 """A step from a few profiled launches: how often each kind is launched, how long it runs, and what it does in all.
 
-ncu profiles of a step the first launch of each kind: of each function, grid and block, and of each kernel of its own
-among those. Others of that kind may do more or less: another input of the same grid, another number of loops. A plain
-trace tells how long every launch runs, and a kind's work is taken as proportional to its time: what adds up (cycles,
-instructions, stalls) is multiplied by the mean duration of the kind's launches in the trace, divided by the duration
-there of the launch that was profiled. Rates, shares and percentages stay those of the profiled launch.
+ncu profiles the first launch of each kind in a step; a kind is a function, grid and block (and each kernel of its own
+among those). Other launches of that kind may do more or less: another input of the same grid, another number of loops.
+A plain trace tells how long every launch runs, and a kind's work is taken as proportional to its time: what adds up
+(cycles, instructions, stalls) is multiplied by a ratio of durations in the trace, the mean of the kind's launches
+divided by the profiled launch. Rates, shares and percentages stay those of the profiled launch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from medddpm.study.profile.kernel_names import dimensions, function_name, launch
 from medddpm.study.records.schemas import KERNELS, TRACE
 from medddpm.study.records.tables import read_table
 
-KNOWN_LEAST = 0.5  # of a trace's time in launches that were profiled; with less the two are not of one step
+KNOWN_LEAST = 0.5  # share of a trace's time in profiled launches; with less, trace and profile are not of one step
 COUNTERS = [c for c in KERNELS.columns if c in METRICS and c != "duration_ns"] + ["ipc", *CLASSES]
 EXTENSIVE = [c for c in COUNTERS if c in CLASSES or (c in METRICS and METRICS[c].names[0].endswith(".sum"))]
 """The columns that add up over launches."""
@@ -35,15 +35,15 @@ _MEASURED = "measured_ns"
 def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) -> tuple[pd.DataFrame, float]:
     """A row for every distinct launch of the trace, with its count, its mean duration there, and its mean counters.
 
-    Launches are one where kernel (as `same_name` has it), grid and block agree; ncu's values are the mean over its rows
-    of that launch, `scaled`. Where a name still differs between the two, the bare function, grid and block decide. A
-    launch of the trace that ncu has not profiled keeps its count and time and has no counters.
+    Launches are the same if kernel (as `same_name` spells it), grid and block agree; ncu's values are the mean over its
+    rows of that launch, `scaled`. If a name still differs between the two, the bare function, grid and block decide. A
+    launch that ncu has not profiled keeps its count and time and has no counters.
 
     Args:
-        profiled: of `medddpm.study.profile.parse.read_launches`, with est_speedup_pct.
-        raw: where that was read, for messages.
+        profiled: as `medddpm.study.profile.parse.read_launches` returns it, with est_speedup_pct.
+        raw: the file it was read from, for messages.
         trace: table `TRACE` of the same step.
-        notes: what a reader should know is added to them.
+        notes: gains what a reader should know.
 
     Returns:
         the table, and the share of the trace's time that has counters.
@@ -86,11 +86,10 @@ def scaled(step: pd.DataFrame, trace: pd.DataFrame, measured_ns: pd.Series[float
     """`step` with the `EXTENSIVE` counters of a mean launch instead of those of the launch that was profiled.
 
     Args:
-        step: a row a distinct launch, as `weighed` makes them: kernel, grid, block, count and counters as profiled.
-        trace: schema `TRACE`, of that step or of another of the same program.
-        measured_ns: how long the launch ran in `trace` that a row's counters were measured on. By default that is found
-            in the table: rows of one function, grid and block with the same counters come from one launch, the first
-            of them all.
+        step: a row for each distinct launch, as `weighed` makes them: kernel, grid, block, count, counters as profiled.
+        trace: schema `TRACE`, of that step or of another step of the same program.
+        measured_ns: how long the profiled launch of a row ran in `trace`. By default that is found in the table: rows
+            of one function, grid and block with the same counters come from one launch, the first of them all.
 
     Raises:
         BadInput: the launches of the two are not the same.
@@ -112,8 +111,8 @@ def step_of(launches: pd.DataFrame, number: int) -> pd.DataFrame:
 
     Args:
         launches: schema `TRACE`, from the run's first on. A step ends with the phase "update"; what stands before the
-            first phase or after the last, as a change of layout does, is of no step.
-        number: of the step, from 1.
+            first phase or after the last, as a change of layout does, belongs to no step.
+        number: the step's, from 1.
 
     Raises:
         BadInput: the run has fewer steps.
@@ -127,10 +126,10 @@ def step_of(launches: pd.DataFrame, number: int) -> pd.DataFrame:
 
 
 def _durations(full: pd.Series[str], bare: pd.Series[str], trace: pd.DataFrame) -> list[float]:
-    """How long each profiled launch ran in the trace, ns; NaN where it is not there.
+    """How long each profiled launch ran in the trace, ns; NaN if it is not there.
 
-    The first that ncu profiled of a kind is the first of its kind. One name, grid and block may be profiled again where
-    the kernel is another in spite of its name (as Triton's are): that one comes after the launch profiled before it.
+    The first launch that ncu profiled of a kind is the first of its kind. A name, grid and block may be profiled again
+    if the kernel is another in spite of its name (as Triton's are): that launch comes after the one profiled before it.
 
     Args:
         full, bare: the profiled launches' keys with the whole name and the function's only, in ncu's order.

@@ -2,8 +2,8 @@
 
 In a *window* every launch counts alike: its mean is the paper's unweighted one. In a *step* a launch counts as often as
 it occurs where things are added up, and as long as it runs in all (count times duration) where they are averaged.
-Launches without a counter take no part in that counter's sum or mean. Results are by view and setting, in the order in
-which the table has them.
+Launches without a counter take no part in that counter's sum or mean. Results are by view and setting, in the order of
+the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.instructions import CLASSES
 
-RUN = ["view", "config"]
+VIEW_AND_SETTING = ["view", "config"]
 BASE = "BASE"
 UTILIZATION = ("tensor_pct", "fma_pct", "alu_pct", "sm_throughput_pct")  # Figure 10
 MEMORY = ("l1_hit_pct", "l2_hit_pct", "dram_pct")  # Figure 11
@@ -25,10 +25,10 @@ MEANS = (*UTILIZATION, *MEMORY, "warps_per_cycle")
 
 
 def summary(kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row a view and setting: all that Figures 8 and 10 to 13 compare.
+    """A row for each view and setting: all that Figures 8 and 10 to 13 compare.
 
     Columns: launches; duration_ns, cycles, instructions and the three `STALLS`, summed; ipc_geometric, the geometric
-    mean of the kernels' IPC (Section 3.2); ipc_total, all instructions by all cycles; the `MEANS`.
+    mean of the kernels' IPC (Section 3.2); ipc_total, all instructions divided by all cycles; the `MEANS`.
     """
     return pd.concat([totals(kernels), averages(kernels)], axis="columns")
 
@@ -36,7 +36,7 @@ def summary(kernels: pd.DataFrame) -> pd.DataFrame:
 def totals(kernels: pd.DataFrame) -> pd.DataFrame:
     """Sums by view and setting: launches, duration_ns, cycles, instructions, ipc_total and the three `STALLS`."""
     count = kernels["count"]
-    summed = kernels[RUN].assign(
+    summed = kernels[VIEW_AND_SETTING].assign(
         launches=count,
         duration_ns=count * kernels["duration_ns"],
         cycles=count * kernels["cycles_active"],
@@ -44,7 +44,7 @@ def totals(kernels: pd.DataFrame) -> pd.DataFrame:
         **{name: count * kernels[name] for name in STALLS},
     )
     # Sums of nothing measured are unknown, not zero.
-    found = summed.groupby(RUN, sort=False).sum(min_count=1)
+    found = summed.groupby(VIEW_AND_SETTING, sort=False).sum(min_count=1)
     return found.assign(ipc_total=found["instructions"] / found["cycles"])
 
 
@@ -52,7 +52,7 @@ def averages(kernels: pd.DataFrame) -> pd.DataFrame:
     """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says."""
     logs = kernels.assign(ipc_geometric=np.log(kernels["ipc"].where(kernels["ipc"] > 0)))
     weights = _weights(kernels)
-    found = pd.DataFrame({name: _means(logs, name, weights, RUN) for name in ("ipc_geometric", *MEANS)})
+    found = pd.DataFrame({name: _means(logs, name, weights, VIEW_AND_SETTING) for name in ("ipc_geometric", *MEANS)})
     return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))
 
 
@@ -68,55 +68,61 @@ def relative(summaries: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
 
 
 def family_shares(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
-    """Shares of the time, a row a view and setting, a column a family; a row sums to 1 (Figures 6 and 8).
+    """Shares of the time, a row for each view and setting, a column for each family; a row sums to 1 (Figures 6, 8).
 
     Args:
         kernels: schema `KERNELS`.
-        by: "family", "group" (the kind of work) or "paper" (Table 2's abbreviation; "" for what it does not have).
+        by: "family", "group" (the kind of work) or "paper" (Table 2's abbreviation; "" for a family that it lacks).
     """
     time = (kernels["count"] * kernels["duration_ns"]).rename("time")
-    kind = kernels["family"] if by == "family" else kernels["family"].map(lambda name: getattr(family_named(name), by))
-    table = time.groupby([kernels["view"], kernels["config"], kind.rename(by)], sort=False).sum().unstack().fillna(0.0)
+    table = time.groupby(_keys(kernels, by), sort=False).sum().unstack().fillna(0.0)
     shares = table.div(table.sum(axis="columns"), axis="index")
     return shares[shares.sum().sort_values(ascending=False, kind="stable").index]
 
 
 def instruction_mix(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Shares of all instructions executed, a column a class of `CLASSES`; a row sums to 1 (Figures 7 and 9).
+    """Shares of all executed instructions, a column for each of `CLASSES`; a row sums to 1 (Figures 7 and 9).
 
     Args:
         kernels: schema `KERNELS`.
-        by: further columns to divide the rows by, as ["family"].
+        by: further columns to group the rows by, as ["family"].
     """
     executed = kernels[list(CLASSES)].mul(kernels["count"], axis="index")
-    keys = [kernels[name] for name in (*RUN, *by)]
+    keys = [kernels[name] for name in (*VIEW_AND_SETTING, *by)]
     summed = executed.groupby(keys, sort=False).sum(min_count=1)
     return summed.div(summed.sum(axis="columns"), axis="index")
 
 
 def ipc_stacks(kernels: pd.DataFrame) -> pd.DataFrame:
-    """A family's IPC divided among the instruction classes, a row a view, setting and family (Figure 4).
+    """A family's IPC split over the instruction classes, a row for each view, setting and family (Figure 4).
 
-    Columns: those of `CLASSES`, which sum to the family's instructions by its cycles.
+    Columns: those of `CLASSES`, which sum to the family's instructions divided by its cycles.
     """
     mix = instruction_mix(kernels, ["family"])
     count = kernels["count"]
-    summed = kernels[[*RUN, "family"]].assign(i=count * kernels["instructions"], c=count * kernels["cycles_active"])
-    found = summed.groupby([*RUN, "family"], sort=False).sum(min_count=1)
+    summed = kernels[[*VIEW_AND_SETTING, "family"]].assign(
+        i=count * kernels["instructions"], c=count * kernels["cycles_active"]
+    )
+    found = summed.groupby([*VIEW_AND_SETTING, "family"], sort=False).sum(min_count=1)
     return mix.mul(found["i"] / found["c"], axis="index")
 
 
 def priorities(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
-    """Priority scores (Equation 1) summed, ns, a row a view and setting, a column a family, greatest first (Figure 5).
+    """Summed priority scores (Equation 1), ns, a row for each view and setting, a column for each family (Figure 5).
+
+    The family with the largest sum comes first.
 
     Args:
         kernels: schema `KERNELS`, parsed with ncu's details page.
         by: "family", "group" or "paper", as for `family_shares`.
     """
-    kind = kernels["family"] if by == "family" else kernels["family"].map(lambda name: getattr(family_named(name), by))
-    keys = [kernels["view"], kernels["config"], kind.rename(by)]
-    table = kernels["priority"].groupby(keys, sort=False).sum(min_count=1).unstack()
+    table = kernels["priority"].groupby(_keys(kernels, by), sort=False).sum(min_count=1).unstack()
     return table[table.sum().sort_values(ascending=False, kind="stable").index]
+
+
+def _keys(kernels: pd.DataFrame, by: str) -> list[pd.Series[str]]:
+    kind = kernels["family"] if by == "family" else kernels["family"].map(lambda name: getattr(family_named(name), by))
+    return [*(kernels[name] for name in VIEW_AND_SETTING), kind.rename(by)]
 
 
 def _weights(kernels: pd.DataFrame) -> pd.Series[float]:

@@ -1,17 +1,20 @@
-"""Everything a step has a GPU do, in order, as CUPTI saw it through torch.profiler: `schemas.TRACE`."""
+"""Records everything that a program launches on a GPU, in order, by CUPTI through torch.profiler: `schemas.TRACE`."""
 
 from __future__ import annotations
 
 import bisect
 import functools
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from medddpm.errors import BadInput
 from medddpm.study.records.schemas import TRACE
 from medddpm.study.records.tables import write_gzipped
 from medddpm.training.trainer import PHASES
@@ -22,16 +25,47 @@ _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _ON_HOST = {"cuda_runtime", "cuda_driver"}
 
 
+def record(work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]) -> None:
+    """Records `work` plainly, without counters, and writes its launches.
+
+    Args:
+        work: what is recorded.
+        device: where it runs.
+        path: the table, NAME.csv.gz.
+        before: runs while CUPTI starts up, which loses launches.
+
+    Raises:
+        BadInput: CUPTI saw no launch on a GPU.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+        before()
+        wait(device)
+        profiler.step()
+        work()
+        wait(device)
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        table = launches(json.loads(exported.read_bytes())["traceEvents"])
+    if table.empty and device.type == "cuda":
+        raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
+    write(table, path)
+
+
 def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The kernels, fills and copies among a trace's events, in the order the program launched them.
 
-    One belongs to the phase in which the host launched it, not to that in which it ran.
+    A launch belongs to the phase in which the host launched it, not to the one in which it ran.
 
     Args:
         events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
 
     Returns:
-        a row a launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
+        a row for each launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
     """
     complete = [event for event in events if event.get("ph") == "X"]
     marks = sorted(
@@ -63,8 +97,14 @@ def write(table: pd.DataFrame, path: Path) -> None:
     write_gzipped(table.to_csv(index=False, lineterminator="\n").encode(), path)
 
 
+def wait(device: torch.device) -> None:
+    """Waits until a GPU has done what it was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def demangled(text: str) -> str:
-    """`text` with every C++ name in it spelled out, as c++filt does.
+    """`text` with every mangled C++ name spelled out, as c++filt does.
 
     ncu and CUPTI each have a demangler of their own and spell one kernel differently, and CUPTI's leaves the longest
     names as they are; names are compared in this spelling.

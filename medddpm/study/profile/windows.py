@@ -1,4 +1,4 @@
-"""What a window of a hundred launches shows, by where in the run it begins.
+"""What a window of a hundred launches shows, depending on where in the run it begins.
 
 The paper profiles launches 10 to 110 (ICPE '26, arXiv:2606.19365, Section 3.2). Profiling every launch of a step takes
 hours; but each *distinct* launch has been profiled (view "step", and the windows), and a plain trace gives their order.
@@ -12,7 +12,7 @@ import pandas as pd
 
 from medddpm.study.profile.kernel_names import launch_keys
 
-WINDOW, PAPERS_START = 100, 10  # launches, and where among them the paper begins
+WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window begins with (P056, P055)
 COUNTERS = ("cycles_active", "instructions", "duration_ns")
 
 
@@ -20,13 +20,13 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """What each launch of a run costs, in order.
 
     Args:
-        launches: from the run's first on, schema `TRACE`; fills and copies, which ncu does not count, are left out.
+        launches: schema `TRACE`, from the run's first on; fills and copies, which ncu does not count, are left out.
         kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
-            block may still differ in how long they loop, so what is carried over is their counters a nanosecond.
+            block may still differ in how long they loop, so what is carried over is their counters per nanosecond.
 
     Returns:
-        a row a kernel launch: phase ("convert" before the first step), then the `COUNTERS`; one that no table has is
-        missing but for its duration, which is the trace's.
+        a row for each kernel launch: phase ("convert" before the first step), then the `COUNTERS`; of a launch that no
+        table has, only the duration is known, from the trace.
     """
     ran = in_order(launches)
     counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
@@ -38,7 +38,7 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(launches: pd.DataFrame) -> pd.DataFrame:
-    """The kernel launches of a table `TRACE`, numbered as ncu does; the phase of those outside a step is "convert"."""
+    """The kernel launches of a table `TRACE`, numbered as ncu numbers them; outside a step the phase is "convert"."""
     kernels = launches[launches["grid"].notna()].reset_index(drop=True)
     return kernels.assign(phase=kernels["phase"].fillna("convert"))
 
@@ -47,7 +47,7 @@ def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
     """The sums of every window of `width` launches, by the launch it begins with.
 
     Args:
-        cost: of `costs`.
+        cost: as `costs` returns it.
         width: launches.
 
     Returns:
@@ -70,22 +70,22 @@ def phases(cost: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_step(launches: pd.DataFrame) -> pd.DataFrame:
-    """The kernel launches of the run's first step, conversions before it included; of a table `TRACE`."""
+    """The kernel launches of the run's first step in a table `TRACE`, conversions before it included."""
     kernels = in_order(launches)
     stretches = phases(kernels)
     return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
 
 
-def profiled(kernels: pd.DataFrame, config: str, base: str) -> pd.DataFrame:
-    """A setting's windows that were really profiled, divided by another's; index start, columns `COUNTERS`.
+def profiled(kernels: pd.DataFrame, setting: str, base: str) -> pd.DataFrame:
+    """The profiled windows of a setting, divided by another's; index start, columns `COUNTERS`.
 
     Args:
-        kernels: of `kernel_tables.kernels`, one machine's; parts that are no windows are passed over.
-        config, base: the two settings; windows that only one of them has are left out.
+        kernels: one machine's, as `kernel_tables.kernels` returns them; parts other than windows are left out.
+        setting, base: the two settings; windows that only one of them has are left out.
     """
     chosen = kernels[kernels["part"].str.fullmatch(r"window(-\d+)?")]
     start = chosen["part"].str.extract(r"-(\d+)$")[0].astype(float).fillna(PAPERS_START).astype(int).rename("start")
     sums = chosen.groupby([start, chosen["config"], chosen["run"]])[list(COUNTERS)].sum()
     means = sums.groupby(level=["start", "config"]).mean()
-    shown, against = (pd.DataFrame(means.xs(name, level="config")) for name in (config, base))
+    shown, against = (pd.DataFrame(means.xs(name, level="config")) for name in (setting, base))
     return (shown / against).dropna()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from medddpm.errors import BadInput
+from medddpm.study.records import programs
 
 
 def gpu_folder_name(gpu: str) -> str:
@@ -25,55 +27,62 @@ def gpu_folder_name(gpu: str) -> str:
 
 
 def machine_meta(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """What a measurement made now must carry; a thing this machine lacks is None.
+    """What a record says of this machine, now; a thing that the machine lacks is None.
 
     Args:
-        command: the command line that measures; by default this process's own. Folders are cut from it.
+        command: the command line that measures; by default this process's own. It is recorded without its folders.
     """
     import torch
 
     cuda = torch.cuda.is_available()
-    driver, sm_clock, memory_clock = (_nvidia_smi() if cuda else None) or (None, None, None)
     return {
         "gpu": torch.cuda.get_device_name() if cuda else "cpu",
         "processor": _processor(),
-        "driver": driver,
-        "clock_sm_mhz": sm_clock,
-        "clock_memory_mhz": memory_clock,
+        **_driver_state(),
         "cuda": torch.version.cuda if cuda else None,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "ncu": _ncu_version(),
+        "ncu": _version(programs.output("ncu", "--version")),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **_git_state(),
         "command": _without_folders(sys.argv if command is None else command),
     }
 
 
-def _output(*command: str) -> str | None:
-    """What a program prints, or None where it is missing, fails or hangs."""
-    if shutil.which(command[0]) is None:
-        return None
+@contextlib.contextmanager
+def nvml() -> Iterator[tuple[Any, Any]]:
+    """NVIDIA's management library (nvidia-ml-py), open, and its handle of the first GPU.
+
+    Raises:
+        BadInput: this machine has no such library, no driver or no GPU.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+        import pynvml
 
-
-def _nvidia_smi() -> tuple[str, int, int] | None:
-    """Driver, SM clock and memory clock (MHz, as they stand now) of the first card."""
-    text = _output("nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv,noheader,nounits")
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception as error:  # no library, no driver, no GPU: NVML has an exception for each
+        problem = f"NVML finds no NVIDIA GPU here ({type(error).__name__})"
+        raise BadInput("card", problem, "read the card on a machine with one; the records need none") from None
     try:
-        driver, sm_clock, memory_clock = (text or "").splitlines()[0].split(", ")
-        return driver, int(sm_clock), int(memory_clock)
-    except (IndexError, ValueError):
-        return None
+        yield pynvml, handle
+    finally:
+        pynvml.nvmlShutdown()
 
 
-def _ncu_version() -> str | None:
-    found = re.search(r"Version ([\d.]+)", _output("ncu", "--version") or "")
+def _driver_state() -> dict[str, Any]:
+    """The driver's version, and the first GPU's clocks at this moment; what the driver does not tell is None."""
+    state: dict[str, Any] = dict.fromkeys(("driver", "clock_sm_mhz", "clock_memory_mhz"))
+    with contextlib.suppress(BadInput), nvml() as (library, handle), contextlib.suppress(library.NVMLError):
+        state["driver"] = library.nvmlSystemGetDriverVersion()
+        state["clock_sm_mhz"] = library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM)
+        state["clock_memory_mhz"] = library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)
+    return state
+
+
+def _version(text: str | None) -> str | None:
+    found = re.search(r"Version ([\d.]+)", text or "")
     return found.group(1) if found else None
 
 
@@ -87,13 +96,13 @@ def _processor() -> str:
 def _git_state() -> dict[str, Any]:
     """The commit that measures, and whether files differ from it.
 
-    A machine that gets the tree without its history is told the commit by MEDDDPM_COMMIT; it cannot know the rest.
+    Where the tree comes without its history, MEDDDPM_COMMIT names the commit, and whether files differ is unknown.
     """
     if told := os.environ.get("MEDDDPM_COMMIT"):
         return {"commit": told, "dirty": None}
     here = str(Path(__file__).parent)
-    commit = _output("git", "-C", here, "rev-parse", "HEAD")
-    changes = _output("git", "-C", here, "status", "--porcelain") if commit else None
+    commit = programs.output("git", "-C", here, "rev-parse", "HEAD")
+    changes = programs.output("git", "-C", here, "status", "--porcelain") if commit else None
     return {"commit": commit, "dirty": bool(changes) if changes is not None else None}
 
 

@@ -41,8 +41,8 @@ PAPER = Schema(
         "id": Column("str", "number of the claim, P001 to P198"),
         "section": Column("str", "section of the paper that states it"),
         "figure": Column("str", "figure or table it belongs to", nullable=True),
-        "gpu": Column("str", "card or cards it speaks of, divided by semicolons"),
-        "config": Column("str", "setting or settings, divided by semicolons", nullable=True),
+        "gpu": Column("str", "card or cards it speaks of, separated by semicolons"),
+        "config": Column("str", "setting or settings, separated by semicolons", nullable=True),
         "subject": Column("str", "kernel, kernel group or workload"),
         "metric": Column("str", "what is counted"),
         "value": Column("str", "the number or name as stated; a range reads low-high"),
@@ -100,7 +100,9 @@ GENERATIVE = Schema(
         "parameters": Column("int64", "weights of the network that is trained"),
         "resolution": Column("str", "of the image or volume"),
         "ipc_geometric": Column("float64", "geometric mean of the launches' IPC, weighted by time", "inst/cycle"),
-        "ipc_total": Column("float64", "all instructions of the step by all its active SM cycles", "inst/cycle"),
+        "ipc_total": Column(
+            "float64", "all instructions of the step divided by all its active SM cycles", "inst/cycle"
+        ),
         "step_ms": Column("float64", "time of all launches of a training step, batch 1", "ms"),
         "launches": Column("int64", "launches, fills and copies of the step"),
         "matched": Column("float64", "share of the time whose launches have counters"),
@@ -112,15 +114,15 @@ GENERATIVE = Schema(
 )
 BENCH = Schema(
     {
-        "network": Column("str", "whose row it is, as `medddpm.study.bench.networks` names it"),
+        "network": Column("str", "the network, as `medddpm.study.bench.networks` names it"),
         "setting": Column("str", "how it runs, as `medddpm.study.bench.settings` names it"),
         "measure": Column(
             "str",
             "a training step (forward, loss, backward, Adam), a forward pass without gradients, or a whole volume",
             allowed=("step", "forward", "sample"),
         ),
-        "sampler": Column("str", "of a sample: ddpm, ddim or dpm++", nullable=True),
-        "steps": Column("int64", "network evaluations of a sample; otherwise 1"),
+        "sampler": Column("str", "sampler of a whole volume: ddpm, ddim or dpm++", nullable=True),
+        "steps": Column("int64", "network evaluations of a whole volume; otherwise 1"),
         "batch": Column("int64", "volumes at once"),
         "size": Column("str", "D×H×W of a volume, as 128x128x128"),
         "median_ms": Column("float64", "time", unit="ms"),
@@ -134,11 +136,13 @@ BENCH = Schema(
             nullable=True,
         ),
         "tflops": Column(
-            "float64", "FLOPs of the network as it is written, by the median", unit="TFLOP/s", nullable=True
+            "float64", "FLOPs of the network as it is written, divided by the median", unit="TFLOP/s", nullable=True
         ),
-        "gbps": Column("float64", "bytes read from and written to DRAM, by the median", unit="GB/s", nullable=True),
+        "gbps": Column(
+            "float64", "bytes read from and written to DRAM, divided by the median", unit="GB/s", nullable=True
+        ),
         "rel_error_output": Column(
-            "float64", "norm of the output's difference from BASE's, by the norm of BASE's", nullable=True
+            "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
         ),
         "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
     }
@@ -221,7 +225,7 @@ KERNELS = Schema(
         "duration_ns": Column("float64", "time of one launch: ncu's, or with a trace its mean there", unit="ns"),
         "cycles_active": _counter("cycles in which an SM had a warp, summed over SMs, of one launch", "cycle"),
         "instructions": _counter("warp instructions executed by one launch", "inst"),
-        "ipc": _counter("instructions by active cycles of an SM", "inst/cycle"),
+        "ipc": _counter("instructions divided by active cycles of an SM", "inst/cycle"),
         **{
             f"inst_{short}": _counter(f"{name} instructions of one launch", "inst")
             for short, name in zip(
@@ -231,10 +235,10 @@ KERNELS = Schema(
         "tensor_pct": _counter("Tensor Core pipe, active share of active cycles", "%"),
         "fma_pct": _counter("FP32 (FMA) pipe, active share of active cycles", "%"),
         "alu_pct": _counter("integer and logic (ALU) pipe, active share of active cycles", "%"),
-        "sm_throughput_pct": _counter("SM throughput of its peak", "%"),
+        "sm_throughput_pct": _counter("SM throughput, share of its peak", "%"),
         "l1_hit_pct": _counter("L1 hit rate by sectors", "%"),
         "l2_hit_pct": _counter("L2 hit rate by sectors", "%"),
-        "dram_pct": _counter("DRAM bandwidth of its peak", "%"),
+        "dram_pct": _counter("DRAM bandwidth, share of its peak", "%"),
         "warps_per_cycle": _counter("warps resident on an active SM", "warp/cycle"),
         "stall_long_scoreboard": _counter("warp cycles waiting for global or local memory", "warp"),
         "stall_math_pipe": _counter("warp cycles waiting for a busy pipe", "warp"),

@@ -1,4 +1,4 @@
-"""Results that processes leave, a JSON file each, of which only those of one run count."""
+"""Keeps the results that processes leave, a JSON file each; only those of one run count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from medddpm.runtime.files import replacing
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
-"""What must be equal for results to stand in one table."""
+"""What results must have in common to stand in one table."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Store:
     """Reads and stamps the results of one run.
 
     Args:
-        folder: of the results.
+        folder: where the results lie.
         meta: `machine_meta` of this call.
         failed: what could not be measured in this call, and why.
     """
@@ -31,11 +31,11 @@ class Store:
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:
-        """Card, versions and commit: what the results of a run have in common."""
+        """The card, versions and commit that the results of a run have in common."""
         return {name: self.meta[name] for name in ONE_RUN}
 
     def read(self, path: Path) -> dict[str, Any] | None:
-        """A result of this run; nothing where there is none, or only another run's."""
+        """A result of this run; None if there is none, or only another run's."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -48,6 +48,6 @@ class Store:
             temporary.write_text(json.dumps({**content, "run": self.run}) + "\n", encoding="utf-8")
 
     def stamp(self, path: Path, **known: object) -> None:
-        """Marks a result that a process left, if it did, as one of this run, and says what else is known of it."""
+        """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""
         if path.is_file():
             self.write(path, json.loads(path.read_text(encoding="utf-8")) | known)

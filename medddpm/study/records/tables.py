@@ -27,10 +27,10 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
     """Writes `table` and, beside it, NAME.meta.json; returns the path written.
 
     Args:
-        table: one row an observation; its columns are the schema's, in any order.
+        table: a row for each observation; its columns are the schema's, in any order.
         path: NAME.csv; a table of more than `GZIP_ABOVE` bytes goes to NAME.csv.gz instead.
         schema: what the table must look like.
-        meta: where the rows come from, as `machine_meta()` or a citation; joined by the columns and the row count.
+        meta: where the rows come from, as `machine_meta()` or a citation; the columns and the row count are added.
 
     Raises:
         BadInput: the table does not fit the schema, or cannot be written.
@@ -43,9 +43,14 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
         temporary.write_bytes(data)
     other.unlink(missing_ok=True)  # a table that grew or shrank past the limit must not be there twice
     described = {**meta, "rows": len(table), "columns": schema.described()}
-    with replacing(meta_path(target)) as temporary:
-        temporary.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_meta(described, target)
     return target
+
+
+def write_meta(meta: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the description of the table at `path` beside it."""
+    with replacing(meta_path(path)) as temporary:
+        temporary.write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
@@ -75,7 +80,7 @@ def write_gzipped(text: bytes, path: Path) -> None:
 
 
 def meta_path(path: str | os.PathLike[str]) -> Path:
-    """Where the description of the table at `path` stands: NAME.meta.json."""
+    """The path of the description of the table at `path`: NAME.meta.json."""
     plain, _ = _both_paths(path)
     return plain.with_suffix(".meta.json")
 
@@ -107,10 +112,10 @@ def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> di
     """Every machine's table of that name in the repository at `root`, by its folder's name.
 
     Args:
-        root: of the repository.
+        root: the repository.
         name: NAME.csv.
         schema: the table's.
-        notebook: the number of the one that measures it.
+        notebook: the number of the notebook that measures it.
 
     Raises:
         BadInput: there is none, or one does not fit its schema.
@@ -136,8 +141,8 @@ def _both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
     """`table` as CSV in UTF-8, plain and compressed; a missing value is an empty field.
 
-    By parts, of which one is compressed while the next is written, and with numbers as Python's own: pandas would turn
-    them into NumPy's text first, which takes a third longer.
+    It is written in parts, each compressed while the next is written, and with Python's own numbers: pandas would turn
+    NumPy's into text, which takes a third longer.
     """
     plain, compressed = io.BytesIO(), io.BytesIO()
     with _gzip(compressed) as stream, ThreadPoolExecutor(1) as beside:

@@ -28,7 +28,7 @@ from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
 from medddpm.study.bench.settings import BASE, BENCH_SETTINGS, BESIDE, BY_SLUG, LADDER, ORDINARY, default_settings
 from medddpm.study.bench.worker import Case, Row
-from medddpm.study.records import schemas
+from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.tables import read_meta, read_table
 
@@ -305,13 +305,13 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
     stale = rows / "med-ddpm_8_b1_c32_base_forward.json"
     stale.write_text(json.dumps(json.loads(stale.read_text()) | {"run": {"commit": "another"}}))
     commands: list[list[str]] = []
-    real = run._output
+    real = programs.run
 
     def noted(command, seconds):
         commands.append(list(command))
         return real(command, seconds)
 
-    monkeypatch.setattr(run, "_output", noted)
+    monkeypatch.setattr(programs, "run", noted)
     assert run_again(folder, "--switches", "base,fast") == 0
     asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
     assert asked == [("base", "forward"), ("fast", "step")]
@@ -398,6 +398,7 @@ FAKE = r"""#!/bin/bash
 # Plays ncu: a report when it profiles, a range a measure when it imports one; FAKE says how it fails.
 for word in "$@"; do [ "$last" = -o ] && report="$word.ncu-rep"; last="$word"; done
 case "$1 $FAKE" in
+*closed) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1 ;;
 *dies) echo "==PROF== Connected"; echo "==ERROR== Failed to profile a range" ; exit 9 ;;
 --import*)
     echo "==PROF== a line of the log"
@@ -432,7 +433,10 @@ def test_bytes_that_ncu_counts_become_a_rate(folder: Path, capsys) -> None:
 
 
 @pytest.mark.usefixtures("fake_ncu")
-@pytest.mark.parametrize(("way", "said"), [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2")])
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2"), ("closed", "counters are closed")],
+)
 def test_without_ncu_a_row_stands_all_the_same(folder: Path, monkeypatch, way: str, said: str, capsys) -> None:
     monkeypatch.setenv("FAKE", way)
     assert run_again(folder, "--switches", "fast", "--bandwidth") == 0

@@ -20,16 +20,15 @@ from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
 from medddpm.study.figures import generative
-from medddpm.study.generative import run
+from medddpm.study.generative import run, tables
 from medddpm.study.generative import worker as generative_worker
 from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
 from medddpm.study.generative.ipc import step_ipc
 from medddpm.study.generative.models import MODELS, Model, parse_names
 from medddpm.study.generative.worker import training_step
 from medddpm.study.profile import trace
-from medddpm.study.profile import worker as profile_worker
-from medddpm.study.profile.run import CountersClosed
-from medddpm.study.records import schemas
+from medddpm.study.profile.ncu import CountersClosed
+from medddpm.study.records import programs, schemas
 from medddpm.study.records.tables import read_meta, read_table
 
 CPU = torch.device("cpu")
@@ -96,7 +95,7 @@ def test_costs_have_a_source_and_hours_a_gpu() -> None:
     for model in MODELS.values():
         assert model.cost.source
         assert model.source
-        assert (model.cost.gpu_hours is None) == (model.cost.hardware == "")
+        assert (model.cost.gpu_hours is None) == (model.cost.hardware is None)
 
 
 def test_unknown_names_are_told_in_a_line(capsys) -> None:
@@ -241,7 +240,7 @@ class Machine:
         self.fails: set[str] = set()
         self.says = ""
 
-    def __call__(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+    def __call__(self, command: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
         self.ran.append(command)
         text, failed = self.says, 0
         if "--trace" in command:
@@ -268,8 +267,8 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     pytest.importorskip("diffusers")
     played = Machine()
-    monkeypatch.setattr(run, "_run", played)
-    monkeypatch.setattr(run, "find_ncu", lambda: "ncu")
+    monkeypatch.setattr(programs, "run", played)
+    monkeypatch.setattr(programs, "find", lambda name: name)
     return played
 
 
@@ -311,7 +310,7 @@ def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsy
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "dit fp32: CUDA out of memory.",
-        "medddpm: ha-gan: ended with 9: ==ERROR== Failed to profile; leave it out by --models, or try it by hand",
+        "medddpm: ha-gan: ended with 9: Failed to profile; leave it out by --models, or try it by hand",
     ]
 
 
@@ -331,15 +330,15 @@ def test_closed_counters_end_it(tmp_path: Path, machine: Machine) -> None:
 
 
 def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
-    command = run.collect_command(MODELS["sd3"], ["fp32", "bf16"], Path("r.ncu-rep"))
+    command = run.collection(MODELS["sd3"], ["fp32", "bf16"]).collect_command(Path("r.ncu-rep"))
     assert " ".join(command) == (
-        "ncu --clock-control none --target-processes all --import-source no --replay-mode kernel "
+        "ncu --clock-control none --import-source no --target-processes all "
         "--profile-from-start off --filter-mode per-launch-config --launch-count 1 "
         "--metrics sm__cycles_active.sum,smsp__inst_executed.sum -o r "
         "python -m medddpm.study.generative.worker --model sd3 --precision fp32,bf16"
     )
     assert generative_worker.parser().parse_args(command[command.index("--model") :]).model == "sd3"
-    assert profile_worker.write_trace is generative_worker.write_trace
+    assert generative_worker.record is trace.record
 
 
 # the figure
@@ -356,7 +355,7 @@ def made_up() -> pd.DataFrame:
                     "model": model.name, "title": model.title, "kind": model.kind, "precision": precision,
                     "parameters": 1, "resolution": model.resolution, "ipc_geometric": ipc, "ipc_total": ipc + 0.1,
                     "step_ms": 1.0, "launches": 1, "matched": 1.0, "training_gpu_hours": model.cost.gpu_hours,
-                    "training_hardware": model.cost.hardware or None, "source": "s", "configuration": "c",
+                    "training_hardware": model.cost.hardware, "source": "s", "configuration": "c",
                 }
             )  # fmt: skip
     return pd.DataFrame(rows).astype({"training_gpu_hours": "float64"})
@@ -405,8 +404,8 @@ def test_every_machines_record_is_read_and_none_is_one_line(tmp_path: Path) -> N
     with pytest.raises(
         BadInput, match=r"no machine's folder has a generative\.csv; .*medddpm book --only 04 --measure"
     ):
-        run.recorded(tmp_path)
-    found = run.recorded(ROOT)
+        tables.recorded(tmp_path)
+    found = tables.recorded(ROOT)
     assert found
     for table in found.values():
         assert set(table["model"]) <= set(MODELS)

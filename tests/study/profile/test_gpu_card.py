@@ -15,7 +15,7 @@ from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import paper_claims
-from medddpm.study.profile.gpu_card import DRIVER, PROPERTIES, read_card, same_architecture, table_1
+from medddpm.study.profile.gpu_card import DRIVER, properties, read_card, same_architecture, table_1
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table, write_table
 
@@ -108,7 +108,7 @@ def read(monkeypatch: pytest.MonkeyPatch, paper: pd.DataFrame) -> Callable[..., 
 
 def test_a_card_as_its_driver_tells_it(read: Callable[..., pd.DataFrame], paper: pd.DataFrame) -> None:
     card = read()
-    assert list(card.index) == [name for name in PROPERTIES if name != "memory type"], "the paper's order"
+    assert list(card.index) == [name for name in properties(paper) if name != "memory type"], "the paper's order"
     told = card[~card["origin"].str.startswith("same")]
     assert told["value"].to_dict() == {
         "architecture": "Hopper",
@@ -125,7 +125,7 @@ def test_a_card_as_its_driver_tells_it(read: Callable[..., pd.DataFrame], paper:
         "value": "2039", "unit": "GB/s", "origin": "derived: memory clock × bus width",
     }  # fmt: skip
     assert card.loc["CUDA cores", "origin"] == DRIVER
-    assert (card["unit"] == pd.Series(PROPERTIES)[card.index]).all()
+    assert (card["unit"] == pd.Series(properties(paper))[card.index]).all()
 
 
 def test_what_the_architecture_decides_comes_from_the_papers_card(read: Callable[..., pd.DataFrame]) -> None:
@@ -210,7 +210,7 @@ def test_table_1_has_the_papers_cards_and_then_ours(paper: pd.DataFrame) -> None
     assert list(table.index[:6]) == [
         "architecture", "CUDA cores", "memory size, GB", "memory type", "memory bandwidth, GB/s", "peak FP32, TFLOP/s",
     ]  # fmt: skip
-    assert len(table) == len(PROPERTIES)
+    assert len(table) == len(properties(paper)) == 14
     assert table.loc["architecture"].tolist() == ["Hopper", "Ampere", "Volta", "Hopper"]
     assert table.loc["CUDA cores"].tolist() == ["14592", "6912", "5120", "16896"]
     assert table.loc["L2 cache, MB"].tolist() == ["50", "40", "6", "not reported"]

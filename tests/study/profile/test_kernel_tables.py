@@ -15,7 +15,7 @@ from medddpm.study.claims.paper import PAPER_SETTINGS as PAPERS
 from medddpm.study.profile.kernel_names import function_name, launch_keys
 from medddpm.study.profile.kernel_tables import (
     MACHINE,
-    PARTS,
+    VIEWS,
     Record,
     each_run,
     found,
@@ -61,7 +61,7 @@ def test_records_are_ordered_by_machine_run_setting_and_part(tmp_path: Path) -> 
     (tmp_path / "figures" / "records" / "H200" / "training.csv").write_text("not of this kind\n")
     listed = found(tmp_path)
     assert [r.gpu for r in listed] == ["A100"] * 9 + ["H200"] * 10
-    assert [(r.table, r.run, r.config, r.part) for r in listed[9:]] == [
+    assert [(r.table, r.run, r.setting, r.part) for r in listed[9:]] == [
         ("kernels", 1, "BASE", "window"),
         ("launches", 1, "BASE", "window"),
         ("kernels", 1, "BASE", "step"),
@@ -142,10 +142,10 @@ def test_the_next_run_of_a_machine_without_records_is_the_first(tmp_path: Path) 
     assert next_run(tmp_path / "figures" / "records" / "V100", SETTINGS) == 1, "only window and step make a run"
 
 
-@pytest.mark.parametrize("missing", [f"{setting}_{part}" for setting in ("base", "opt2") for part in PARTS])
+@pytest.mark.parametrize("missing", [f"{setting}_{part}" for setting in ("base", "opt2") for part in VIEWS])
 def test_a_run_is_gone_on_with_until_it_is_whole(tmp_path: Path, missing: str) -> None:
     folder = tmp_path / "figures" / "records" / "V100"
-    for run, setting, part in itertools.product((1, 2), ("base", "opt2"), PARTS):
+    for run, setting, part in itertools.product((1, 2), ("base", "opt2"), VIEWS):
         if (run, f"{setting}_{part}") != (2, missing):
             put_kernels(tmp_path, "V100", f"{setting}_{part}_run{run}")
     assert next_run(folder, ("BASE", "OPT2")) == 2
@@ -202,7 +202,7 @@ def test_the_spread_of_three_runs_is_of_the_farthest_two() -> None:
 def test_the_records_here_hold_the_papers_settings_twice_in_both_views() -> None:
     """What the issue asks of the study's records; the joined table is what every figure starts from."""
     runs = kernels(ROOT).groupby(["gpu", "config", "part"])["run"].nunique()
-    wanted = list(itertools.product(["H200"], PAPERS, PARTS))
+    wanted = list(itertools.product(["H200"], PAPERS, VIEWS))
     assert set(runs.index) >= set(wanted)
     assert (runs[wanted] >= 2).all()
 
@@ -212,7 +212,7 @@ def test_no_setting_is_recorded_by_half() -> None:
     for gpu, table in kernels(ROOT).groupby("gpu"):
         recorded = set(table["config"])
         assert recorded <= set(SETTINGS)
-        assert set(zip(table["config"], table["part"], strict=True)) == set(itertools.product(recorded, PARTS))
+        assert set(zip(table["config"], table["part"], strict=True)) == set(itertools.product(recorded, VIEWS))
         assert recorded >= set(launches(ROOT, str(gpu))) >= recorded & set(PAPERS)
 
 
@@ -231,7 +231,7 @@ def test_a_steps_cycles_fit_into_its_time(record: Record) -> None:
     assert 0.6 < (time * clock).sum() / (1.98 * time.sum()) < 0.9
 
 
-@pytest.mark.parametrize("record", [r for r in STEPS if r.config in PAPERS], ids=lambda record: record.path.stem)
+@pytest.mark.parametrize("record", [r for r in STEPS if r.setting in PAPERS], ids=lambda record: record.path.stem)
 def test_a_steps_counters_were_scaled_by_the_trace_that_its_description_names(record: Record) -> None:
     """ncu counts whole instructions: with the factor taken out again they are whole, and those of one launch agree."""
     step, meta = read_table(record.path, schemas.KERNELS), read_meta(record.path)["scaled_by"]

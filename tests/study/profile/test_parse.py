@@ -46,9 +46,10 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 # what comes out
 
 
-def test_a_window_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--setting", "--config"])
+def test_a_window_becomes_a_table(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, out = Raw().write(tmp_path), tmp_path / "out" / "kernels.csv"
-    assert main(["parse", str(raw), "--config", "opt1", "--out", str(out)]) == 0
+    assert main(["parse", str(raw), option, "opt1", "--out", str(out)]) == 0
     assert "3 launches in 3 families" in capsys.readouterr().out
     table = read_table(out, schemas.KERNELS)
     assert table["config"].unique().tolist() == ["OPT1"]

@@ -1,4 +1,4 @@
-"""Command lines, what is measured again and what is not, ncu's failures, and the marked step; a script plays ncu."""
+"""Command lines, what is measured again and what is not, ncu's failures, and the worker; a script plays ncu."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from torch.profiler import ProfilerActivity
 from medddpm.cli.main import main, parser
 from medddpm.study.profile import counters as profile_counters
 from medddpm.study.profile import run, trace, worker
-from medddpm.study.profile.run import Measurement, Program, plan, profile
+from medddpm.study.profile.kernel_tables import VIEWS
+from medddpm.study.profile.run import ProfileRun, Program, plan, profile
+from medddpm.study.records import programs
 from medddpm.study.records.schemas import TRACE
 from medddpm.study.records.tables import meta_path, read_table
 from medddpm.switches import BASE, OPT12, SETTINGS
@@ -70,7 +72,7 @@ def runs_of(calls: Path) -> int:
     return sum("profile.worker" in line for line in calls.read_text().splitlines())
 
 
-def windows(*settings: str, repeat: int = 1) -> list[Measurement]:
+def windows(*settings: str, repeat: int = 1) -> list[ProfileRun]:
     return [m for m in plan(settings, ["window"], repeat, program=TOY) if m.kind == "raw"]
 
 
@@ -79,33 +81,35 @@ def windows(*settings: str, repeat: int = 1) -> list[Measurement]:
 
 def test_the_window_is_the_papers() -> None:
     window, launches = plan(["OPT1"], ["window"])
-    assert shlex.join(run.collect_command(window, Path("r.ncu-rep"))) == (
-        "ncu --clock-control none --target-processes all --nvtx --import-source no --launch-skip 10 --launch-count 100 "
-        f"--metrics {','.join(profile_counters.COLLECTED)} -o r python -m medddpm.study.profile.worker --switches opt1 "
+    assert shlex.join(run.collection(window).collect_command(Path("r.ncu-rep"))) == (
+        "ncu --clock-control none --import-source no --nvtx --target-processes all --launch-skip 10 --launch-count 100 "
+        f"--metrics {','.join(profile_counters.COLLECTED)} -o r python -m medddpm.study.profile.worker --setting opt1 "
         "--view window --size 128 --channels 64 --accumulation 1 --convert-on gpu --device auto --steps 2"
     )
-    assert shlex.join(run.export_command(window, Path("r.ncu-rep"))) == (
+    assert shlex.join(run.collection(window).export_command(Path("r.ncu-rep"))) == (
         "ncu --import r.ncu-rep --nvtx --page raw --csv --print-kernel-base mangled --print-units base "
         "--print-metric-instances details"
     )
     assert launches.table == "opt1_window_run1_trace.csv.gz"
-    assert "--view launches --size 128" in shlex.join(run.trace_command(launches, Path("t.csv.gz")))
+    traced = shlex.join(run.trace_command(launches, Path("t.csv.gz")))
+    assert "--setting opt1 --view window --size 128" in traced
+    assert traced.endswith(" --steps 2 --trace t.csv.gz")
 
 
 def test_the_windows_rules_are_those_of_the_full_set() -> None:
     details = plan(["BASE"], ["window"], details=True)[1]
-    assert " --launch-count 100 --set full -o" in shlex.join(run.collect_command(details, Path("r.ncu-rep")))
+    assert " --launch-count 100 --set full -o" in shlex.join(run.collection(details).collect_command(Path("r.ncu-rep")))
 
 
 def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
     raw, details, plain = plan(["BASE"], ["step"], details=True)
     chosen = "--profile-from-start off --filter-mode per-launch-config --launch-count 1"
     counters, rules = "--metrics gpu__time_duration.sum,", "--section SpeedOfLight --section LaunchStats "
-    for measurement, counted in ((raw, counters), (details, rules)):
-        assert f" {chosen} {counted}" in shlex.join(run.collect_command(measurement, Path("r.ncu-rep")))
-    assert "--page details --csv" in shlex.join(run.export_command(details, Path("r.ncu-rep")))
+    for one, counted in ((raw, counters), (details, rules)):
+        assert f" {chosen} {counted}" in shlex.join(run.collection(one).collect_command(Path("r.ncu-rep")))
+    assert "--page details --csv" in shlex.join(run.collection(details).export_command(Path("r.ncu-rep")))
     assert shlex.join(run.trace_command(plain, Path("t.csv.gz"))) == (
-        "python -m medddpm.study.profile.worker --switches base --view trace --size 128 --channels 64 --accumulation 1 "
+        "python -m medddpm.study.profile.worker --setting base --view step --size 128 --channels 64 --accumulation 1 "
         "--convert-on gpu --device auto --warmup 3 --trace t.csv.gz"
     )
 
@@ -113,17 +117,17 @@ def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
 def test_a_moved_window_has_names_of_its_own_and_steps_enough() -> None:
     moved = replace(Program(), window_start=1200, convert_on="cpu")
     (window,) = plan(["OPT2"], ["window"], program=moved)
-    command = shlex.join(run.collect_command(window, Path("r.ncu-rep")))
+    command = shlex.join(run.collection(window).collect_command(Path("r.ncu-rep")))
     assert window.table == "opt2_window-1200-cpu_run1_raw.csv.gz"
     assert "--launch-skip 1200 " in command
     assert command.endswith("--convert-on cpu --device auto --steps 4")
 
 
 def test_the_program_takes_what_it_is_given() -> None:
-    for measurement in plan(SETTINGS, ["window", "step"], program=TOY):
-        words = run.program_command(measurement, "python")
+    for one in plan(SETTINGS, ["window", "step"], program=TOY):
+        words = run.program_command(one, "python")
         arguments = worker.parser().parse_args(words[3:])
-        assert SETTINGS[arguments.switches.upper()].name == measurement.setting
+        assert SETTINGS[arguments.setting.upper()].name == one.setting
 
 
 def test_a_repetition_begins_when_every_setting_is_through() -> None:
@@ -138,11 +142,11 @@ def test_a_repetition_begins_when_every_setting_is_through() -> None:
 
 def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path: Path, calls: Path, capsys) -> None:
     out = tmp_path / "a folder"
-    measurements = windows("BASE", "OPT1", repeat=2)
-    assert profile(measurements, out) == 0
+    runs = windows("BASE", "OPT1", repeat=2)
+    assert profile(runs, out) == 0
     assert runs_of(calls) == 4
     assert capsys.readouterr().out.splitlines()[1].startswith("[2/4] opt1_window_run1_raw … 100 launches, ")
-    table, unlike, torn = (out / m.table for m in measurements[:3])
+    table, unlike, torn = (out / m.table for m in runs[:3])
     text = gzip.decompress(table.read_bytes()).decode()
     assert SPELLED in text
     assert MANGLED not in text
@@ -150,7 +154,7 @@ def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path:
     unlike_meta = json.loads(meta_path(unlike).read_text())
     meta_path(unlike).write_text(json.dumps(unlike_meta | {"commands": ["ncu of another kind"]}))
     meta_path(torn).unlink()
-    assert profile(measurements, out) == 0
+    assert profile(runs, out) == 0
     assert runs_of(calls) == 6
     assert [line.endswith("there already") for line in capsys.readouterr().out.splitlines()] == [
         True,
@@ -160,7 +164,7 @@ def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path:
     ]
     assert json.loads(meta_path(unlike).read_text())["commands"] == unlike_meta["commands"]
     table.unlink()
-    assert profile(measurements, out) == 0
+    assert profile(runs, out) == 0
     assert runs_of(calls) == 7
     assert list(out.glob("*.ncu-rep")) == []
 
@@ -192,15 +196,15 @@ def test_a_failed_one_is_named_and_the_rest_go_on(
 ) -> None:
     monkeypatch.setenv("FAKE", fake)
     monkeypatch.setenv("LAUNCHES", launches)
-    measurements = windows("BASE", "OPT1")
-    assert profile(measurements, tmp_path / "out") == 2
+    runs = windows("BASE", "OPT1")
+    assert profile(runs, tmp_path / "out") == 2
     complaints = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1].strip() for line in complaints] == [m.name for m in measurements]
+    assert [line.split(":")[1].strip() for line in complaints] == [m.name for m in runs]
     assert complaints[0].startswith(f"medddpm: {told}")
     assert list((tmp_path / "out").glob("*.meta.json")) == []
     monkeypatch.setenv("FAKE", "")
     monkeypatch.setenv("LAUNCHES", "100")
-    assert profile(measurements, tmp_path / "out") == 0
+    assert profile(runs, tmp_path / "out") == 0
 
 
 def test_an_ncu_that_prints_no_nvtx_is_asked_without(tmp_path: Path, calls: Path, monkeypatch) -> None:
@@ -229,7 +233,7 @@ def test_closed_counters_end_it_at_once(tmp_path: Path, calls: Path, monkeypatch
 
 def test_without_ncu(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(run, "_need_gpu", lambda: None)
-    monkeypatch.setattr(run, "CUDA", str(tmp_path / "cuda"))
+    monkeypatch.setattr(programs, "CUDA", str(tmp_path / "cuda"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(tmp_path / "out", capsys).startswith("medddpm: ncu: it is neither on the PATH nor in ")
 
@@ -259,14 +263,14 @@ def test_unknown_names_are_refused(option: str, capsys) -> None:
 def test_the_command_defaults_to_everything() -> None:
     arguments = parser().parse_args(["profile", "--out", "x"])
     assert [name.upper() for name in arguments.switches] == list(SETTINGS)
-    assert tuple(arguments.view) == run.VIEWS
+    assert tuple(arguments.view) == VIEWS
     assert Program(
         arguments.size, arguments.channels, arguments.accumulation, convert_on=arguments.convert_on,
         window_start=arguments.window_start,
     ) == run.PUBLISHED  # fmt: skip
 
 
-# the marked step
+# the worker
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +316,7 @@ def test_weights_laid_out_on_the_host_need_no_converting(trainer: Trainer) -> No
 
 def test_a_trace_without_a_gpu_is_an_empty_table(trainer: Trainer, tmp_path: Path) -> None:
     path, done = tmp_path / "t.csv.gz", trainer.step
-    worker.write_trace(trainer.train_step, trainer.device, path, before=trainer.train_step)
+    trace.record(trainer.train_step, trainer.device, path, before=trainer.train_step)
     assert read_table(path, TRACE).empty
     assert trainer.step == done + 2
 
@@ -320,15 +324,15 @@ def test_a_trace_without_a_gpu_is_an_empty_table(trainer: Trainer, tmp_path: Pat
 def test_a_trace_from_the_first_launch_on_needs_no_step_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     monkeypatch.setattr(worker.Trainer, "train_step", lambda self: steps.append(self.step))
-    words = ["--view", "launches", "--steps", "3", "--size", "16", "--channels", "32", "--device", "cpu"]
+    words = ["--view", "window", "--steps", "3", "--size", "16", "--channels", "32", "--device", "cpu"]
     assert worker.main([*words, "--trace", str(tmp_path / "t.csv.gz")]) == 0
     assert len(steps) == 3
     assert read_table(tmp_path / "t.csv.gz", TRACE).empty
 
 
 def test_the_program_says_in_a_line_what_is_wrong(capsys) -> None:
-    assert worker.main(["--view", "trace", "--device", "cpu"]) == 1
-    assert capsys.readouterr().err.startswith("--trace: ")
+    assert worker.main(["--view", "step", "--device", "abacus"]) == 1
+    assert capsys.readouterr().err.startswith("--device: ")
 
 
 # the trace

@@ -11,7 +11,7 @@ from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, detai
 
 from medddpm.errors import BadInput
 from medddpm.study.profile import kernel_tables, trace
-from medddpm.study.profile.parse import adopt
+from medddpm.study.profile.results import adopt
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import meta_path, read_meta, read_table, write_gzipped
 
@@ -68,7 +68,7 @@ def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path:
     assert "99.3% of the time has counters" in said[0]
     assert said[-1].endswith(": 5 launches from the first on")
     assert {name for name in contents(machine) if name.endswith(".csv")} == {line.partition(":")[0] for line in said}
-    assert [(r.table, r.gpu, r.config, r.part, r.run) for r in kernel_tables.found(tmp_path)] == [
+    assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.found(tmp_path)] == [
         ("kernels", "V100", "BASE", "step", 1),
         ("kernels", "V100", "OPT1", "window", 2),
         ("launches", "V100", "OPT1", "window", 2),

@@ -1,0 +1,49 @@
+"""Programs that the study starts: where they are, how they are run to their end, and why one failed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+CUDA = "/usr/local/cuda/bin"  # where NVIDIA's installer leaves its tools, on the PATH or not
+TIMED_OUT = 124  # what timeout(1) returns
+
+
+def find(name: str) -> str | None:
+    """The path of a program, looked for on the PATH and then in `CUDA`; None if it is in neither."""
+    return shutil.which(name) or shutil.which(name, path=CUDA)
+
+
+def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end; `stdout` of the result holds what it printed on both streams.
+
+    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`.
+    """
+    try:
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            errors="replace", timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, TIMED_OUT, f"it took more than {seconds:g} s")
+
+
+def output(*command: str, seconds: float = 20) -> str | None:
+    """What a program prints on stdout, stripped; None if the program is missing, fails or hangs."""
+    words = [find(command[0]) or command[0], *command[1:]]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def last_words(text: str) -> str:
+    """The last line of what a program printed; empty if it printed nothing."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def problem(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a program failed, in its last words; empty if it did not fail."""
+    return (last_words(done.stdout) or f"ended with {done.returncode}") if done.returncode else ""

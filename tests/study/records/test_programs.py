@@ -1,0 +1,93 @@
+"""Programs run to their end, what they said, and what NVML says of a machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from medddpm.study.records import programs
+from medddpm.study.records.machine import machine_meta
+
+
+def python(code: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    return programs.run([sys.executable, "-c", code], seconds)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('well')", ""),
+        ("import sys; print('first'); print(' no room \\n', file=sys.stderr); sys.exit(3)", "no room"),
+        ("import sys; sys.exit(3)", "ended with 3"),
+    ],
+)
+def test_a_program_that_fails_says_why_in_its_last_words(code: str, why: str) -> None:
+    assert programs.problem(python(code)) == why
+
+
+def test_a_program_that_takes_too_long_is_killed() -> None:
+    done = python("import time; time.sleep(60)", 0.2)
+    assert done.returncode == programs.TIMED_OUT
+    assert programs.problem(done) == "it took more than 0.2 s"
+
+
+def test_what_a_program_prints_is_known_only_if_it_succeeds() -> None:
+    assert programs.output(sys.executable, "-c", "import sys; print(' a '); print('b', file=sys.stderr)") == "a"
+    assert programs.output(sys.executable, "-c", "import sys; print('a'); sys.exit(1)") is None
+    assert programs.output(sys.executable, "-c", "import time; time.sleep(60)", seconds=0.2) is None
+    assert programs.output("no-such-program") is None
+
+
+def test_a_program_beside_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(programs, "CUDA", str(tmp_path / "cuda"))
+    assert programs.find("ncu") is None
+    tool = tmp_path / "cuda" / "ncu"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'Version 2025.3.1.0 (build 1)'\n")
+    tool.chmod(0o755)
+    assert programs.find("ncu") == str(tool)
+    assert machine_meta()["ncu"] == "2025.3.1.0"
+
+
+class NVMLError(Exception):
+    """As pynvml's own."""
+
+
+def driver(**answers: object) -> types.SimpleNamespace:
+    """What `machine_meta` asks of pynvml; `answers` replace single functions."""
+    known = {
+        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlSystemGetDriverVersion": lambda: "580.1", "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVMLError": NVMLError,
+        "nvmlDeviceGetClockInfo": lambda _, clock: {1: 1980, 2: 3201}[clock],
+    }  # fmt: skip
+    return types.SimpleNamespace(**(known | answers))
+
+
+def refuse(*_: object) -> None:
+    raise NVMLError("Not Supported")
+
+
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        (driver(), ("580.1", 1980, 3201)),
+        (driver(nvmlDeviceGetClockInfo=refuse), ("580.1", None, None)),
+        (driver(nvmlInit=refuse), (None, None, None)),
+        (None, (None, None, None)),
+    ],
+    ids=["whole", "no clocks", "no driver", "no library"],
+)
+def test_the_driver_tells_its_version_and_clocks(library: object, told: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    meta = machine_meta(["medddpm"])
+    assert (meta["driver"], meta["clock_sm_mhz"], meta["clock_memory_mhz"]) == told
+    assert meta["gpu"] == "NVIDIA H200"
