@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm import switches
-from medddpm.cli.options import SWITCHES
+from medddpm.cli import options
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 
@@ -157,7 +157,7 @@ def test_the_function_stays_the_same(setting: Switches) -> None:
 
 
 def test_the_command_knows_every_setting() -> None:
-    assert tuple(name.lower() for name in SETTINGS) == SWITCHES
+    assert tuple(name.lower() for name in SETTINGS) == options.SETTINGS
     assert [(s.tf32, s.channels_last) for s in SETTINGS.values()] == [
         (False, False),
         (True, False),
