@@ -203,12 +203,11 @@ def test_settings_may_be_nested_on_one_network_and_on_another(inner: Switches) -
     assert flags() == before
 
 
-def test_what_the_fast_path_falls_back_to_is_said_once(monkeypatch, capsys) -> None:
+def test_what_the_fast_path_falls_back_to_is_said_once(monkeypatch, caplog, capsys) -> None:
     monkeypatch.setattr(switches, "_said", set())
     for _ in range(2):
         with FAST.on(network()), FAST.on(network()):
             pass
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
+    assert capsys.readouterr().out == ""
+    (line,) = caplog.messages
     assert line.startswith("FAST: its kernels need a GPU")
