@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from medddpm.checkpoints.files import diffusion_from, read_checkpoint
+from medddpm.data.grid import Size
 from medddpm.data.layouts import LAYOUTS, Layout
 from medddpm.data.nifti import check_name, read_mask
-from medddpm.data.volumes import Size, checked_size, condition, write_sample_volumes
+from medddpm.data.volumes import checked_size, condition, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
+
+from medddpm.runtime.reports import log
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def _put_back(tensors: list[torch.Tensor], strides: list[tuple[int, ...]]) -> No
 
 
 def _say_once(line: str) -> None:
-    if line not in _said and os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first
+    if line not in _said:
         _said.add(line)
-        print(line, file=sys.stderr)
+        log.warning(line)
 
 
 def _set_tf32(on: bool) -> Callable[[], None]:

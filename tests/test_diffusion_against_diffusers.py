@@ -1,14 +1,14 @@
 """Every step of our samplers against diffusers' schedulers, in float64, from the same betas, timesteps, ε and noise.
 
 diffusers is set up to match where its defaults differ: it clips x_0 to [-1, 1] as the published model does, derives ε
-anew from the clipped x_0 (DDIM), and goes to the clean image in the last step. What it computes in float32 whatever it
-is given, its schedule and the state of its DPM-Solver, is replaced by float64: for DPM-Solver its two updates are called
-in the order of its `step`. What cannot match:
+anew from the clipped x_0 (DDIM), and goes to the clean image in the last step. Its schedule, which it keeps in float32,
+is replaced. Its DPM-Solver's `step` rounds x to float32, so its two updates are called in the order of that `step`.
 
-- DDIM's next timestep is always t - T // steps there, and here the next of our timesteps; the two agree for T = 251 and
-  26 evenly spaced timesteps once `num_inference_steps` is one less.
-- dpm++ here chooses its timesteps evenly in λ as whole timesteps, each at most once; diffusers has no such spacing, so it
-  is given ours.
+What cannot match:
+
+- DDIM there always goes from t to t - T // steps, here to the next of our timesteps. The two agree for T = 251 and 26
+  evenly spaced timesteps, with `num_inference_steps` one less.
+- dpm++ here spaces its timesteps evenly in λ and uses each at most once, as diffusers never does: it is given ours.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm import switches
-from medddpm.cli.options import SWITCHES
+from medddpm.cli import options
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 
@@ -157,7 +157,7 @@ def test_the_function_stays_the_same(setting: Switches) -> None:
 
 
 def test_the_command_knows_every_setting() -> None:
-    assert tuple(name.lower() for name in SETTINGS) == SWITCHES
+    assert tuple(name.lower() for name in SETTINGS) == options.SETTINGS
     assert [(s.tf32, s.channels_last) for s in SETTINGS.values()] == [
         (False, False),
         (True, False),
@@ -203,12 +203,11 @@ def test_settings_may_be_nested_on_one_network_and_on_another(inner: Switches) -
     assert flags() == before
 
 
-def test_what_the_fast_path_falls_back_to_is_said_once(monkeypatch, capsys) -> None:
+def test_what_the_fast_path_falls_back_to_is_said_once(monkeypatch, caplog, capsys) -> None:
     monkeypatch.setattr(switches, "_said", set())
     for _ in range(2):
         with FAST.on(network()), FAST.on(network()):
             pass
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
+    assert capsys.readouterr().out == ""
+    (line,) = caplog.messages
     assert line.startswith("FAST: its kernels need a GPU")

@@ -12,18 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import medddpm
+from medddpm import __version__
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, complain
 from medddpm.cli.study import add_bench, add_book, add_parse, add_profile
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
 
-COMMANDS = {
-    "train": (add_train, add_sample, add_release, add_check),
-    "book": (add_profile, add_parse, add_bench, add_book),
-}
-"""The commands, by the extra of `pip install 'medddpm[EXTRA]'` that brings the packages they import."""
+ON_A_MODEL = ("train", "sample", "release", "check")
+"""The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return complain(str(error))
     except ModuleNotFoundError as error:
-        if (extra := _extra_of(words[0])) is None or str(error.name).startswith("medddpm"):
+        if str(error.name).startswith("medddpm"):
             raise
+        extra = "train" if words[0] in ON_A_MODEL else "book"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt:
         complain("interrupted")
@@ -68,29 +66,18 @@ def parser() -> argparse.ArgumentParser:
         description="Train and sample the 3-D diffusion model of Med-DDPM, and run the book that measures it.",
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",
     )
-    top.add_argument("--version", action="version", version=f"medddpm {medddpm.__version__}")
+    top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for adders in COMMANDS.values():
-        for add in adders:
-            add(commands)
+    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_book):
+        add(commands)
     return top
-
-
-def _extra_of(command: str) -> str | None:
-    return next(
-        (extra for extra, adders in COMMANDS.items() for add in adders if add.__name__ == f"add_{command}"), None
-    )
-
-
-class _PlainLines(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        complain(record.getMessage())
 
 
 @contextlib.contextmanager
 def plain_lines() -> Iterator[None]:
     """Within it, the package's reports and warnings are plain lines, `medddpm: …`."""
-    package, handler = str(Path(medddpm.__file__).parent), _PlainLines()
+    package, handler = str(Path(__file__).parents[1]), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("medddpm: %(message)s"))
 
     def plain(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> None:
         if filename.startswith(package):

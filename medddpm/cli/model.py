@@ -106,8 +106,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Trains; see `medddpm.training.trainer.train`."""
+    from medddpm.data.checking import check_folder
+    from medddpm.data.layouts import BRATS, find_layout
     from medddpm.data.phantom import Phantom
-    from medddpm.data.volumes import BRATS, VolumeFolder, Volumes, check_folder, find_layout
+    from medddpm.data.volumes import VolumeFolder, Volumes
     from medddpm.training.config import TrainConfig
     from medddpm.training.trainer import train as run
 
@@ -323,7 +325,7 @@ def add_check(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Checks a data folder; see `medddpm.data.checking`."""
-    from medddpm.data.volumes import check_folder
+    from medddpm.data.checking import check_folder
 
     report = check_folder(arguments.folder, progress=not arguments.quiet)
     for problem in report.problems:

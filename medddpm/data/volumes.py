@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from medddpm.data.checking import Report, check_folder
 from medddpm.data.grid import Size, from_grid, to_grid
-from medddpm.data.layouts import BRATS, HEAD, LAYOUTS, Case, Layout, find_cases, find_layout
+from medddpm.data.layouts import BRATS, LAYOUTS, Case, Layout, find_cases, find_layout
 from medddpm.data.masks import one_hot, prepared, read_beside
 from medddpm.data.nifti import read_image, read_mask, same_grid, write_volume
 from medddpm.errors import BadInput
@@ -43,28 +42,6 @@ class Volumes(Protocol):
         """An item's mask as a NIfTI image: its sample is written on that grid."""
         ...
 
-
-__all__ = [
-    "BRATS",
-    "HEAD",
-    "Case",
-    "Layout",
-    "Report",
-    "Scaling",
-    "Size",
-    "VolumeFolder",
-    "check_folder",
-    "checked_size",
-    "condition",
-    "find_cases",
-    "find_layout",
-    "from_grid",
-    "scaled",
-    "to_grid",
-    "to_mask_grid",
-    "to_tensor",
-    "write_sample_volumes",
-]
 
 Scaling = Literal["volume", "slice"]
 Prepared = tuple[Tensor, npt.NDArray[np.uint8]]

@@ -1,1 +1,1 @@
-"""What a program needs whatever it computes: files, processes, arguments, CUDA graphs."""
+"""Needed whatever a program computes: files, processes, reports, arguments, CUDA graphs."""

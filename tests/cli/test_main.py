@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import nibabel
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from medddpm import diffusion
-from medddpm.cli.main import main
+from medddpm.cli.main import main, parser, plain_lines
 from medddpm.cli.options import SAMPLERS
 from medddpm.data.phantom import write_phantom
+from medddpm.runtime.reports import log
 from medddpm.training.run_folder import checkpoints_of
 
 TINY = ["--size", "8", "--channels", "32", "--sample-every", "0", "--device", "cpu", "--quiet"]
@@ -45,7 +47,7 @@ def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folde
 def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:
     for setting in ("opt1", "OPT12", "fast"):
         out = tmp_path / setting
-        assert main(["train", "--phantom", "1", "--switches", setting, "--out", str(out), "--steps", "1", *TINY]) == 0
+        assert main(["train", "--phantom", "1", "--setting", setting, "--out", str(out), "--steps", "1", *TINY]) == 0
         assert checkpoints_of(out)
 
 
@@ -89,7 +91,7 @@ def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
     assert main([*several, str(tmp_path / "v.nii.gz")]) == 0
     files = [tmp_path / f"v_{number}.nii.gz" for number in (1, 2, 3)]
     assert capsys.readouterr().out.split("\n")[:-1] == list(map(str, files))
-    assert main([*several, str(tmp_path / "fast.nii"), "--switches", "fast"]) == 0
+    assert main([*several, str(tmp_path / "fast.nii"), "--setting", "fast"]) == 0
     volumes = [nibabel.load(file).get_fdata() for file in files]
     for number, volume in enumerate(volumes):
         assert main([*command, "--seed", str(5 + number), "--out", str(tmp_path / "one.nii")]) == 0
@@ -179,6 +181,39 @@ def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, 
     command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--out", str(tmp_path / "v.nii.gz")]
     assert main([*command, "--steps", "10", "--device", "cpu"]) == 1
     assert "for fewer choose another" in complaint(capsys)
+
+
+def test_a_bad_mask_is_named_and_not_the_steps(trained: Path, spoilt: Path, capsys) -> None:
+    mask = spoilt / "mask" / "phantom_0001.nii.gz"
+    assert main(["sample", "--checkpoint", str(trained), "--mask", str(mask), "--out", str(spoilt / "v.nii")]) == 1
+    assert complaint(capsys).startswith(f"medddpm: {mask}: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "former"),
+    [
+        (["train", "--phantom", "--out", "r", "--steps", "1", "--setting", "opt1"], "--switches"),
+        (["train", "--phantom", "--out", "r", "--steps", "1", "--device-cache"], "--resident"),
+        (["sample", "--mask", "m.nii", "--out", "v.nii", "--setting", "fast"], "--switches"),
+        (["release", "r", "--out", "n.safetensors", "--setting", "fast"], "--switches"),
+        (["profile", "--out", "p", "--setting", "base,opt1"], "--switches"),
+        (["bench", "--out", "b.csv", "--setting", "base,fast"], "--switches"),
+        (["parse", "raw.csv", "--out", "k.csv", "--setting", "opt1"], "--config"),
+    ],
+)
+def test_an_options_former_name_is_still_taken(command: list[str], former: str) -> None:
+    before = [former if word in ("--setting", "--device-cache") else word for word in command]
+    assert former in before
+    assert parser().parse_args(before) == parser().parse_args(command)
+
+
+def test_reports_and_warnings_are_plain_lines_of_the_first_process(monkeypatch, capsys) -> None:
+    with plain_lines():
+        log.warning("a report")
+        warnings.warn_explicit("a warning", RuntimeWarning, diffusion.__file__, 1)
+        monkeypatch.setenv("RANK", "1")
+        log.warning("the same from the second process")
+    assert capsys.readouterr().err.splitlines() == ["medddpm: a report", "medddpm: a warning"]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_bad_file_gets_one_line_with_path_problem_and_remedy(
     line = str(caught.value)
     assert any(each in caught.value.problem for each in problem.split("|"))
     assert line.startswith(f"{path}: ")
+    assert str(path) not in caught.value.problem, "one error within another"
     assert line.endswith(f"; {caught.value.remedy}")
     assert caught.value.remedy
     assert "\n" not in line

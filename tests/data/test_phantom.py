@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from medddpm.data.checking import check_folder
+from medddpm.data.layouts import HEAD
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.data.phantom import (
     CSF,
@@ -21,7 +23,7 @@ from medddpm.data.phantom import (
     spin_echo,
     write_phantom,
 )
-from medddpm.data.volumes import HEAD, VolumeFolder, check_folder, scaled
+from medddpm.data.volumes import VolumeFolder, scaled
 from medddpm.errors import BadInput
 
 SIZE = (40, 48, 36)

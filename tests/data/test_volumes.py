@@ -9,19 +9,10 @@ import pytest
 import torch
 from helpers.repository import SHARED
 
-from medddpm.data.layouts import pairing_key
+from medddpm.data.checking import check_folder
+from medddpm.data.layouts import BRATS, HEAD, find_cases, find_layout, pairing_key
 from medddpm.data.nifti import read_mask, write_volume
-from medddpm.data.volumes import (
-    BRATS,
-    HEAD,
-    VolumeFolder,
-    check_folder,
-    condition,
-    find_cases,
-    find_layout,
-    scaled,
-    to_mask_grid,
-)
+from medddpm.data.volumes import VolumeFolder, condition, scaled, to_mask_grid
 from medddpm.errors import BadInput
 
 SIZE = (12, 10, 8)

@@ -76,7 +76,7 @@ def test_work_is_that_of_the_published_network() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dynamic_network_architectures.architectures.unet", None)
-    with pytest.raises(BadInput, match=r"PlainConvUNet needs the package dynamic-network-architectures"):
+    with pytest.raises(BadInput, match=r"^--network: PlainConvUNet needs the package dynamic-network-architectures"):
         build(NETWORKS["nnunet-plain"], 16, 32)
 
 

@@ -1,0 +1,90 @@
+"""torch and numpy are enough for `accelerate`; a command that needs more says in one line which extra brings it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+WITHOUT = """
+import json, sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+blocked = set(json.loads(sys.argv[1]))
+sys.meta_path.insert(0, Without())
+"""
+ACCELERATE = """
+import torch
+from torch import nn
+from medddpm import FAST, GaussianDiffusion, UNet3D, accelerate, restore
+
+net = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU(), nn.Conv3d(8, 1, 3, padding=1))
+x = torch.randn(1, 1, 8, 8, 8)
+plain = net(x)
+fast = accelerate(net, report=None)(x)
+torch.testing.assert_close(fast, plain)
+fast.square().mean().backward()
+assert all(parameter.grad is not None for parameter in net.parameters())
+restore(net)
+
+diffusion = GaussianDiffusion(UNet3D(image_size=8, model_channels=32, channel_mult=(1, 2), attention_rates=(2,)), 10)
+with FAST.on(diffusion.denoise_fn):
+    diffusion.loss(torch.zeros(1, 1, 8, 8, 8), torch.zeros(1, 2, 8, 8, 8)).backward()
+    print(tuple(diffusion.sample(torch.zeros(1, 2, 8, 8, 8), 3, "dpm++").shape))
+"""
+COMMANDS = """
+from medddpm.cli.main import main
+
+for words in (["train", "--phantom", "1", "--out", "run", "--steps", "1"], ["check", "."], ["profile", "--out", "p"],
+              ["bench", "--network", "monai-unet", "--out", "b.csv"]):
+    print(main(words))
+"""
+
+
+def required(*names: str) -> set[str]:
+    """The distributions that installing these brings."""
+    found: set[str] = set()
+    waiting = [canonicalize_name(name) for name in names]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            needs = map(Requirement, importlib.metadata.requires(name) or [])
+            waiting += [canonicalize_name(r.name) for r in needs if not r.marker or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def run_without_the_rest(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `code` where nothing but torch, numpy, what they require and this package can be imported."""
+    there = required("torch", "numpy") | {"medddpm"}
+    distributions = importlib.metadata.packages_distributions()
+    blocked = [module for module, of in distributions.items() if there.isdisjoint(map(canonicalize_name, of))]
+    assert {"nibabel", "pandas", "safetensors", "scipy", "tqdm"} <= set(blocked)
+    command = [sys.executable, "-c", WITHOUT + code, json.dumps(blocked)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_accelerate_needs_torch_and_numpy_alone(tmp_path: Path) -> None:
+    done = run_without_the_rest(ACCELERATE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "(1, 1, 8, 8, 8)\n"
+
+
+def test_a_command_says_which_extra_brings_what_it_lacks(tmp_path: Path) -> None:
+    done = run_without_the_rest(COMMANDS, tmp_path)
+    assert done.stdout.split() == ["1"] * 4
+    assert done.stderr.splitlines() == [
+        "medddpm: train needs nibabel; pip install 'medddpm[train]'",
+        "medddpm: check needs nibabel; pip install 'medddpm[train]'",
+        "medddpm: profile needs pandas; pip install 'medddpm[book]'",
+        "medddpm: bench needs pandas; pip install 'medddpm[book]'",
+    ]
+    assert not list(tmp_path.iterdir())
