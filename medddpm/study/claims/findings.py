@@ -21,7 +21,7 @@ from medddpm.study.claims import rules
 from medddpm.study.claims.causes import Runs, as_text, causes, mean
 from medddpm.study.claims.paper import PAPER_SETTINGS, STAND_IN, TOLERANCE, Claim, Finding, claims_of, status_of
 from medddpm.study.claims.rules import Run
-from medddpm.study.profile.kernel_tables import Record, found, kernels
+from medddpm.study.profile.tables import Record, found, kernels
 from medddpm.study.records.schemas import CARD
 from medddpm.study.records.tables import gpu_folders, read_meta, read_table
 
@@ -30,7 +30,7 @@ OF_ANOTHER = {"KN6": "A100", "KN7": "V100"}  # kernels that cuDNN has for one ar
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[Run]]:
-    """Every kernels table by card and part (as `kernel_tables.Record` has them), a `Run` each; empty without any.
+    """Every kernels table by card and part (as `profile.tables.Record` has them), a `Run` each; empty without any.
 
     Of the paper's settings alone: what runs under another, as FAST is, neither confirms nor refutes it.
     """

@@ -183,7 +183,7 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
     """How far runs lie apart: a point a setting, a row a number, a panel a view.
 
     Args:
-        spread: of `medddpm.study.profile.kernel_tables.spread`; index gpu, view, config, a column a number.
+        spread: of `medddpm.study.profile.tables.spread`; index gpu, view, config, a column a number.
     """
     views = [view for view in VIEWS if view in spread.index.get_level_values("view")]
     figure = new_figure(height=0.6 + 0.16 * len(spread.columns))

@@ -80,7 +80,7 @@ def profiled(kernels: pd.DataFrame, setting: str, base: str) -> pd.DataFrame:
     """The profiled windows of a setting, divided by another's; index start, columns `COUNTERS`.
 
     Args:
-        kernels: one machine's, as `kernel_tables.kernels` returns them; parts other than windows are left out.
+        kernels: one machine's, as `tables.kernels` returns them; parts other than windows are left out.
         setting, base: the two settings; windows that only one of them has are left out.
     """
     chosen = kernels[kernels["part"].str.fullmatch(r"window(-\d+)?")]

@@ -20,7 +20,7 @@ from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import pick_device
 from medddpm.study.profile import trace
-from medddpm.study.profile.kernel_tables import VIEWS
+from medddpm.study.profile.tables import VIEWS
 from medddpm.switches import SETTINGS, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer

@@ -10,7 +10,8 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, details
 
 from medddpm.errors import BadInput
-from medddpm.study.profile import kernel_tables, trace
+from medddpm.study.profile import tables as kernel_tables
+from medddpm.study.profile import trace
 from medddpm.study.profile.results import adopt
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import meta_path, read_meta, read_table, write_gzipped

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity
 from medddpm.cli.main import main, parser
 from medddpm.study.profile import counters as profile_counters
 from medddpm.study.profile import run, trace, worker
-from medddpm.study.profile.kernel_tables import VIEWS
 from medddpm.study.profile.run import ProfileRun, Program, plan, profile
+from medddpm.study.profile.tables import VIEWS
 from medddpm.study.records import programs
 from medddpm.study.records.schemas import TRACE
 from medddpm.study.records.tables import meta_path, read_table

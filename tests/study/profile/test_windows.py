@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.study.profile import kernel_tables, summaries
+from medddpm.study.profile import summaries
+from medddpm.study.profile import tables as kernel_tables
 from medddpm.study.profile.windows import COUNTERS, WINDOW, costs, first_step, known_share, moving, phases, profiled
 
 CUPTI_ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::add<float> >(int, at::native::add<float>)"

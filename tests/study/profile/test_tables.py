@@ -13,7 +13,8 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import PAPER_SETTINGS as PAPERS
 from medddpm.study.profile.kernel_names import function_name, launch_keys
-from medddpm.study.profile.kernel_tables import (
+from medddpm.study.profile.step_weights import step_of
+from medddpm.study.profile.tables import (
     MACHINE,
     VIEWS,
     Record,
@@ -25,7 +26,6 @@ from medddpm.study.profile.kernel_tables import (
     over_runs,
     spread,
 )
-from medddpm.study.profile.step_weights import step_of
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_meta, read_table, write_table
 from medddpm.switches import SETTINGS
