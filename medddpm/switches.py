@@ -1,4 +1,4 @@
-"""The paper's switches, TF32 (Section 5.1, Algorithm 1) and channels-last-3D (5.2, Algorithm 2), and the fast path."""
+"""Settings: the paper's TF32 (Section 5.1, Algorithm 1) and channels-last-3D (5.2, Algorithm 2), and the fast path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medddpm.runtime.reports import log
 
 @dataclass(frozen=True)
 class Switches:
-    """One setting of the study. Every switch is set both ways, and put back on leaving, also after an exception.
+    """One setting of the study. Every switch is set, on or off, and put back on leaving, also after an exception.
 
     >>> with OPT1:                      # the precision flags, for whatever runs inside
     ...     loss = diffusion.loss(image, mask)
@@ -23,11 +23,11 @@ class Switches:
     ...     loss = diffusion.loss(image, mask)
 
     Args:
-        name: as in the records and figures: BASE, OPT1, …
+        name: in records and figures: BASE, OPT1, …
         tf32: whether matrix products and cuDNN may round float32 operands to TF32's 10-bit mantissa.
         channels_last: whether 5-D weights and inputs are stored N, D, H, W, C.
-        precision: "fp32" runs the network as it is written; "bf16" and "tf32" run it accelerated, in that precision,
-            with its weights, loss and average in float32 (`medddpm.accelerate`).
+        precision: "fp32" runs the network as written; "bf16" and "tf32" accelerate it (`medddpm.accelerate`) in that
+            precision, with its weights, loss and average in float32.
         features: the parts of the fast path that are used, of `medddpm.fast.patch.FEATURES`; None for all.
     """
 
@@ -39,16 +39,16 @@ class Switches:
 
     @property
     def fast(self) -> bool:
-        """Whether networks run accelerated: fused kernels, and CUDA graphs around the steps that use them."""
+        """Whether networks are accelerated: fused kernels, and CUDA graphs around the steps that use them."""
         return self.precision != "fp32"
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """Of 5-D weights and inputs."""
+        """The layout of 5-D weights and inputs."""
         return torch.channels_last_3d if self.channels_last else torch.contiguous_format
 
     def __enter__(self) -> Switches:
-        """Sets the flags alone. A setting that moves weights too needs to be told whose: see `on`."""
+        """Sets the flags alone. A setting that also moves weights needs the network: see `on`."""
         if self.channels_last:
             raise TypeError(f"{self.name} changes the layout of a network: write `with {self.name}.on(network):`")
         _entered.append(_set_tf32(self.tf32))
@@ -61,9 +61,9 @@ class Switches:
     def on(self, network: nn.Module) -> Iterator[Switches]:
         """Sets the flags, lays out `network`'s 5-D parameters and buffers, and converts every 5-D input of its calls.
 
-        Values do not change, only strides; the optimizer may hold the parameters already. A fast setting accelerates
-        the network too, unless it is already. On leaving, every tensor has the strides it came with, and the network
-        runs as it did before. May be nested, on one network or several.
+        Only strides change, not values; the optimizer may hold the parameters already. A fast setting also accelerates
+        the network, unless it is accelerated. On leaving, every tensor has its former strides, and the network runs as
+        it did before. Settings may be nested, on one network or several.
         """
         restore_flags = _set_tf32(self.tf32)
         tensors = [t for t in (*network.parameters(), *network.buffers()) if t.dim() == 5]
@@ -80,14 +80,14 @@ class Switches:
             yield self
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
-        from medddpm.fast.patch import accelerate, restore  # brings Triton, which only a fast setting should wait for
-        from medddpm.kernels import serves
+        from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for
+        from medddpm.kernels.dispatch import serves
 
-        accelerate(network, self.precision, only=self.features, report=lambda _line: None)
+        accelerate(network, self.precision, only=self.features, report=None)
         undo.callback(restore, network)
         first = next(network.parameters(), None)
         if first is not None and not serves(first.device):
-            _say_once(
+            _warn_once(
                 f"{self.name}: its kernels need a GPU of compute capability 8.0 or more, and Triton; "
                 "computing the same in float32 without them"
             )
@@ -111,18 +111,18 @@ def _put_back(tensors: list[torch.Tensor], strides: list[tuple[int, ...]]) -> No
             )
 
 
-def _say_once(line: str) -> None:
+def _warn_once(line: str) -> None:
     if line not in _said:
         _said.add(line)
         log.warning(line)
 
 
 def _set_tf32(on: bool) -> Callable[[], None]:
-    """Sets the TF32 flags of matrix products and of cuDNN; returns what puts the former state back.
+    """Sets the TF32 flags of matrix products and of cuDNN; returns a function that puts the former state back.
 
     cuDNN's flag is True in a fresh process, so a run that sets nothing is not float32. The named flags are those of
-    the paper's Algorithm 1; PyTorch 2.9 added one precision string for each operator, which the flags write through to
-    only in part, so both are set and both are put back. The flags cannot be read where only the strings were used.
+    the paper's Algorithm 1; PyTorch 2.9 added a precision string for each operator, which the flags update only in
+    part, so both are set and both are put back. The flags cannot be read if only the strings were used.
     """
     backends = torch.backends
     operators = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def _set_tf32(on: bool) -> Callable[[], None]:
     return restore
 
 
-# What puts back the flags of each `with` now open, innermost last: the flags are the process's, not a setting's.
+# Functions that put back the flags of each open `with`, innermost last: the flags are the process's, not a setting's.
 _entered: list[Callable[[], None]] = []
 _said: set[str] = set()
 

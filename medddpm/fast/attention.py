@@ -1,4 +1,4 @@
-"""MONAI's attention blocks by PyTorch's scaled-dot-product attention, which does not write the attention matrix."""
+"""MONAI's attention blocks with PyTorch's scaled-dot-product attention, which does not write the attention matrix."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward
-from medddpm.fast.layers import channels_last, idle
+from medddpm.fast.layers import idle
+from medddpm.kernels.layout import channels_last
 
 
 def rows(x: Tensor) -> Tensor:
-    """(N, C, D, H, W) as (N, D·H·W, C): the same memory where that is channels-last."""
+    """Views (N, C, D, H, W) as (N, D·H·W, C); a copy if the memory is not channels-last."""
     return channels_last(x).permute(0, 2, 3, 4, 1).reshape(x.shape[0], -1, x.shape[1])
 
 
 def volume(h: Tensor, like: Tensor) -> Tensor:
-    """(N, D·H·W, C) as (N, C, D, H, W) of the sides of `like`: the same memory."""
+    """Views (N, D·H·W, C) as (N, C, D, H, W) with the sides of `like`."""
     return h.reshape(h.shape[0], *like.shape[2:], h.shape[2]).permute(0, 4, 1, 2, 3)
 
 

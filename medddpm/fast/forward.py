@@ -1,4 +1,4 @@
-"""What stands in for a module's forward on the fast path, and the weights it computes with."""
+"""Stand-ins for the forward of a module on the fast path, and the weights they compute with."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ HOOKS = (
 class Forward:
     """Stands in for the forward of one module, as its instance attribute `forward`.
 
-    Class, parameters, names and state dict of the module stay what they are; deleting the attribute undoes it. Being a
-    plain object that holds the module, it is pickled and copied along with it. A subclass says what it computes in
-    `compute`, and holds a `Weight` for each parameter that it wants in the type of the products.
+    The module keeps its class, parameters, names and state dict; deleting the attribute undoes it. A stand-in is a
+    plain object that holds the module, so it is pickled and copied along with it. A subclass overrides `compute`, and
+    holds a `Weight` for each parameter that it wants in the dtype of the products.
 
     Args:
-        module: whose forward it is.
-        features: that are on, of `accelerate.FEATURES`; so a subclass can be a rule.
+        module: the module whose forward it replaces.
+        features: those that are on, of `patch.FEATURES`; so a subclass can be a rule.
     """
 
     what = ""
     """In the report: what was put in place of the module's own forward."""
 
     handled: tuple[nn.Module, ...] = ()
-    """Modules inside that `compute` does the work of: they get no forward of their own."""
+    """Modules inside this one whose work `compute` does: they get no stand-in of their own."""
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module calls in place of its forward."""
+        """Computes the module's forward: by `compute`, or as the class does if anything has hooks."""
         if not self.free:
             return self.original(*args, **kwargs)
         return self.compute(*args, **kwargs)
 
     @property
     def free(self) -> bool:
-        """Whether nothing hangs on the module or on those handled: it would want to be called, or change weights."""
+        """Whether neither the module nor those handled have hooks, which must be called and may change weights."""
         return not hooked(self.module) and not any(hooked(module) for module in self.handled)
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module's forward computes, faster."""
+        """Computes what the module's forward does, faster."""
         return self.original(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward of the module's class, for arguments that `compute` does not take."""
+        """Calls the forward of the module's class, for arguments that `compute` does not take."""
         return type(self.module).forward(self.module, *args, **kwargs)
 
 
 Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
-"""Given a module of the class it is registered for and the features that are on: its stand-in, or None to leave it."""
+"""Maps a module and the features that are on to its stand-in, or to None to leave the module alone."""
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether its forward must run as a whole: something is to be called with it, or its parameters are computed."""
+    """Whether the module's forward must run as a whole: it has hooks, or its parameters are computed."""
     if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
         return True
     return torch.nn.modules.module._has_any_global_hook()
@@ -73,8 +73,8 @@ class Weight:
     """A parameter as the fast path computes with it: cast with all the others when the network's forward begins.
 
     Args:
-        module: whose parameter it is. It is read from there anew each time: it may have been replaced since.
-        name: of the parameter; where the module has none of that name, or it is None, the call returns None.
+        module: the module that owns the parameter, which is read anew each time: it may have been replaced since.
+        name: of the parameter; if the module has none of that name, or it is None, the call returns None.
     """
 
     def __init__(self, module: nn.Module, name: str = "weight") -> None:
@@ -84,18 +84,18 @@ class Weight:
 
     @property
     def parameter(self) -> Tensor | None:
-        """As the module holds it."""
+        """The parameter as the module holds it now."""
         return self.module._parameters.get(self.name)
 
     def __call__(self) -> Tensor | None:
-        """The cast tensor inside a forward of the whole network in reduced precision, else the parameter itself."""
+        """Returns the cast tensor inside a forward in reduced precision, else the parameter itself."""
         return self.parameter if self.cast is None else self.cast
 
     def of(self, x: Tensor) -> Tensor:
-        """The weight in the dtype of `x`: the cast one, or cast now where that is not done for all at once.
+        """Returns the weight in the dtype of `x`, cast now unless all are cast at once.
 
         Raises:
-            TypeError: where the module has no such parameter.
+            TypeError: if the module has no such parameter.
         """
         weight = self()
         if weight is None:
@@ -108,9 +108,9 @@ class Weight:
 
 @contextlib.contextmanager
 def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, each float32 one of `weights` gives its parameter in `dtype`; gradients reach the parameter in float32.
+    """Inside, each float32 weight of `weights` returns its parameter in `dtype`; its gradient arrives in float32.
 
-    One launch for all of them, not one a layer: the tensors are many and most are small.
+    All are cast by one launch, not one for each layer: the tensors are many and most are small.
     """
     parameters = {id(p): p for w in weights if (p := w.parameter) is not None and p.dtype == torch.float32}
     learned = [p for p in parameters.values() if p.requires_grad and torch.is_grad_enabled()]
@@ -132,7 +132,7 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
 
 
 class _Cast(torch.autograd.Function):
-    """(dtype, float32 parameters…) to the same in `dtype`; a parameter that was not used keeps no gradient."""
+    """Casts float32 parameters to `dtype`; a parameter that was not used gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -148,9 +148,9 @@ class _Cast(torch.autograd.Function):
 
 
 def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Copies of `tensors` in `dtype` and in their own layouts.
+    """Copies `tensors` in `dtype`, each in its own layout.
 
-    A tensor with gaps (the gradient of a padded weight) would send the whole list down the slow way: it goes alone.
+    A tensor with gaps (the gradient of a padded weight) would make the whole list slow: it is copied by itself.
     """
     copies = [torch.empty_like(t, dtype=dtype) for t in tensors]
     alike = [(c, t) for c, t in zip(copies, tensors, strict=True) if c.stride() == t.stride()]

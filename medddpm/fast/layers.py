@@ -8,31 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medddpm import kernels
 from medddpm.fast.forward import Forward, Rule, Weight, hooked
+from medddpm.kernels.conv3d import conv3d, has_few_channels
+from medddpm.kernels.layout import channels_last
+from medddpm.kernels.upsample import upsample
 
-EDGE = 8  # channels: fewer, and BF16 NDHWC convolutions leave the Tensor Cores' fast kernels
+ALIGNED = 8  # channels: with any other count, BF16 NDHWC convolutions miss the Tensor Cores' fast kernels
 REDUCED = (torch.bfloat16, torch.float16)
 Layer = nn.Conv3d | nn.ConvTranspose3d
 IDLE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 F = TypeVar("F", bound=Forward)
 
 
-def channels_last(x: Tensor) -> Tensor:
-    """A 5-D tensor with its memory as N, D, H, W, C; itself where it is so already, or is not 5-D.
-
-    With one channel the strides alone cannot tell the layouts apart, and PyTorch then assumes the contiguous one:
-    the channel's stride is set to 1.
-    """
-    if x.dim() != 5 or x.numel() == 0:
-        return x
-    if x.shape[1] == 1 and x.stride(1) != 1:
-        return x.squeeze(1).contiguous().unsqueeze(4).permute(0, 4, 1, 2, 3)
-    return x.contiguous(memory_format=torch.channels_last_3d)
-
-
 def stand_in(module: object, kind: type[F]) -> F | None:
-    """What stands in for the module's forward, where it is of this kind and `free`."""
+    """Returns the module's stand-in if it is of this kind and `free`, else None."""
     if not isinstance(module, nn.Module):
         return None
     forward = module.__dict__.get("forward")
@@ -40,14 +29,14 @@ def stand_in(module: object, kind: type[F]) -> F | None:
 
 
 def idle(module: nn.Module) -> bool:
-    """Whether the layer hands its input on as it is."""
+    """Whether the layer returns its input unchanged."""
     if type(module) not in IDLE or "forward" in module.__dict__ or hooked(module):
         return False
     return isinstance(module, nn.Identity) or not module.training or cast(nn.Dropout, module).p == 0
 
 
 class Convolution(Forward):
-    """nn.Conv3d and nn.ConvTranspose3d: the weight cast beforehand, the input channels-last, tiny edges padded."""
+    """nn.Conv3d and nn.ConvTranspose3d: the weight cast beforehand, the input channels-last, few channels padded."""
 
     what = "convolution"
 
@@ -55,10 +44,10 @@ class Convolution(Forward):
         super().__init__(module)
         self.weight = Weight(module)
         self.bias = Weight(module, "bias")
-        self.edges, self.many = "edges" in features, "convolution" in features
+        self.few_channels, self.hopper = "few_channels" in features, "hopper" in features
 
     def compute(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """x: (N, C, D, H, W). Returns what the layer does, channels-last."""
+        """x: (N, C, D, H, W). Returns the layer's result, channels-last."""
         if output_size is not None:
             return self.original(x, output_size)
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
@@ -72,10 +61,10 @@ class Convolution(Forward):
         return {*layer.kernel_size, *layer.stride} == {1} and set(layer.padding) == {0}
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The convolution of x (N, C, D, H, W), without the layer's bias but with `bias`.
+        """Convolves x (N, C, D, H, W), with `bias` instead of the layer's own bias.
 
-        What autocast would cast is cast here: the weight cast beforehand and the parameter itself, which a checkpoint's
-        second forward meets, then take the same way.
+        What autocast would cast is cast here. Then the weight cast beforehand and the parameter itself, which the
+        second forward of a checkpoint meets, are computed alike.
         """
         weight = self.weight()
         assert weight is not None  # the rule saw it
@@ -84,26 +73,35 @@ class Convolution(Forward):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        return convolve(channels_last(x), weight, bias, self.module, self.edges, self.many)
+        return convolve(channels_last(x), weight, bias, self.module, self.few_channels, self.hopper)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges: bool, many: bool = False) -> Tensor:
-    """`layer`'s convolution of a channels-last x by the given weight and bias, channels-last.
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, few_channels: bool, hopper: bool = False
+) -> Tensor:
+    """Computes `layer`'s convolution of a channels-last x by the given weight and bias.
 
-    With `edges`, channel counts that no fast kernel takes are brought to the next one that has some: up to 7 input
-    channels by zeros beside them, output channels by kernels of zeros whose output is cut off again. With `many`, many
-    channels may have the kernels of `kernels.conv3d_hopper`.
+    Args:
+        x: (N, C, D, H, W).
+        weight, bias: used in place of the layer's own.
+        layer: gives the stride, the padding and whether the convolution is transposed.
+        few_channels: whether channel counts that no fast kernel takes are rounded up: fewer than 8 input channels by
+            channels of zeros, output channels by filters of zeros whose output is cut off again.
+        hopper: whether `kernels.conv3d_hopper` may be used.
+
+    Returns:
+        (N, C_out, …), channels-last.
     """
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
-    edges = edges and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
-    ours = not layer.transposed and edges and kernels.few_channels(weight, layer.stride, cast(Any, layer.padding))
-    if edges and not ours and (x.is_cuda or weight.dtype in REDUCED):
-        if weight.shape[inputs] < EDGE:
-            lacking = EDGE - weight.shape[inputs]
+    plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
+    ours = not layer.transposed and plain and has_few_channels(weight, layer.stride, cast(Any, layer.padding))
+    if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):
+        if weight.shape[inputs] < ALIGNED:
+            lacking = ALIGNED - weight.shape[inputs]
             x = functional.pad(x, (0, 0) * 3 + (0, lacking))
             weight = _padded(weight, inputs, lacking)
-        if lacking := -wanted % EDGE:
+        if lacking := -wanted % ALIGNED:
             weight = _padded(weight, outputs, lacking)
             bias = None if bias is None else functional.pad(bias, (0, lacking))
     if isinstance(layer, nn.ConvTranspose3d):
@@ -111,32 +109,32 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, edges
         y = functional.conv_transpose3d(
             x, weight, bias, layer.stride, padding, layer.output_padding, layer.groups, layer.dilation
         )
-    elif edges:
-        y = kernels.conv3d(x, weight, bias, layer.stride, cast(tuple[int, int, int], layer.padding), many)
+    elif plain:
+        y = conv3d(x, weight, bias, layer.stride, cast(tuple[int, int, int], layer.padding), hopper)
     else:
         y = functional.conv3d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return channels_last(y if y.shape[1] == wanted else y[:, :wanted])
 
 
 def _padded(weight: Tensor, dim: int, lacking: int) -> Tensor:
-    """(O, I, D, H, W) with `lacking` more zeros along `dim`, in channels-last memory."""
+    """Appends `lacking` zeros to (O, I, D, H, W) along `dim`; channels-last."""
     shape = list(weight.shape)
     shape[dim] = lacking
     return torch.cat([weight, weight.new_zeros(shape)], dim).contiguous(memory_format=torch.channels_last_3d)
 
 
 class Trilinear(Forward):
-    """nn.Upsample of twice the side, trilinear, corners not aligned."""
+    """nn.Upsample to twice the side, trilinear, corners not aligned."""
 
     what = "upsampling"
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
-        return kernels.upsample(channels_last(x)) if x.dim() == 5 else self.original(x)
+        return upsample(channels_last(x)) if x.dim() == 5 else self.original(x)
 
 
 class Nearest(Forward):
-    """nn.Upsample by whole factors to the nearest: each voxel repeated, without leaving channels-last."""
+    """nn.Upsample by whole factors, nearest: each voxel repeated, without leaving channels-last."""
 
     what = "upsampling"
 
@@ -155,7 +153,7 @@ class Nearest(Forward):
 
 
 class Pool(Forward):
-    """nn.AvgPool3d by windows that tile the volume: PyTorch's own kernel knows the contiguous layout only."""
+    """nn.AvgPool3d with windows that tile the volume: PyTorch's own kernel knows the contiguous layout only."""
 
     what = "pooling"
 
@@ -192,7 +190,7 @@ class Linear(Forward):
 
 
 def _triple(value: Any) -> tuple[int, int, int] | None:
-    """A size or factor of each axis, or of all, as three whole numbers; None where they are not."""
+    """Returns a size or factor, one for all axes or one for each, as three whole numbers; None if it is not that."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * 3
     if len(values) != 3 or any(v is None or v != int(v) or v < 1 for v in values):
         return None

@@ -1,6 +1,6 @@
 """The fast path's rules for MONAI's blocks: those of its `UNet`, of `DynUNet` and of `DiffusionModelUNet`.
 
-Written against MONAI 1.5 and 1.6. A rule computes what its block's own `forward` says, with neighbours in one kernel.
+Written against MONAI 1.5 and 1.6. A stand-in computes what its block's own `forward` does, neighbours in one kernel.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from medddpm import kernels
 from medddpm.fast.attention import CrossAttention, SelfAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
-from medddpm.fast.layers import Convolution, channels_last, stand_in
+from medddpm.fast.layers import Convolution, stand_in
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
+from medddpm.kernels.add import add
+from medddpm.kernels.layout import channels_last
 
 
 class Layers(Chain):
@@ -95,10 +96,10 @@ class ResnetBlock(Forward):
         beside = skip.bias.parameter
         bias = beside if bias is None else bias if beside is None else bias + beside
         other = None if other is None else other.to(h.dtype)
-        return kernels.add(h, channels_last(x.to(h.dtype)), other, weight=skip.weight.of(h).flatten(1), bias=bias)
+        return add(h, channels_last(x.to(h.dtype)), other, weight=skip.weight.of(h).flatten(1), bias=bias)
 
     def _sums(self, block: Any) -> Convolution | None:
-        """The stand-in of the skip's convolution, where that is one of 1³ and nothing else."""
+        """Returns the stand-in of the skip's convolution if the skip is a 1³ convolution and nothing else."""
         if stand_in(block.skip_connection, Chain) is None:
             return None
         conv = stand_in(getattr(block.skip_connection, "conv", None), Convolution)
@@ -106,7 +107,7 @@ class ResnetBlock(Forward):
 
 
 class DownBlock(Forward):
-    """`AttnDownBlock`, `CrossAttnDownBlock`: as they are, but the layout stays behind an attention."""
+    """`AttnDownBlock`, `CrossAttnDownBlock`: the same steps, but the layout survives an attention."""
 
     what = "level with attention"
 
@@ -131,21 +132,21 @@ class MiddleBlock(Forward):
     what = "level with attention"
 
     def compute(self, hidden_states: Tensor, temb: Tensor, context: Tensor | None = None) -> Tensor:
-        """As `DownBlock`'s; returns the output."""
+        """Arguments as in `DownBlock`. Returns the output."""
         level: Any = self.module
         h = level.resnet_1(hidden_states, temb)
         return level.resnet_2(_attended(level.attention, h, context), temb)
 
 
 class UpBlock(Forward):
-    """`UpBlock`, `AttnUpBlock`, `CrossAttnUpBlock`: residual blocks are given the two tensors, not concatenated."""
+    """`UpBlock`, `AttnUpBlock`, `CrossAttnUpBlock`: residual blocks get the two tensors without concatenation."""
 
     what = "level of the decoder"
 
     def compute(
         self, hidden_states: Tensor, res_hidden_states_list: list[Tensor], temb: Tensor, context: Tensor | None = None
     ) -> Tensor:
-        """As `DownBlock`'s, and the encoder's outputs of this level, the last to be used first."""
+        """Arguments as in `DownBlock`, and the encoder's outputs at this level, of which the last is used first."""
         level: Any = self.module
         h, skips = hidden_states, list(res_hidden_states_list)
         attentions = getattr(level, "attentions", None) or [None] * len(level.resnets)
@@ -165,7 +166,7 @@ def _attended(attention: nn.Module, h: Tensor, context: Tensor | None) -> Tensor
 
 
 class SpatialAttention(Forward):
-    """`SpatialAttentionBlock`: voxels as rows, which they are in channels-last memory."""
+    """`SpatialAttentionBlock`: channels-last memory already holds voxels as rows."""
 
     what = "attention"
 
@@ -198,7 +199,7 @@ class Transformer(Forward):
 
 
 def _when(kind: type[Forward], *needed: str) -> Rule:
-    """`kind` where these features are on and the block is one for volumes."""
+    """Returns the rule that gives `kind` if these features are on and the block works on volumes."""
 
     def rule(module: nn.Module, features: frozenset[str]) -> Forward | None:
         block: Any = module

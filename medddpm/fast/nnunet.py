@@ -1,6 +1,6 @@
 """The fast path's rules for nnU-Net's blocks, of the package dynamic-network-architectures.
 
-They are enough for `PlainConvUNet` and `ResidualEncoderUNet`: everything else in those is made of them and of layers.
+They cover `PlainConvUNet` and `ResidualEncoderUNet`, whose other parts consist of these blocks and of plain layers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from medddpm.fast.norm_chains import Chain, activations_behind_norms, joined
 
 
 class ConvNormAct(Chain):
-    """`ConvDropoutNormReLU`: its layers are there twice, under their names and, in order, in `all_modules`."""
+    """`ConvDropoutNormReLU`: it holds its layers twice, under their names and, in order, in `all_modules`."""
 
     what = "convolution block"
 

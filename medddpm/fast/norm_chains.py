@@ -1,8 +1,8 @@
-"""Norms on the fast path, and what stands beside them in a chain of layers: computed in one, by the fused kernels.
+"""Norms on the fast path: a norm and its neighbours in a chain of layers are computed in one call of the fused kernels.
 
-A convolution's bias costs a pass over its output of its own: where a norm follows, the convolution goes without and the
-norm adds it. The norm also takes the activation behind it and the residual between. `run` looks at what stands in for
-each layer when it is called: a layer that is not known, or has hooks, or drops values, is called as it is.
+A convolution's bias costs a pass of its own over the output. If a norm follows, the convolution omits the bias and the
+norm adds it. The norm also takes the activation behind it and the residual between. `run` looks up each layer's
+stand-in when it is called: a layer that is not known, or has hooks, or drops values, is called as it is.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from medddpm import kernels
 from medddpm.fast.forward import Forward, Rule, hooked
-from medddpm.fast.layers import IDLE, Convolution, channels_last, idle, stand_in
+from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
+from medddpm.kernels.add import add
+from medddpm.kernels.layout import channels_last, over_voxels
+from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
 
 NORMS = (nn.GroupNorm, nn.InstanceNorm3d)
-
-
-def over_voxels(a: Tensor) -> Tensor:
-    """(C,) or (N, C) as what broadcasts over (N, C, D, H, W)."""
-    return a.reshape(-1, a.shape[-1], 1, 1, 1)
 
 
 class Norm(Forward):
@@ -36,24 +33,25 @@ class Norm(Forward):
 
     @property
     def channels(self) -> int:
-        """Of its input."""
+        """How many channels its input has."""
         return int(getattr(self.module, "num_channels", 0) or getattr(self.module, "num_features", 0))
 
     @property
     def groups(self) -> int:
-        """Of channels that share their statistics."""
+        """How many groups of channels share their statistics."""
         return int(getattr(self.module, "num_groups", self.channels))
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
-        """Whether these are volumes for it. The layers refuse those of one voxel in their own ways."""
+        """Whether the kernels compute this input. A volume of one voxel is left to the layer, which refuses it."""
         if not isinstance(x, Tensor) or x.dim() != 5 or not x.is_floating_point() or x.shape[2:].numel() < 2:
             return False
         return x.shape[1] + (0 if other is None else other.shape[1]) == self.channels
 
-    def arguments(self) -> dict[str, Any]:
-        """Of the fused function, as the layer has them now."""
-        module = cast(nn.GroupNorm, self.module)
-        return {"groups": self.groups, "weight": module.weight, "bias": module.bias, "eps": module.eps}
+    def arguments(self, x: Tensor, activation: nn.Module | None, **beside: Any) -> NormArguments:
+        """The norm of x with the layer's parameters as they are now, an activation that `known` knows, and `beside`."""
+        layer = cast(nn.GroupNorm, self.module)
+        act = known(activation, self.channels)
+        return NormArguments(channels_last(x), self.groups, layer.weight, layer.bias, eps=layer.eps, **beside, **act)
 
     def fused(
         self,
@@ -62,23 +60,21 @@ class Norm(Forward):
         residual: Tensor | None = None,
         activation: nn.Module | None = None,
     ) -> Tensor:
-        """`activation(norm(x + shift) + residual)` of x (N, C, D, H, W); the activation is one that `known` knows."""
+        """Computes `activation(norm(x + shift) + residual)` of x (N, C, D, H, W)."""
         if residual is not None:
             residual = channels_last(residual.to(x.dtype))
-        act = known(activation, self.channels)
-        return kernels.group_norm(channels_last(x), shift=shift, residual=residual, **act, **self.arguments())
+        return group_norm(self.arguments(x, activation, shift=shift, residual=residual))
 
     def kept(
         self, x: Tensor, other: Tensor | None = None, activation: nn.Module | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`activation(norm([x, other]))`, x and other: to be read elsewhere, see `kernels.kept_group_norm`."""
+        """Computes `activation(norm([x, other]))`; returns it, x and other: see `kernels.norm.kept_group_norm`."""
         other = None if other is None else channels_last(other.to(x.dtype))
-        act = known(activation, self.channels)
-        return kernels.kept_group_norm(channels_last(x), other=other, **act, **self.arguments())
+        return kept_group_norm(self.arguments(x, activation, other=other))
 
 
 def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:
-    """The arguments by which `kernels.group_norm` computes this activation; empty where it cannot."""
+    """Returns the `NormArguments` that stand for this activation; empty if none do."""
     if activation is None:
         return {"activation": "none"}
     if "forward" in activation.__dict__ or hooked(activation):
@@ -96,7 +92,7 @@ def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:
 
 
 class Chain(Forward):
-    """nn.Sequential with a norm in it: its layers as `run` computes them."""
+    """nn.Sequential that has a norm in it: `run` computes its layers."""
 
     what = "layers around a norm"
 
@@ -121,10 +117,10 @@ def run(
     residual: Tensor | None = None,
     last: nn.Module | None = None,
 ) -> Any:
-    """`last(chain(x) + residual)`: what stands beside a norm is computed in the norm, biases, residual, activation.
+    """Computes `last(chain(x) + residual)`; a norm takes the bias, the residual and the activation beside it.
 
     Args:
-        modules: the layers, in order; containers that are chains themselves are looked into.
+        modules: the layers, in order; those of a chain within are taken one by one.
         x: input of the first layer.
         shift: (N, C), added to the output of the first layer, a convolution.
         residual: (N, C, D, H, W), added to the output of the last layer.
@@ -147,7 +143,7 @@ def run(
             pending = None
             continue
         if pending is not None:
-            x, pending = x + over_voxels(pending).to(x.dtype), None
+            x, pending = x + over_voxels(pending, x.dtype), None
         behind_takes = stand_in(steps[0], Norm) is not None if steps else residual is not None
         if conv is not None and behind_takes and isinstance(x, Tensor) and x.dim() == 5:
             x, pending = conv.product(x), conv.bias.parameter
@@ -158,12 +154,12 @@ def run(
     if residual is not None:
         x = summed(x, residual, pending)
     elif pending is not None:
-        x = x + over_voxels(pending).to(x.dtype)
+        x = x + over_voxels(pending, x.dtype)
     return x if last is None else last(x)
 
 
 def joined(modules: Iterable[nn.Module], x: Any, residual: Any, last: nn.Module | None, fuse: bool) -> Any:
-    """`run` with a residual, which with `fuse` off is added in a step of its own."""
+    """Like `run` with a residual; with `fuse` off the residual is added in a step of its own."""
     if fuse:
         return run(modules, x, residual=residual, last=last)
     y = run(modules, x) + residual
@@ -171,14 +167,14 @@ def joined(modules: Iterable[nn.Module], x: Any, residual: Any, last: nn.Module 
 
 
 def summed(x: Tensor, residual: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x + residual + bias` of x and residual (N, C, D, H, W), bias (C,) or (N, C)."""
+    """Computes `x + residual + bias` of x and residual (N, C, D, H, W), bias (C,) or (N, C)."""
     if x.dim() == 5 and x.shape == residual.shape and (bias is None or bias.dim() == 1):
-        return kernels.add(channels_last(x), channels_last(residual.to(x.dtype)), bias=bias)
-    return x + residual if bias is None else x + residual + over_voxels(bias).to(x.dtype)
+        return add(channels_last(x), channels_last(residual.to(x.dtype)), bias=bias)
+    return x + residual if bias is None else x + residual + over_voxels(bias, x.dtype)
 
 
 def layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """The layers of a chain that do something, chains within it opened."""
+    """Yields the layers of a chain that do something, and those of the chains in it."""
     for module in modules:
         chain = stand_in(module, Chain)
         if chain is not None:
@@ -188,7 +184,7 @@ def layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def activations_behind_norms(*modules: nn.Module) -> tuple[nn.Module, ...]:
-    """Those that a norm before them computes, in a chain of these modules: the report does not call them left alone."""
+    """Returns the activations that a norm before them computes: the report must not list them as left alone."""
     leaves = [m for m in _leaves(modules) if type(m) not in IDLE]
     pairs = itertools.pairwise(leaves)
     return tuple(b for a, b in pairs if _fits(a) and known(b, getattr(b, "num_parameters", 1)))

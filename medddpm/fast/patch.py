@@ -1,11 +1,11 @@
 """`accelerate(model)`: the fast path for any 3-D network, ours or not, by one mechanism that `restore` undoes.
 
 Modules get a stand-in for their forward as an instance attribute (`fast.forward.Forward`); their class, parameters,
-names and state dict are untouched. Which stand-in a module gets is looked up by its exact class path in `RULES`, so
-no package need be there whose networks are not used. A rule is given the module and the features that are on, and
-returns its stand-in, or None to leave it as it is, as every class is left that has no rule. Rules are asked from the
-outside in; what a stand-in lists as `handled` gets none of its own. The root's stand-in is `Root`, around what its own
-rule gave: it brings inputs into the layout, casts weights and sets autocast around the whole forward.
+names and state dict are untouched. `RULES` maps exact class paths to rules, so a package whose networks are not used
+need not be installed. A rule takes the module and the features that are on, and returns the stand-in, or None to leave
+the module alone; a class without a rule is left alone too. Outer modules come first, and the modules that a stand-in
+lists as `handled` get none of their own. The root's stand-in is `Root`, around the one its own rule gave: it brings
+inputs into the layout, casts weights and sets autocast around the whole forward.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm import kernels
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, cast, hooked
-from medddpm.fast.layers import channels_last
+from medddpm.kernels import dispatch
+from medddpm.kernels.layout import channels_last
+from medddpm.runtime import reports
 
 PRECISIONS = ("bf16", "tf32")
-FEATURES = ("norm", "upsample", "residual", "edges", "attention", "casts", "convolution")
-"""Norms with what stands beside them; resampling; residual sums and concatenations; convolutions of few channels;
-scaled-dot-product attention; all weights cast at once; kernels for the convolutions of many channels."""
+FEATURES = ("norm", "upsample", "residual", "few_channels", "attention", "casts", "hopper")
+"""In this order: norms computed with their neighbours; resampling; residual sums without concatenation; convolutions
+of few channels; scaled-dot-product attention; all weights cast at once; Hopper's kernels for the other convolutions."""
 
 RULES: dict[str, Rule] = {
     **layers.RULES,
@@ -38,19 +39,19 @@ RULES: dict[str, Rule] = {
     **nnunet.RULES,
     **unet.RULES,
 }
-"""By class path, as `type(module).__module__ + "." + type(module).__qualname__`."""
+"""Rules by class path: `type(module).__module__ + "." + type(module).__qualname__`."""
 
 
 @dataclass(frozen=True)
 class Acceleration:
-    """What `accelerate` did, as `model.acceleration`; printed, it is the report.
+    """A record of what `accelerate` did, kept as `model.acceleration`; its string is the report.
 
     Args:
         precision: "bf16" or "tf32".
         features: those that are on.
         replaced: name, class and stand-in of each module that has one.
-        left: name and class of each layer that is computed as it always was.
-        note: where the model lies and what that means for it.
+        left: name and class of each layer that is left alone.
+        note: why the model's device does not run the kernels; empty if it does.
     """
 
     precision: str
@@ -72,15 +73,15 @@ class Acceleration:
 class Root(Forward):
     """The forward of the whole network.
 
-    Floating 5-D inputs become channels-last; inside, weights are cast and autocast is on, where the device has BF16;
-    floating outputs come back in the dtype of the first floating input, contiguous where that one was.
+    Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
+    Floating outputs come back in the dtype of the first floating input, contiguous if that one was.
 
     Args:
         module: the network.
-        inner: its own stand-in, where a rule gave one.
+        inner: its own stand-in, if a rule gave one.
         precision: "bf16" or "tf32".
-        weights: of every stand-in in it that are to be cast at once.
-        strides: of every parameter whose memory was laid out anew, before that, by name.
+        weights: those of all stand-ins in it, to be cast at once.
+        strides: by name, the former strides of every parameter whose memory was laid out anew.
     """
 
     what = "network"
@@ -101,12 +102,12 @@ class Root(Forward):
         self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's forward, whatever its arguments. Hooks on the network are called by it, around this."""
+        """Runs the network's forward on any arguments. The network's own call runs its hooks, around this."""
         first = next((t for t in _tensors((args, kwargs)) if t.is_floating_point()), None)
         dense = first is None or first.is_contiguous()
         args = _mapped(args, _laid_out)
         kwargs = _mapped(kwargs, _laid_out)
-        # What hangs on the network's own call has been called already, by that.
+        # The network's own call has already run its hooks.
         inner = self.inner
         held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
         forward = self.original if inner is None or held else inner.compute
@@ -118,7 +119,7 @@ class Root(Forward):
 
     @contextlib.contextmanager
     def arithmetic(self, x: Tensor | None) -> Iterator[None]:
-        """Inside, products are in BF16 where the precision asks for it and `x`'s device has it."""
+        """Inside, products are in BF16 if the precision asks for it and `x`'s device has it."""
         if x is None or self.precision != "bf16" or not self.reduces(x):
             yield
             return
@@ -126,40 +127,41 @@ class Root(Forward):
             yield
 
     def reduces(self, x: Tensor) -> bool:
-        """Whether a forward of `x` is computed in BF16."""
+        """Whether the forward of `x` runs in BF16."""
         if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
             return False
-        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= kernels.OLDEST and sound())
+        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= dispatch.OLDEST and sound())
 
 
 def accelerate(
     model: nn.Module,
     precision: str = "bf16",
     only: Collection[str] | None = None,
-    report: Callable[[str], object] | None = print,
+    report: Callable[[str], object] | None = reports.report,
 ) -> nn.Module:
     """Puts a 3-D network on the fast path, in place.
 
-    Outputs and gradients are those of the network within the precision's tolerance; a layer that is not known is
-    computed as under autocast. Without Triton PyTorch's functions stand in for the kernels; on a CPU and on a card
-    before capability 8.0 they do so in the network's own precision; the report says so. The model stays trainable, can
-    be pickled and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the
-    kernels have first derivatives only.
+    Outputs and gradients equal the network's own within the precision's tolerance; a layer without a rule runs as it
+    does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU or a card before
+    capability 8.0, there in the network's own precision; the report says so. The model stays trainable, can be pickled
+    and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
+    first derivatives only.
 
     Args:
         model: any network; 5-D parameters are laid out channels-last in place, which an optimizer may hold already.
         precision: "bf16": products in BF16 from float32 weights, which stay float32 as do their gradients, statistics
-            and the outputs. "tf32": float32 tensors; whether products round to TF32 is said by PyTorch's flags, which
-            `switches.OPT1` sets.
-        only: the features to use, of `FEATURES`; None is all of them.
-        report: is given the report, one string; None for no report.
+            and the outputs. "tf32": float32 tensors; PyTorch's flags decide whether products round to TF32, and
+            `switches.OPT1` sets them.
+        only: the features to use, from `FEATURES`; None uses all.
+        report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
+            rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
 
     Returns:
         `model`.
 
     Raises:
-        BadInput: on a precision or feature that does not exist; where a part of the model is accelerated by itself, or
-            it is part of an accelerated one; where its forward is already replaced by something else.
+        BadInput: if a precision or feature does not exist; if a part of the model is accelerated by itself, or the
+            model is part of an accelerated one; if its forward is already replaced by something else.
     """
     if precision not in PRECISIONS:
         raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")
@@ -167,7 +169,7 @@ def accelerate(
     if unknown:
         raise BadInput("only", f"no feature {', '.join(map(repr, sorted(unknown)))}", f"use {', '.join(FEATURES)}")
     if not isinstance(model, nn.Module):
-        raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "give the network itself")
+        raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
     _refuse(model)
     restore(model)
     features = tuple(f for f in FEATURES if only is None or f in only)
@@ -182,7 +184,7 @@ def accelerate(
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """Undoes `accelerate`: every forward, and every parameter's strides. Any other model stays as it is.
+    """Undoes `accelerate`: every forward, and every parameter's strides. Leaves any other model as it is.
 
     Returns:
         `model`.
@@ -254,7 +256,7 @@ def _weights(values: Iterable[object]) -> Iterator[Weight]:
 
 
 def held_back(model: nn.Module) -> bool:
-    """Whether hooks on the network keep its own rule from it: they may change parameters that it holds itself."""
+    """Whether hooks bar the network's own rule: they may change parameters that it holds itself."""
     return hooked(model) and len(model._parameters) > 0
 
 
@@ -266,14 +268,14 @@ def _remove(model: nn.Module) -> None:
 
 
 def _note(model: nn.Module, precision: str) -> str:
-    """What is to be said of where the model lies."""
+    """Says why the model's device does not run the kernels; empty if it does."""
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    if device.type == "cuda" and kernels.serves(device) and sound():
+    if device.type == "cuda" and dispatch.serves(device) and sound():
         return ""
     if device.type != "cuda":
         why = f"on {device.type}"
-    elif torch.cuda.get_device_capability(device) < kernels.OLDEST:
+    elif torch.cuda.get_device_capability(device) < dispatch.OLDEST:
         why = "on a card before capability 8.0"
     else:
         why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
@@ -282,7 +284,7 @@ def _note(model: nn.Module, precision: str) -> str:
 
 
 def sound() -> bool:
-    """Whether cuDNN's 3-D convolutions in BF16 are right: those of 9.8 to 9.14 are not (pytorch/pytorch 163539)."""
+    """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
     version = torch.backends.cudnn.version()
     return version is None or not 90800 <= version < 91500
 
@@ -299,7 +301,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor in it changed, whatever tuples, lists and dicts it lies in."""
+    """Returns `value` with `change` applied to every tensor in it, in any nesting of tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -319,7 +321,7 @@ def _laid_out(x: Tensor) -> Tensor:
 
 
 def _handed_back(y: Tensor, dtype: torch.dtype, dense: bool) -> Tensor:
-    """An output as the network itself would give it: its dtype, and contiguous where the input was."""
+    """Returns an output as the network itself would: in this dtype, and contiguous if the input was (`dense`)."""
     if not y.is_floating_point():
         return y
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous() if dense else y.to(dtype)

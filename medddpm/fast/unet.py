@@ -1,7 +1,7 @@
-"""The fast path's rules for our own network (`unet`): what stands in for the forward of each of its blocks.
+"""The fast path's rules for our own network (`unet`): a stand-in for each kind of block.
 
-Volumes are channels-last throughout. Convolutions run without their bias: it goes, with the timestep, into the shift of
-the norm that follows, or into the residual sum. The decoder never concatenates: its blocks take the two tensors.
+Volumes are channels-last throughout. Convolutions omit their bias, which goes with the timestep into the shift of the
+next norm, or into the residual sum. The decoder never concatenates: its blocks take the two tensors.
 """
 
 from __future__ import annotations
@@ -12,44 +12,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medddpm import kernels
 from medddpm.fast.forward import Forward, Rule, Weight, hooked
 from medddpm.fast.layers import Convolution, stand_in
+from medddpm.kernels.add import add
+from medddpm.kernels.conv3d import conv3d
+from medddpm.kernels.layout import over_voxels
+from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.kernels.upsample import upsample
 from medddpm.unet import Downsample, ResBlock, timestep_embedding
 
 
 class Carried(NamedTuple):
-    """A volume on its way through the network, and what its next reader is to add to it.
+    """A volume on its way through the network, and a bias that its next reader must add.
 
     Args:
         x: (N, C, D, H, W).
-        owed: (C,), what is still to be added to every voxel.
+        owed: (C,), still to be added to every voxel.
     """
 
     x: Tensor
     owed: Tensor | None = None
 
     def whole(self) -> Tensor:
-        """The volume with nothing owed to it any more."""
-        return self.x if self.owed is None else self.x + self.owed.to(self.x.dtype)[:, None, None, None]
+        """Returns the volume with the bias added."""
+        return self.x if self.owed is None else self.x + over_voxels(self.owed, self.x.dtype)
 
 
 def _owed(volume: Carried, other: Carried | None) -> Tensor | None:
-    """What is owed to the channels of both together."""
+    """Returns what is owed to the channels of both volumes together."""
     both = [volume] if other is None else [volume, other]
     if all(each.owed is None for each in both):
         return None
     return torch.cat([each.x.new_zeros(each.x.shape[1]) if each.owed is None else each.owed for each in both])
 
 
+def _norm(x: Tensor, layer: nn.GroupNorm, **beside: Any) -> NormArguments:
+    return NormArguments(x, layer.num_groups, layer.weight, layer.bias, eps=layer.eps, **beside)
+
+
 class ResBlockForward(Forward):
-    """norm and SiLU at once, the timestep in the second norm, the skip's 1³ convolution within the sum."""
+    """Norm and SiLU at once, the timestep in the second norm, the skip's 1³ convolution within the sum."""
 
     what = "residual block"
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
-        self.carries, self.many = "residual" in features, "convolution" in features
+        self.carries, self.hopper = "residual" in features, "hopper" in features
         self.first, self.second = Weight(self.module.in_layers[2]), Weight(self.module.out_layers[3])
         self.skip, self.projection = Weight(self.module.skip_connection), Weight(self.module.emb_layers[1])
         layers = (*self.module.in_layers, *self.module.out_layers, self.module.skip_connection)
@@ -63,38 +71,36 @@ class ResBlockForward(Forward):
         return self.carry(Carried(x), shift).x if self.carries else self._plain(x, shift)
 
     def carry(self, volume: Carried, shift: Tensor, other: Carried | None = None) -> Carried:
-        """The block, its input the channels of `volume` and behind them those of `other`.
+        """Computes the block of the channels of `volume` and, behind them, those of `other`.
 
         Args:
-            volume, other: what is owed to them goes into the first norm's shift and into the sum.
-            shift: (N, C), the timestep's and the first convolution's bias.
+            volume, other: the input; what is owed to them goes into the first norm's shift and into the sum.
+            shift: (N, C), the timestep's projection and the first convolution's bias.
         """
         block, x = self.module, volume.x
         before, after = block.in_layers, block.out_layers
         beside = None if other is None else other.x
         owed = _owed(volume, other)
-        h, x, beside = kernels.kept_group_norm(
-            x, before[0].num_groups, before[0].weight, before[0].bias, other=beside, shift=owed
-        )
-        h = kernels.conv3d(h, self.first.of(h), None, 1, 1, self.many)
-        h = kernels.group_norm(h, after[0].num_groups, after[0].weight, after[0].bias, shift=shift)
-        h = kernels.conv3d(h, self.second.of(h), None, 1, 1, self.many)
+        h, x, beside = kept_group_norm(_norm(x, before[0], other=beside, shift=owed))
+        h = conv3d(h, self.first.of(h), None, 1, 1, self.hopper)
+        h = group_norm(_norm(h, after[0], shift=shift))
+        h = conv3d(h, self.second.of(h), None, 1, 1, self.hopper)
         if self.skip.parameter is None:
-            y = kernels.add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
+            y = add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
         else:
             weight = self.skip.of(x).flatten(1)
             bias = after[3].bias + block.skip_connection.bias
             if owed is not None:
                 bias = bias + functional.linear(owed.to(weight.dtype), weight)
-            y = kernels.add(h, x, beside, weight=weight, bias=bias)
+            y = add(h, x, beside, weight=weight, bias=bias)
         return Carried(y)
 
     def _plain(self, x: Tensor, shift: Tensor) -> Tensor:
         block = self.module
         before, after = block.in_layers, block.out_layers
-        h = kernels.group_norm(x, before[0].num_groups, before[0].weight, before[0].bias)
+        h = group_norm(_norm(x, before[0]))
         h = functional.conv3d(h, self.first.of(h), padding=1)
-        h = kernels.group_norm(h, after[0].num_groups, after[0].weight, after[0].bias, shift=shift)
+        h = group_norm(_norm(h, after[0], shift=shift))
         h = functional.conv3d(h, self.second.of(h), after[3].bias.to(h.dtype), padding=1)
         if self.skip.parameter is not None:
             x = functional.conv3d(x, self.skip.of(x), block.skip_connection.bias.to(x.dtype))
@@ -102,7 +108,7 @@ class ResBlockForward(Forward):
 
 
 class AttentionForward(Forward):
-    """Voxels as rows, which channels-last memory has them as, and scaled-dot-product attention over them."""
+    """Scaled-dot-product attention over voxels as rows, as channels-last memory already holds them."""
 
     what = "attention"
 
@@ -115,9 +121,7 @@ class AttentionForward(Forward):
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns the same shape."""
         block = self.module
-        h, x, _ = kernels.kept_group_norm(
-            x, block.norm.num_groups, block.norm.weight, block.norm.bias, activation="none"
-        )
+        h, x, _ = kept_group_norm(_norm(x, block.norm, activation="none"))
         n, c = x.shape[:2]
         rows = h.permute(0, 2, 3, 4, 1).reshape(n, 1, -1, c)  # one head
         qkv = functional.linear(rows, self.qkv.of(rows).flatten(1), block.qkv.bias.to(rows.dtype))
@@ -130,32 +134,30 @@ class AttentionForward(Forward):
             h = weight.to(v.dtype) @ v
         h = functional.linear(h, self.out.of(h).flatten(1))
         h = h.reshape(n, *x.shape[2:], c).permute(0, 4, 1, 2, 3)
-        return kernels.add(h, x, bias=block.proj_out.bias)
+        return add(h, x, bias=block.proj_out.bias)
 
 
 class UpsampleForward(Forward):
-    """The trilinear kernels, with their gathered backward."""
+    """The trilinear kernels, whose backward gathers instead of scattering."""
 
     what = "upsampling"
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
-        self.conv, self.many = Weight(self.module.conv), "convolution" in features
+        self.conv, self.hopper = Weight(self.module.conv), "hopper" in features
         self.handled = (self.module.conv,)
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
-        return kernels.conv3d(kernels.upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1, self.many)
+        return conv3d(upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1, self.hopper)
 
     def carry(self, x: Tensor) -> Carried:
-        """The same, the convolution's bias still owed."""
-        return Carried(
-            kernels.conv3d(kernels.upsample(x), self.conv.of(x), None, 1, 1, self.many), self.module.conv.bias
-        )
+        """Computes the same with the convolution's bias still owed."""
+        return Carried(conv3d(upsample(x), self.conv.of(x), None, 1, 1, self.hopper), self.module.conv.bias)
 
 
 class UNetForward(Forward):
-    """The network: its first and last convolution, every timestep's projection at once, and the decoder's pairs.
+    """The network: its first and last convolution, all blocks' timestep projections at once, and the decoder's pairs.
 
     A block without a stand-in of its own gets the plain tensor.
     """
@@ -165,13 +167,13 @@ class UNetForward(Forward):
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
         net = self.module
-        self.carries, self.edges = "residual" in features, "edges" in features
+        self.carries, self.few_channels = "residual" in features, "few_channels" in features
         self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
         self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
         self.handled = (net.input_blocks[0][0], net.out, *net.out)
 
     def compute(self, x: Tensor, t: Tensor) -> Tensor:
-        """As `UNet3D.forward`."""
+        """Arguments and result as in `UNet3D.forward`."""
         net = self.module
         if not net.takes(x):
             return self.original(x, t)  # which says why not
@@ -182,7 +184,7 @@ class UNetForward(Forward):
         shifts = self._shifts(emb, dtype) if carried else {}
 
         x = x.to(dtype)
-        convolve = kernels.conv3d if self.edges else functional.conv3d
+        convolve = conv3d if self.few_channels else functional.conv3d
         volume = Carried(convolve(x, self.first.of(x), net.input_blocks[0][0].bias.to(dtype), 1, 1))
         skips = [volume]
         for stage in net.input_blocks[1:]:
@@ -192,11 +194,11 @@ class UNetForward(Forward):
         for stage in net.output_blocks:
             volume = self._through(stage, volume, emb, shifts, skips.pop())
         norm, head = net.out[0], net.out[2]
-        x = kernels.group_norm(volume.x, norm.num_groups, norm.weight, norm.bias, shift=volume.owed)
+        x = group_norm(_norm(volume.x, norm, shift=volume.owed))
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
 
     def _shifts(self, emb: Tensor, dtype: torch.dtype) -> dict[nn.Module, Tensor]:
-        """What each block adds to every voxel before its second norm: one product for the timesteps of all."""
+        """Returns what each block adds to every voxel before its second norm, by one product for all blocks."""
         blocks = {block: forward for block in self.blocks if (forward := stand_in(block, ResBlockForward)) is not None}
         h = functional.silu(emb.to(dtype))
         weight = torch.cat([forward.projection.of(h) for forward in blocks.values()])
@@ -208,7 +210,7 @@ class UNetForward(Forward):
     def _through(
         self, stage: Any, volume: Carried, emb: Tensor, shifts: dict[nn.Module, Tensor], skip: Carried | None = None
     ) -> Carried:
-        """One stage; in the decoder with its skip."""
+        """Runs one stage; in the decoder with its skip."""
         for layer in stage:
             block, up = stand_in(layer, ResBlockForward), stand_in(layer, UpsampleForward)
             if block is not None and self.carries:

@@ -1,30 +1,9 @@
 """Operators of the fast path for channels-last 3-D tensors, each beside its definition in plain PyTorch.
 
-An operator takes its Triton kernels (`*_triton`, on Hopper also `conv3d_hopper`) where they apply: Triton installed, a
-CUDA tensor of BF16, FP16 or FP32 whose memory is channels-last. Anything else goes through the definition, so every
-input has an answer and a CPU needs no Triton. The kernels neither wait for the device nor use atomics: they can be
-captured in a CUDA graph and give the same bits each time. They have first derivatives only; the definitions have all.
+One module an operator (`norm`, `add`, `conv3d`, `upsample`), each with a function to call and its definition. The
+function uses the Triton kernels (`*_triton`; on Hopper also `conv3d_hopper`) where `dispatch.takes` allows: Triton is
+installed and the tensor is BF16, FP16 or FP32, on CUDA, channels-last in memory. Anything else runs the definition, so
+every input has an answer and a CPU needs no Triton. The kernels never wait for the device and use no atomics: a CUDA
+graph can capture them, and they give the same bits each time. They have first derivatives only; the definitions have
+all.
 """
-
-from medddpm.kernels.add import add, add_definition
-from medddpm.kernels.conv3d import conv3d, few_channels
-from medddpm.kernels.dispatch import OLDEST, serves, takes
-from medddpm.kernels.norm import Activation, group_norm, group_norm_definition, instance_norm, kept_group_norm
-from medddpm.kernels.upsample import upsample, upsample_definition
-
-__all__ = [
-    "OLDEST",
-    "Activation",
-    "add",
-    "add_definition",
-    "conv3d",
-    "few_channels",
-    "group_norm",
-    "group_norm_definition",
-    "instance_norm",
-    "kept_group_norm",
-    "serves",
-    "takes",
-    "upsample",
-    "upsample_definition",
-]

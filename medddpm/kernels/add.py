@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels import dispatch
+from medddpm.kernels.layout import over_voxels
 
 if dispatch.TRITON:
     from medddpm.kernels import add_triton
@@ -20,14 +21,14 @@ def add(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """A residual block's sum: `h + bias + x`, or `h + bias + weight · [x, other]`, the skip a convolution of 1³.
+    """Computes a residual block's sum: `h + bias + x`, or `h + bias + weight · [x, other]`, its skip a 1³ convolution.
 
-    The kernels read every volume once and write once: 3 times a tensor's bytes for the plain sum. Float32 products
-    round to TF32 there.
+    The kernels read every volume once and write once: 3 times a tensor's bytes for the plain sum. They round float32
+    products to TF32.
 
     Args:
         h: (N, C, D, H, W).
-        x: (N, C, D, H, W), or of C_x channels where there is a weight.
+        x: (N, C, D, H, W), or (N, C_x, D, H, W) if there is a weight.
         other: (N, C_other, D, H, W), its channels behind those of `x`; only with a weight.
         weight: (C, C_x + C_other), of h's dtype.
         bias: (C,).
@@ -55,9 +56,9 @@ def add_definition(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """What `add` computes, in PyTorch's own functions."""
+    """Computes `add` in PyTorch's own functions."""
     skip = x if other is None else torch.cat([x, other], dim=1)
     if weight is not None:
         skip = functional.conv3d(skip, weight[:, :, None, None, None])
     h = h + skip
-    return h if bias is None else h + dispatch.over_voxels(bias, h.dtype)
+    return h if bias is None else h + over_voxels(bias, h.dtype)

@@ -1,4 +1,4 @@
-"""3-D convolution: kernels of our own where cuDNN leaves the matrix units idle, PyTorch's function everywhere else."""
+"""3-D convolution: our own kernels where cuDNN leaves the matrix units idle, PyTorch's function everywhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except Exception:  # it is experimental: a later release may lack what an earlie
 else:
     GLUON = True
 
-FEW = 8  # channels, at most, that are few beside twice as many or more
+FEW = 8  # channels at most are few, if the other side has twice as many or more
 
 
 def conv3d(
@@ -26,20 +26,20 @@ def conv3d(
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
     padding: int | tuple[int, ...] = 0,
-    many: bool = True,
+    hopper: bool = True,
 ) -> Tensor:
-    """`torch.nn.functional.conv3d`, but where cuDNN wastes the matrix units: 3³ at stride 1 and padding 1, and 1³.
+    """Computes `torch.nn.functional.conv3d`, faster where cuDNN wastes the matrix units.
 
-    3³ with up to 8 channels on one side and 16 or more on the other has kernels of its own (`conv3d_few_triton`;
-    float32 products round to TF32 there), and on a Hopper GPU so has 3³ of 32 channels or more in BF16 or FP16
-    (`conv3d_hopper`), where the volume fills the card. 1³ at stride 1 is a matrix product. All else is PyTorch's.
+    3³ at stride 1 and padding 1 has kernels of its own: for up to 8 channels on one side and 16 or more on the other
+    (`conv3d_few_triton`, which rounds float32 products to TF32), and on a Hopper GPU for 32 channels or more in BF16 or
+    FP16 if the volume fills the card (`conv3d_hopper`). 1³ at stride 1 is a matrix product. PyTorch computes the rest.
 
     Args:
-        x: (N, C_in, D, H, W), of the weight's dtype, or wider than BF16 or FP16: then it is taken in the weight's.
+        x: (N, C_in, D, H, W), cast to the weight's dtype if that is BF16 or FP16.
         weight: (C_out, C_in, *kernel).
         bias: (C_out,), any float dtype.
         stride, padding: as PyTorch's; no dilation, no groups.
-        many: whether many channels may have kernels of their own too.
+        hopper: whether `conv3d_hopper` may be used.
 
     Returns:
         (N, C_out, …), of the weight's dtype.
@@ -52,19 +52,20 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if plain and few_channels(weight, stride, padding) and x.dtype == weight.dtype:
+    if plain and has_few_channels(weight, stride, padding) and x.dtype == weight.dtype:
         bias = None if bias is None else bias.contiguous()
         if inside <= FEW and dispatch.is_volume(x):
             return conv3d_few_triton.FewIn.apply(x, weight, bias)
         if out <= FEW and dispatch.takes(x):
             return conv3d_few_triton.FewOut.apply(x, weight, bias)
-    if many and GLUON and plain and padding in (1, (1, 1, 1)) and dispatch.takes(x) and conv3d_hopper.takes(x, weight):
+    hopper = hopper and GLUON and plain and padding in (1, (1, 1, 1))
+    if hopper and dispatch.takes(x) and conv3d_hopper.takes(x, weight):
         return conv3d_hopper.Conv.apply(x, weight, bias)
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
 
 
-def few_channels(weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
-    """Whether `conv3d` has kernels of its own for a weight (C_out, C_in, *kernel): a few channels beside many."""
-    few, many = sorted(weight.shape[:2])
+def has_few_channels(weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
+    """Whether `conv3d_few_triton` serves a weight (C_out, C_in, *kernel): few channels on one side alone."""
+    few, wide = sorted(weight.shape[:2])
     plain = weight.shape[2:] == (3, 3, 3) and stride in (1, (1, 1, 1)) and padding in (1, (1, 1, 1))
-    return plain and few <= FEW and many >= 2 * FEW
+    return plain and few <= FEW and wide >= 2 * FEW

@@ -1,4 +1,4 @@
-"""Triton kernels of `kernels.conv3d` for few channels: a network's first and last convolution, 3³, stride 1, padding 1.
+"""Triton kernels of `conv3d.conv3d` for few channels: a network's first and last convolution, 3³, stride 1, padding 1.
 
 cuDNN multiplies as if there were 16 or 64 channels, or leaves the matrix units. Here the 27 taps of F few channels make
 one short dimension of 27·F, beside W wide channels; three products serve both ends and their gradients:
@@ -7,7 +7,14 @@ one short dimension of 27·F, beside W wide channels; three products serve both 
     gather     (N, W, …) → (N, F, …)   y[v, f] = Σ_tap (x · table)[v + δ(tap), (tap, f)]
     correlate  (N, F, …), (N, W, …) → (27, F, W)      Σ_v few[v + δ(k), f(k)] · x[v, w], and Σ_v x[v, w]
 
-with k = (tap, f) and taps in the order of a 3×3×3 array. The few are read from a copy with a border of zeros.
+with k = (tap, f) and taps in the order of a 3×3×3 array. The few channels are read from a copy with a border of zeros.
+
+The gradients of a convolution y[v] = Σ_tap weight[tap] · x[v + δ(tap)] are such products again (Dumoulin and Visin
+2016, arXiv:1603.07285, chapter 4):
+
+    dx[v] = Σ_tap weight[tap]ᵀ · dy[v - δ(tap)]        dweight[tap] = Σ_v dy[v] · x[v + δ(tap)]ᵀ
+
+Few channels in: y by spread, dx by gather; few channels out: y by gather, dx by spread; dweight always by correlate.
 """
 
 from __future__ import annotations
@@ -19,10 +26,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from medddpm.kernels.norm_triton import channels_last, empty
+from medddpm.kernels.layout import channels_last, empty
 
-ROWS = 64  # voxels a program takes at once, spreading
+SPREAD_ROWS = 64  # voxels a program takes at once, spreading
 ROWS_ONE, ROWS_MORE = 128, 32  # and correlating, of one channel and of several
+CORRELATE_TILE = 2048  # elements of a correlating program's accumulator, at most
+GATHER_ROWS = 256
 PROGRAMS = 528  # of the correlation: four for each of an H200's 132 multiprocessors
 
 
@@ -44,141 +53,155 @@ def _steps(k, w, FEW: tl.constexpr):
 
 @triton.jit
 def _edge_spread(
-    bordered, table, bias, y, v, d, h, w, wide,
-    FEW: tl.constexpr, HAS_BIAS: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    few_ptr,  # (N, D + 2, H + 2, W + 2, FEW), bordered
+    table_ptr,  # (27 · FEW, wide)
+    bias_ptr,  # (wide,)
+    y_ptr,  # (V, wide)
+    v, d, h, w, wide,
+    FEW: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
-    col = tl.program_id(1) * BC + tl.arange(0, BC)
-    k = tl.arange(0, K)
-    deep: tl.constexpr = 9 * FEW
-    there = bordered + _starts(row, d, h, w, FEW)[:, None] + _steps(k, w, FEW)[None, :]
-    weight = table + k[:, None] * wide + col[None, :]
-    inside = (row < v)[:, None] & (k < deep)[None, :]
-    known = (k < deep)[:, None] & (col < wide)[None, :]
+    row = tl.program_id(0).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
+    col = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    k = tl.arange(0, BLOCK_K)
+    taps: tl.constexpr = 9 * FEW  # of one plane
+    few_ptrs = few_ptr + _starts(row, d, h, w, FEW)[:, None] + _steps(k, w, FEW)[None, :]
+    table_ptrs = table_ptr + k[:, None] * wide + col[None, :]
+    few_mask = (row < v)[:, None] & (k < taps)[None, :]
+    table_mask = (k < taps)[:, None] & (col < wide)[None, :]
     plane = (h + 2) * (w + 2) * FEW
-    total = tl.zeros((BR, BC), tl.float32)
+    acc = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
     if HAS_BIAS:
-        total += tl.load(bias + col, mask=col < wide, other=0.0).to(tl.float32)[None, :]
+        acc += tl.load(bias_ptr + col, mask=col < wide, other=0.0).to(tl.float32)[None, :]
     for z in tl.static_range(3):
-        a = tl.load(there + z * plane, mask=inside, other=0.0)
-        total = tl.dot(a, tl.load(weight + z * deep * wide, mask=known, other=0.0), total)
-    here = y + row[:, None] * wide + col[None, :]
-    tl.store(here, total.to(y.dtype.element_ty), mask=(row < v)[:, None] & (col < wide)[None, :])
+        a = tl.load(few_ptrs + z * plane, mask=few_mask, other=0.0)
+        acc = tl.dot(a, tl.load(table_ptrs + z * taps * wide, mask=table_mask, other=0.0), acc)
+    y_ptrs = y_ptr + row[:, None] * wide + col[None, :]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), mask=(row < v)[:, None] & (col < wide)[None, :])
 
 
 @triton.jit
 def _edge_correlate(
-    bordered, x, partial, v, programs, d, h, w, wide,
-    FEW: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    few_ptr,  # (N, D + 2, H + 2, W + 2, FEW), bordered
+    x_ptr,  # (V, wide)
+    partial_ptr,  # (programs, 3, BLOCK_K, wide): by plane, its taps and in the first plane the sum of x behind them
+    v, programs, d, h, w, wide,
+    FEW: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    col = tl.program_id(1) * BC + tl.arange(0, BC)
-    k = tl.arange(0, K)
-    deep: tl.constexpr = 9 * FEW
+    col = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    k = tl.arange(0, BLOCK_K)
+    taps: tl.constexpr = 9 * FEW  # of one plane
     step = _steps(k, w, FEW)
     plane = (h + 2) * (w + 2) * FEW
-    first = tl.zeros((K, BC), tl.float32)
-    second = tl.zeros((K, BC), tl.float32)
-    third = tl.zeros((K, BC), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(v, BR), programs):
-        row = tl.cast(tile, tl.int64) * BR + tl.arange(0, BR)
-        there = bordered + step[:, None] + _starts(row, d, h, w, FEW)[None, :]
-        inside = (k < deep)[:, None] & (row < v)[None, :]
-        b = tl.load(x + row[:, None] * wide + col[None, :], mask=(row < v)[:, None] & (col < wide)[None, :], other=0.0)
-        a = tl.load(there, mask=inside, other=0.0)
-        a = tl.where((k == deep)[:, None], 1.0, a).to(x.dtype.element_ty)  # a row of ones sums x itself
-        first = tl.dot(a, b, first)
-        second = tl.dot(tl.load(there + plane, mask=inside, other=0.0), b, second)
-        third = tl.dot(tl.load(there + 2 * plane, mask=inside, other=0.0), b, third)
-    to = partial + (tl.program_id(0) * 3 * K + k)[:, None] * wide + col[None, :]
-    known = (k <= deep)[:, None] & (col < wide)[None, :]
-    tl.store(to, first, mask=known)
-    tl.store(to + K * wide, second, mask=known)
-    tl.store(to + 2 * K * wide, third, mask=known)
+    acc0 = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    acc1 = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    acc2 = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(v, BLOCK_V), programs):
+        row = tl.cast(tile, tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
+        few_ptrs = few_ptr + step[:, None] + _starts(row, d, h, w, FEW)[None, :]
+        few_mask = (k < taps)[:, None] & (row < v)[None, :]
+        x_mask = (row < v)[:, None] & (col < wide)[None, :]
+        b = tl.load(x_ptr + row[:, None] * wide + col[None, :], mask=x_mask, other=0.0)
+        a = tl.load(few_ptrs, mask=few_mask, other=0.0)
+        a = tl.where((k == taps)[:, None], 1.0, a).to(x_ptr.dtype.element_ty)  # a row of ones sums x itself
+        acc0 = tl.dot(a, b, acc0)
+        acc1 = tl.dot(tl.load(few_ptrs + plane, mask=few_mask, other=0.0), b, acc1)
+        acc2 = tl.dot(tl.load(few_ptrs + 2 * plane, mask=few_mask, other=0.0), b, acc2)
+    partial_ptrs = partial_ptr + (tl.program_id(0) * 3 * BLOCK_K + k)[:, None] * wide + col[None, :]
+    mask = (k <= taps)[:, None] & (col < wide)[None, :]
+    tl.store(partial_ptrs, acc0, mask=mask)
+    tl.store(partial_ptrs + BLOCK_K * wide, acc1, mask=mask)
+    tl.store(partial_ptrs + 2 * BLOCK_K * wide, acc2, mask=mask)
 
 
 @triton.jit
 def _edge_gather(
-    products, bias, y, v, d, h, w, few, HAS_BIAS: tl.constexpr, BR: tl.constexpr
+    products_ptr,  # (27, few, V) float32
+    bias_ptr,  # (few,)
+    y_ptr,  # (V, few)
+    v, d, h, w, few, HAS_BIAS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    row = tl.program_id(0).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
     f = tl.program_id(1)
     x0 = row % w
     y0 = row // w % h
     z0 = row // w // h % d
-    total = tl.zeros((BR,), tl.float32)
+    acc = tl.zeros((BLOCK_V,), tl.float32)
     if HAS_BIAS:
-        total += tl.load(bias + f).to(tl.float32)
+        acc += tl.load(bias_ptr + f).to(tl.float32)
     for tap in tl.static_range(27):
         z1, y1, x1 = z0 + (tap // 9 - 1), y0 + (tap // 3 % 3 - 1), x0 + (tap % 3 - 1)
         inside = (z1 >= 0) & (z1 < d) & (y1 >= 0) & (y1 < h) & (x1 >= 0) & (x1 < w)
         step = ((tap // 9 - 1) * h + (tap // 3 % 3 - 1)) * w + (tap % 3 - 1)
-        there = products + (tap * few + f).to(tl.int64) * v + row + step
-        total += tl.load(there, mask=inside & (row < v), other=0.0).to(tl.float32)
-    tl.store(y + row * few + f, total.to(y.dtype.element_ty), mask=row < v)
+        ptrs = products_ptr + (tap * few + f).to(tl.int64) * v + row + step
+        acc += tl.load(ptrs, mask=inside & (row < v), other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * few + f, acc.to(y_ptr.dtype.element_ty), mask=row < v)
 
 
 def bordered(few: Tensor) -> Tensor:
-    """(N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), a border of zeros around each volume."""
+    """Copies (N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), with a border of zeros around each volume."""
     n, f, d, h, w = few.shape
     result = few.new_zeros((n, d + 2, h + 2, w + 2, f))
     result[:, 1:-1, 1:-1, 1:-1] = few.permute(0, 2, 3, 4, 1)
     return result
 
 
-def _deep(few: int) -> int:
-    """Length of one plane of taps, and one more, as the matrix units take it."""
+def _taps_block(few: int) -> int:
+    """A length that the matrix units take, for the taps of one plane and the row of ones behind them."""
     return max(16, triton.next_power_of_2(9 * few + 1))
 
 
-def _block(wide: int) -> int:
+def _wide_block(wide: int) -> int:
     return max(16, min(128, wide & -wide))
 
 
 def spread(few: Tensor, like: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-    """See the module; `few` bordered, `like` any (N, F, D, H, W) of its volume, table (27, F, W) of its dtype."""
+    """See the module. `few` is bordered, `like` any (N, F, D, H, W) of its volume, table (27, F, W) of its dtype."""
     n, _, d, h, w = like.shape
     f, wide = table.shape[1:]
     y = empty(like, wide)
-    v, block = n * d * h * w, _block(wide)
-    _edge_spread[(triton.cdiv(v, ROWS), triton.cdiv(wide, block))](
+    v, block = n * d * h * w, _wide_block(wide)
+    _edge_spread[(triton.cdiv(v, SPREAD_ROWS), triton.cdiv(wide, block))](
         few, table.contiguous(), bias, y, v, d, h, w, wide,
-        FEW=f, HAS_BIAS=bias is not None, K=_deep(f), BR=ROWS, BC=block,
+        FEW=f, HAS_BIAS=bias is not None, BLOCK_K=_taps_block(f), BLOCK_V=SPREAD_ROWS, BLOCK_C=block,
     )  # fmt: skip
     return y
 
 
 def correlate(few: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """See the module; `few` bordered, x (N, W, D, H, W) channels-last.
+    """See the module. `few` is bordered, x (N, W, D, H, W) channels-last.
 
-    Returns (27, F, W) and (W,), float32, summed in a fixed order.
+    Returns:
+        (27, F, W) and (W,), float32, summed in a fixed order.
     """
     n, wide, d, h, w = x.shape
     f = few.shape[4]
-    v, deep, rows = n * d * h * w, _deep(f), ROWS_ONE if f == 1 else ROWS_MORE
-    block = min(_block(wide), 2048 // deep)
+    v, taps, rows = n * d * h * w, _taps_block(f), ROWS_ONE if f == 1 else ROWS_MORE
+    block = min(_wide_block(wide), CORRELATE_TILE // taps)
     programs = min(PROGRAMS, triton.cdiv(v, rows))
-    partial = torch.empty((programs, 3, deep, wide), dtype=torch.float32, device=x.device)
+    partial = torch.empty((programs, 3, taps, wide), dtype=torch.float32, device=x.device)
     _edge_correlate[(programs, triton.cdiv(wide, block))](
-        few, x, partial, v, programs, d, h, w, wide, FEW=f, K=deep, BR=rows, BC=block,
-        num_stages=1 if deep * x.element_size() > 256 else 2,  # within any card's shared memory
+        few, x, partial, v, programs, d, h, w, wide, FEW=f, BLOCK_K=taps, BLOCK_V=rows, BLOCK_C=block,
+        num_stages=1 if taps * x.element_size() > 256 else 2,  # within any card's shared memory
     )  # fmt: skip
     sums = partial.sum(0)
     return sums[:, : 9 * f].reshape(27, f, wide), sums[0, 9 * f]
 
 
 def gather(x: Tensor, table: Tensor, bias: Tensor | None, few: int) -> Tensor:
-    """See the module; x (N, W, D, H, W) channels-last, table (W, 27·F) of its dtype. The products are float32."""
+    """See the module. x is (N, W, D, H, W) channels-last, table (W, 27·F) of its dtype. The products are float32."""
     n, wide, d, h, w = x.shape
     v = n * d * h * w
     rows = x.permute(0, 2, 3, 4, 1).reshape(v, wide)
-    taps = table.t().contiguous()
-    # A row a tap, so that neighbouring voxels lie side by side.
+    weight = table.t().contiguous()
+    # One row for each tap, so that neighbouring voxels lie side by side.
     if x.dtype == torch.float32:
-        products = torch.mm(taps, rows.t())
+        products = torch.mm(weight, rows.t())
     else:
-        products = torch.mm(taps, rows.t(), out_dtype=torch.float32)
+        products = torch.mm(weight, rows.t(), out_dtype=torch.float32)
     y = empty(x, few)
-    _edge_gather[(triton.cdiv(v, 256), few)](products, bias, y, v, d, h, w, few, HAS_BIAS=bias is not None, BR=256)
+    _edge_gather[(triton.cdiv(v, GATHER_ROWS), few)](
+        products, bias, y, v, d, h, w, few, HAS_BIAS=bias is not None, BLOCK_V=GATHER_ROWS
+    )
     return y
 
 

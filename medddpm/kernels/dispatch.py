@@ -1,4 +1,4 @@
-"""Which tensors the kernels serve; everything else is computed by the definitions in plain PyTorch."""
+"""Decides which tensors the kernels serve; the definitions in plain PyTorch compute everything else."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def same_places(*volumes: Tensor) -> bool:
-    """Whether these are as many samples of the same sides."""
+    """Whether all volumes have the same batch size and the same sides."""
     return len({(a.shape[0], *a.shape[2:]) for a in volumes}) == 1
-
-
-def over_voxels(a: Tensor, dtype: torch.dtype) -> Tensor:
-    """(C,) or (N, C) as what broadcasts over (N, C, D, H, W)."""
-    return a.to(dtype).reshape(-1, a.shape[-1], 1, 1, 1)
 
 
 def is_volume(x: Tensor) -> bool:
     """Whether the kernels serve `x` in any memory order: they copy it first."""
     return serves(x.device) and x.dim() == 5 and x.numel() > 0 and x.dtype in DTYPES
+
+
+def first_rank() -> bool:
+    """Whether this process reports to the user: it is the only one, or rank 0 of a distributed run."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"  # as torchrun sets it

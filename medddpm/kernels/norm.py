@@ -1,56 +1,38 @@
-"""Group and instance norm with shift, concatenation, residual and activation in one call, beside their definition.
+"""Group norm with shift, concatenation, residual and activation in one call, beside its definition.
 
-Group norm: Wu and He 2018, doi:10.1007/978-3-030-01261-8_1. Instance norm: Ulyanov et al. 2016, arXiv:1607.08022.
+Group norm: Wu and He 2018, doi:10.1007/978-3-030-01261-8_1. With a group for each channel it is instance norm (Ulyanov
+et al. 2016, arXiv:1607.08022).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels import dispatch
+from medddpm.kernels.layout import over_voxels
 
 if dispatch.TRITON:
     from medddpm.kernels import norm_triton
 
 Activation = Literal["none", "silu", "leaky_relu", "prelu"]
-ACTIVATIONS: tuple[Activation, ...] = (
-    "none",
-    "silu",
-    "leaky_relu",
-    "prelu",
-)  # numbered as in `norm_triton`
 
 
-def group_norm(
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    other: Tensor | None = None,
-    shift: Tensor | None = None,
-    residual: Tensor | None = None,
-    slopes: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: Activation = "silu",
-    slope: float = 0.01,
-) -> Tensor:
-    """`activation(norm([x, other] + shift) · weight + bias + residual)`, statistics and arithmetic in float32.
-
-    The kernels read `x` twice and write once; backward reads `x` and the gradient twice and writes once: 3 and 5 times
-    the tensor's bytes. With `other`, the norm of `torch.cat([x, other], 1)` without that tensor: making it would read
-    and write all its bytes once more, and keep them for backward.
+@dataclass(frozen=True, eq=False)
+class NormArguments:
+    """The arguments of one norm: `activation(norm([x, other] + shift) · weight + bias + residual)`.
 
     Args:
         x: (N, C, D, H, W).
         groups: any number that divides the channels, C or C + C_other.
-        weight: (C,) factor after the norm; none is 1.
-        bias: (C,) added after the norm; none is 0.
-        other: (N, C_other, D, H, W), its channels behind those of `x`.
+        weight: (C,) factor after the norm; None is 1.
+        bias: (C,) added after the norm; None is 0.
+        other: (N, C_other, D, H, W), its channels behind those of `x`: the norm of `torch.cat([x, other], 1)` without
+            that tensor, which would cost a read and a write of all its bytes and be kept for backward.
         shift: (N, C) or (C,), added before the norm: a convolution's bias, a residual block's timestep.
         residual: of the result's shape, added before the activation.
         slopes: (1,) or (C,), PReLU's below zero.
@@ -58,28 +40,67 @@ def group_norm(
         activation: what follows the norm.
         slope: leaky ReLU's below zero.
 
+    Raises:
+        ValueError: if `groups` does not divide the channels, or the activation is unknown or lacks its slopes.
+    """
+
+    x: Tensor
+    groups: int
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    other: Tensor | None = None
+    shift: Tensor | None = None
+    residual: Tensor | None = None
+    slopes: Tensor | None = None
+    eps: float = 1e-5
+    activation: Activation = "silu"
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.channels % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {self.channels} channels")
+        known = get_args(Activation)
+        if self.activation not in known or (self.activation == "prelu") != (self.slopes is not None):
+            raise ValueError(
+                f"activation is {self.activation!r}: it must be one of {', '.join(known)}, and prelu comes with slopes"
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels of the result."""
+        return self.x.shape[1] + (0 if self.other is None else self.other.shape[1])
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Every tensor among the arguments, in the order of the fields."""
+        return self.x, self.weight, self.bias, self.other, self.shift, self.residual, self.slopes
+
+    def served(self) -> bool:
+        """Whether the kernels take these tensors. They do not broadcast: other shapes are left to the definition."""
+        c, volumes = self.channels, [a for a in (self.x, self.other, self.residual) if a is not None]
+        return (
+            dispatch.same_places(*volumes)
+            and (self.residual is None or self.residual.shape[1] == c)
+            and all(a is None or a.shape == (c,) for a in (self.weight, self.bias))
+            and (self.shift is None or self.shift.shape in ((c,), (self.x.shape[0], c)))
+            and dispatch.takes(*volumes)
+        )
+
+
+def group_norm(norm: NormArguments) -> Tensor:
+    """Computes the norm, statistics and arithmetic in float32.
+
+    The kernels read `x` twice and write once; backward reads `x` and the gradient twice and writes once: 3 and 5 times
+    the tensor's bytes.
+
     Returns:
         (N, C, D, H, W), or C + C_other channels; of x's dtype.
-
-    Raises:
-        ValueError: where `groups` does not divide the channels, or the activation is unknown.
     """
-    arguments = (x, groups, weight, bias, other, shift, residual, slopes, eps, activation, slope)
-    return _norm(*arguments, False)[0]
+    return _computed(norm, False)[0]
 
 
-def kept_group_norm(
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    other: Tensor | None = None,
-    shift: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: Activation = "silu",
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`group_norm`, and its inputs handed back for whatever else reads them, a residual sum say.
+def kept_group_norm(norm: NormArguments) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Computes the norm and hands its inputs back for whatever else reads them, such as a residual sum.
 
     Use these and not the ones handed in: their gradient is then added within the norm's backward sweep, one reading
     of a tensor instead of two readings and a writing.
@@ -87,111 +108,43 @@ def kept_group_norm(
     Returns:
         the norm, x, other.
     """
-    y, x, *rest = _norm(x, groups, weight, bias, other, shift, None, None, eps, activation, 0.01, True)
+    y, x, *rest = _computed(norm, True)
     return y, x, rest[0] if rest else None
 
 
-def _norm(
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    other: Tensor | None,
-    shift: Tensor | None,
-    residual: Tensor | None,
-    slopes: Tensor | None,
-    eps: float,
-    activation: Activation,
-    slope: float,
-    keep: bool,
-) -> tuple[Tensor, ...]:
-    channels = x.shape[1] + (0 if other is None else other.shape[1])
-    if groups < 1 or channels % groups:
-        raise ValueError(f"{groups} groups do not divide {channels} channels")
-    if activation not in ACTIVATIONS or (activation == "prelu") != (slopes is not None):
-        raise ValueError(
-            f"activation is {activation!r}: it must be one of {', '.join(ACTIVATIONS)}, and prelu comes with slopes"
-        )
-    volumes = [a for a in (x, other, residual) if a is not None]
-    # The kernels know no broadcasting: whatever is not of its plain shape is the definition's to take or refuse.
-    plain = (
-        dispatch.same_places(*volumes)
-        and (residual is None or residual.shape[1] == channels)
-        and all(a is None or a.shape == (channels,) for a in (weight, bias))
-        and (shift is None or shift.shape in ((channels,), (x.shape[0], channels)))
-    )
-    if plain and dispatch.takes(*volumes):
-        if slopes is not None:
-            slopes = slopes.expand(channels)
-        weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
-        act = ACTIVATIONS.index(activation)
-        arguments = (x, other, weight, bias, shift, residual, slopes, groups, eps, act, slope, keep)
-        result = norm_triton.Norm.apply(*arguments)
-        return result if keep else (result,)
-    y = group_norm_definition(
-        x, groups, weight, bias, other=other, shift=shift, residual=residual, slopes=slopes, eps=eps,
-        activation=activation, slope=slope,
-    )  # fmt: skip
-    return (y, x) if other is None else (y, x, other)
+def _computed(norm: NormArguments, keep: bool) -> tuple[Tensor, ...]:
+    """The norm, and with `keep` the volumes it was taken of."""
+    if not norm.served():
+        y = group_norm_definition(norm)
+        return (y, norm.x) if norm.other is None else (y, norm.x, norm.other)
+    if norm.slopes is not None:
+        norm = replace(norm, slopes=norm.slopes.expand(norm.channels))
+    result = norm_triton.Norm.apply(norm, keep, *norm.tensors)
+    return result if keep else (result,)
 
 
-def group_norm_definition(
-    x: Tensor,
-    groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    other: Tensor | None = None,
-    shift: Tensor | None = None,
-    residual: Tensor | None = None,
-    slopes: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: Activation = "silu",
-    slope: float = 0.01,
-) -> Tensor:
-    """What `group_norm` computes, in PyTorch's own functions: in float64 for a float64 `x`, else in float32."""
+def group_norm_definition(norm: NormArguments) -> Tensor:
+    """Computes `group_norm` in PyTorch's own functions: in float64 for a float64 `x`, else in float32."""
+    x, other, shift = norm.x, norm.other, norm.shift
     wide = torch.promote_types(x.dtype, torch.float32)
     h = (x if other is None else torch.cat([x, other], dim=1)).to(wide)
     if shift is not None:
-        h = h + dispatch.over_voxels(shift, wide)
+        h = h + over_voxels(shift, wide)
     # Not functional.group_norm: it refuses a group of a single value, which a volume of 1³ may have.
-    grouped = h.reshape(h.shape[0], groups, -1)
+    grouped = h.reshape(h.shape[0], norm.groups, -1)
     grouped = grouped - grouped.mean(dim=2, keepdim=True)
     variance = (grouped * grouped).mean(dim=2, keepdim=True)
-    h = (grouped * torch.rsqrt(variance + eps)).reshape(h.shape)
-    if weight is not None:
-        h = h * dispatch.over_voxels(weight, wide)
-    if bias is not None:
-        h = h + dispatch.over_voxels(bias, wide)
-    if residual is not None:
-        h = h + residual.to(wide)
-    if activation == "silu":
+    h = (grouped * torch.rsqrt(variance + norm.eps)).reshape(h.shape)
+    if norm.weight is not None:
+        h = h * over_voxels(norm.weight, wide)
+    if norm.bias is not None:
+        h = h + over_voxels(norm.bias, wide)
+    if norm.residual is not None:
+        h = h + norm.residual.to(wide)
+    if norm.activation == "silu":
         h = functional.silu(h)
-    elif activation == "leaky_relu":
-        h = functional.leaky_relu(h, slope)
-    elif slopes is not None:
-        h = functional.prelu(h, slopes.to(wide))
+    elif norm.activation == "leaky_relu":
+        h = functional.leaky_relu(h, norm.slope)
+    elif norm.slopes is not None:
+        h = functional.prelu(h, norm.slopes.to(wide))
     return h.to(x.dtype)
-
-
-def instance_norm(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    shift: Tensor | None = None,
-    residual: Tensor | None = None,
-    slopes: Tensor | None = None,
-    eps: float = 1e-5,
-    activation: Activation = "leaky_relu",
-    slope: float = 0.01,
-) -> Tensor:
-    """`activation(instance norm)`, each channel of each sample by its own statistics: `group_norm`, a group a channel.
-
-    Ulyanov et al. 2016, arXiv:1607.08022. Arguments, result and bytes moved are `group_norm`'s. A shift changes
-    nothing here but that it gets its gradient, zero.
-    """
-    return group_norm(
-        x, x.shape[1], weight, bias, shift=shift, residual=residual, slopes=slopes, eps=eps, activation=activation,
-        slope=slope,
-    )  # fmt: skip

@@ -1,273 +1,341 @@
-"""Triton kernels of `kernels.group_norm`: per-channel statistics merged by Chan et al. (1983, doi:10.2307/2683386).
+"""Triton kernels of `norm.group_norm`, forward and backward, for channels-last memory.
 
-Memory is rows × channels: a channels-last (N, C, D, H, W) tensor is N times V = D·H·W rows of C values. Every sweep
-works channel by channel, and only a small second kernel knows of groups; so any group count costs the same, and two
-tensors standing for their concatenation differ from one only in where their channels begin. A sweep that sums leaves
-one partial result a program, merged in a fixed order: no atomics, the same bits each time.
+A channels-last (N, C, D, H, W) tensor is N times V = D·H·W rows of C values. Every sweep over the voxels works channel
+by channel, and only a small second kernel knows of groups; so any group count costs the same, and two tensors that
+stand for their concatenation differ from one only in where their channels begin. Each program of a summing sweep leaves
+one partial result, and these are merged in a fixed order: no atomics, the same bits each time. Means and squared
+deviations are merged by Chan et al. (1983, doi:10.2307/2683386).
+
+In the kernels' signatures C is the channels of one part, x or other, and C_all those of both together; P is the
+programs a sample of a summing sweep.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-SUM_TILE, APPLY_TILE = 1024, 2048  # elements a program holds at once in a summing and in a writing sweep
+from medddpm.kernels.layout import channels_last, empty
+
+if TYPE_CHECKING:
+    from medddpm.kernels.norm import NormArguments
+
+SUM_TILE, APPLY_TILE, MERGE_TILE = 1024, 2048, 4096  # elements a program holds at once: summing, writing, merging
 PROGRAMS = 1056  # of a summing sweep, about: eight for each of an H200's 132 multiprocessors
-WARPS = 2
-NONE, SILU, LEAKY, PRELU = 0, 1, 2, 3  # what follows the norm
-FACTOR, SUMMAND, CENTRE, RSTD, MEAN, TABLES = 0, 1, 2, 3, 4, 5  # rows of what forward keeps: (TABLES, N, C)
-D_BIAS, D_WEIGHT, D_SLOPE, E0, E1, D_SHIFT, SUMS = 0, 1, 2, 3, 4, 5, 6  # rows of what backward sums: (SUMS, N, C)
+WARPS, MERGE_WARPS = 2, 8
+
+# What forward keeps for backward, as rows of (TABLES, N, C_all) float32. The norm is factor · (x - centre) + bias,
+# where factor = weight · rstd and centre = the group's mean - shift; MEAN is the channel's own, without the shift.
+FACTOR, BIAS, CENTRE, RSTD, MEAN = (tl.constexpr(row) for row in range(5))
+TABLES = 5
+
+# What backward sums, as rows of (SUMS, N, C_all) float32; the partial sums of a sweep have the first three.
+SUM_DZ, SUM_DZ_XHAT, SUM_DSLOPE, DX_CONST, DX_LINEAR, SUM_DX = (tl.constexpr(row) for row in range(6))
+PARTIAL_SUMS, SUMS = 3, 6
 
 
 @triton.jit
-def _rows_of(p, v, programs, BR: tl.constexpr):
+def _rows_of(p, v, programs, BLOCK_V: tl.constexpr):
     """Rows that program `p` of a summing sweep sees: every `programs`-th tile from the end, the first perhaps short."""
-    tiles = tl.cdiv(v, BR)
-    return ((tiles - 1 - p) // programs + 1) * BR - tl.where(p == 0, tiles * BR - v, 0)
+    tiles = tl.cdiv(v, BLOCK_V)
+    return ((tiles - 1 - p) // programs + 1) * BLOCK_V - tl.where(p == 0, tiles * BLOCK_V - v, 0)
 
 
 @triton.jit
 def _norm_statistics(
-    x, means, squares, v, c, total, offset, programs, EVEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+    x_ptr,  # (N, V, C), one part
+    mean_ptr,  # (N, P, C_all), of the rows that a program sees
+    m2_ptr,  # (N, P, C_all), their squared deviations from that mean, summed
+    v, c, c_all, c_offset, programs,
+    EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(c, BC)
+    blocks = tl.cdiv(c, BLOCK_C)
     p = tl.program_id(0) // blocks
-    col = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     n = tl.program_id(1).to(tl.int64)
-    base = x + n * v * c
+    sample_ptr = x_ptr + n * v * c
     # Sums of distances from the first row lose no digits to a mean that is large beside the spread.
-    pilot = tl.load(base + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
-    plain = tl.zeros((BR, BC), tl.float32)
-    square = tl.zeros((BR, BC), tl.float32)
-    tiles = tl.cdiv(v, BR)
+    pilot = tl.load(sample_ptr + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
+    sum_d = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
+    sum_d2 = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
+    tiles = tl.cdiv(v, BLOCK_V)
     for tile in range(p, tiles, programs):
-        row = (tiles - 1 - tile).to(tl.int64) * BR + tl.arange(0, BR)  # what was written last is still in the cache
-        there = base + row[:, None] * c + col[None, :]
+        row = (tiles - 1 - tile).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)  # written last: still in the cache
+        ptrs = sample_ptr + row[:, None] * c + col[None, :]
         if EVEN:
-            off = tl.load(there).to(tl.float32) - pilot
+            d = tl.load(ptrs).to(tl.float32) - pilot
         else:
             mask = (row < v)[:, None] & (col < c)[None, :]
-            off = tl.where(mask, tl.load(there, mask=mask, other=0.0).to(tl.float32) - pilot, 0.0)
-        plain += off
-        square += off * off
-    rows = _rows_of(p, v, programs, BR).to(tl.float32)
-    first = tl.sum(plain, axis=0)
-    at = (n * programs + p) * total + offset + col
-    tl.store(means + at, tl.sum(pilot, axis=0) + first / rows, mask=col < c)
-    tl.store(squares + at, tl.maximum(tl.sum(square, axis=0) - first * first / rows, 0.0), mask=col < c)
+            d = tl.where(mask, tl.load(ptrs, mask=mask, other=0.0).to(tl.float32) - pilot, 0.0)
+        sum_d += d
+        sum_d2 += d * d
+    rows = _rows_of(p, v, programs, BLOCK_V).to(tl.float32)
+    total_d = tl.sum(sum_d, axis=0)
+    at = (n * programs + p) * c_all + c_offset + col
+    tl.store(mean_ptr + at, tl.sum(pilot, axis=0) + total_d / rows, mask=col < c)
+    tl.store(m2_ptr + at, tl.maximum(tl.sum(sum_d2, axis=0) - total_d * total_d / rows, 0.0), mask=col < c)
 
 
 @triton.jit
 def _norm_merge(
-    means, squares, weight, bias, shift, tables, v, c, programs, eps, per_group, shift_stride,
+    mean_ptr,  # (N, P, C_all), as `_norm_statistics` leaves it
+    m2_ptr,  # (N, P, C_all)
+    weight_ptr,  # (C_all,)
+    bias_ptr,  # (C_all,)
+    shift_ptr,  # (N, C_all), or (C_all,) with a stride of 0
+    tables_ptr,  # (TABLES, N, C_all)
+    v, c_all, programs, eps, per_group, shift_stride,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SHIFT: tl.constexpr,
-    BR: tl.constexpr, BP: tl.constexpr, BG: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     g, n = tl.program_id(0), tl.program_id(1)
-    lane, slot = tl.arange(0, BG), tl.arange(0, BP)
+    lane, slot = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_P)
     inside = lane < per_group
     col = g * per_group + lane
-    at = n * c + col
-    part = tl.zeros((BP, BG), tl.float32)
-    for first in range(0, programs, BP):
+    at = n * c_all + col
+    # The mean of the group, from those of its channels; a channel's shift moves its mean and nothing else.
+    part = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    for first in range(0, programs, BLOCK_P):
         p = first + slot
         mask = (p < programs)[:, None] & inside[None, :]
-        rows = _rows_of(p, v, programs, BR).to(tl.float32)[:, None]
-        part += tl.load(means + (n * programs + p)[:, None] * c + col[None, :], mask=mask, other=0.0) * (rows / v)
-    channel = tl.sum(part, axis=0)
-    moved = tl.zeros((BG,), tl.float32)
+        rows = _rows_of(p, v, programs, BLOCK_V).to(tl.float32)[:, None]
+        ptrs = mean_ptr + (n * programs + p)[:, None] * c_all + col[None, :]
+        part += tl.load(ptrs, mask=mask, other=0.0) * (rows / v)
+    channel_mean = tl.sum(part, axis=0)
+    shift = tl.zeros((BLOCK_G,), tl.float32)
     if HAS_SHIFT:
-        moved = tl.load(shift + n * shift_stride + col, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.sum(tl.where(inside, channel + moved, 0.0), axis=0) / per_group
-    part = tl.zeros((BP, BG), tl.float32)
-    for first in range(0, programs, BP):
+        shift = tl.load(shift_ptr + n * shift_stride + col, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(tl.where(inside, channel_mean + shift, 0.0), axis=0) / per_group
+    # Chan et al.: the squared deviations add up, and with them rows · (a part's mean - the group's mean)².
+    part = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    for first in range(0, programs, BLOCK_P):
         p = first + slot
         mask = (p < programs)[:, None] & inside[None, :]
-        rows = _rows_of(p, v, programs, BR).to(tl.float32)[:, None]
-        where = (n * programs + p)[:, None] * c + col[None, :]
-        off = tl.load(means + where, mask=mask, other=0.0) + moved[None, :] - mean
-        part += tl.where(mask, tl.load(squares + where, mask=mask, other=0.0) + rows * off * off, 0.0)
+        rows = _rows_of(p, v, programs, BLOCK_V).to(tl.float32)[:, None]
+        where = (n * programs + p)[:, None] * c_all + col[None, :]
+        d = tl.load(mean_ptr + where, mask=mask, other=0.0) + shift[None, :] - mean
+        part += tl.where(mask, tl.load(m2_ptr + where, mask=mask, other=0.0) + rows * d * d, 0.0)
     variance = tl.sum(tl.sum(part, axis=0), axis=0) / ((v * 1.0) * per_group)
     rstd = 1.0 / tl.sqrt(variance + eps)
-    factor = tl.zeros((BG,), tl.float32) + rstd
+    factor = tl.zeros((BLOCK_G,), tl.float32) + rstd
     if HAS_WEIGHT:
-        factor *= tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
-    summand = tl.zeros((BG,), tl.float32)
+        factor *= tl.load(weight_ptr + col, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.zeros((BLOCK_G,), tl.float32)
     if HAS_BIAS:
-        summand = tl.load(bias + col, mask=inside, other=0.0).to(tl.float32)
-    size = tl.num_programs(1) * c
-    tl.store(tables + at, factor, mask=inside)
-    tl.store(tables + size + at, summand, mask=inside)
-    tl.store(tables + 2 * size + at, mean - moved, mask=inside)
-    tl.store(tables + 3 * size + at, tl.zeros((BG,), tl.float32) + rstd, mask=inside)
-    tl.store(tables + 4 * size + at, channel, mask=inside)
+        bias = tl.load(bias_ptr + col, mask=inside, other=0.0).to(tl.float32)
+    size = tl.num_programs(1) * c_all
+    tl.store(tables_ptr + FACTOR * size + at, factor, mask=inside)
+    tl.store(tables_ptr + BIAS * size + at, bias, mask=inside)
+    tl.store(tables_ptr + CENTRE * size + at, mean - shift, mask=inside)
+    tl.store(tables_ptr + RSTD * size + at, tl.zeros((BLOCK_G,), tl.float32) + rstd, mask=inside)
+    tl.store(tables_ptr + MEAN * size + at, channel_mean, mask=inside)
 
 
 @triton.jit
 def _norm_apply(
-    x, residual, slopes, y, tables, v, c, total, offset, slope,
-    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    x_ptr,  # (N, V, C), one part
+    residual_ptr,  # (N, V, C_all)
+    slopes_ptr,  # (C_all,)
+    y_ptr,  # (N, V, C_all)
+    tables_ptr,  # (TABLES, N, C_all)
+    v, c, c_all, c_offset, slope,
+    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(c, BC)
-    row = tl.program_id(0) // blocks * BR + tl.arange(0, BR)
-    col = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    blocks = tl.cdiv(c, BLOCK_C)
+    row = tl.program_id(0) // blocks * BLOCK_V + tl.arange(0, BLOCK_V)
+    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     n = tl.program_id(1).to(tl.int64)
-    size = tl.num_programs(1) * total
-    at = tables + n * total + offset + col
-    factor = tl.load(at, mask=col < c, other=0.0)[None, :]
-    summand = tl.load(at + size, mask=col < c, other=0.0)[None, :]
-    centre = tl.load(at + 2 * size, mask=col < c, other=0.0)[None, :]
+    size = tl.num_programs(1) * c_all
+    at = tables_ptr + n * c_all + c_offset + col
+    factor = tl.load(at + FACTOR * size, mask=col < c, other=0.0)[None, :]
+    bias = tl.load(at + BIAS * size, mask=col < c, other=0.0)[None, :]
+    centre = tl.load(at + CENTRE * size, mask=col < c, other=0.0)[None, :]
     mask = None if EVEN else (row < v)[:, None] & (col < c)[None, :]
     line = (n * v + row)[:, None]
-    z = factor * (tl.load(x + line * c + col[None, :], mask=mask).to(tl.float32) - centre) + summand
+    z = factor * (tl.load(x_ptr + line * c + col[None, :], mask=mask).to(tl.float32) - centre) + bias
     if HAS_RESIDUAL:
-        z += tl.load(residual + line * total + offset + col[None, :], mask=mask).to(tl.float32)
-    if ACT == 1:
+        z += tl.load(residual_ptr + line * c_all + c_offset + col[None, :], mask=mask).to(tl.float32)
+    if ACT == "silu":
         z = z / (1.0 + tl.exp(-z))
-    elif ACT == 2:
+    elif ACT == "leaky_relu":
         z = tl.where(z > 0, z, z * slope)
-    elif ACT == 3:
-        z = tl.where(z > 0, z, z * tl.load(slopes + offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :])
-    tl.store(y + line * total + offset + col[None, :], z.to(y.dtype.element_ty), mask=mask)
+    elif ACT == "prelu":
+        z = tl.where(
+            z > 0, z, z * tl.load(slopes_ptr + c_offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
+        )
+    tl.store(y_ptr + line * c_all + c_offset + col[None, :], z.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+# Backward. Let x̂ = (x + shift - mean) · rstd, z = weight · x̂ + bias + residual, y = act(z) and dz = dy · act'(z). With
+# E the mean over the values of a group (Ioffe and Szegedy 2015, arXiv:1502.03167, section 3, a group in the batch's
+# place):
+#
+#     dx = rstd · (weight · dz - E[weight · dz] - x̂ · E[weight · dz · x̂])
+#        = factor · dz + dx_const + dx_linear · (x - centre)
+#     d_weight = Σ dz · x̂        d_bias = Σ dz        d_residual = dz        d_shift = Σ dx
+#
+# The first sweep (`_norm_sums`) sums dz and dz · x̂ over the voxels of each channel, `_norm_merge_sums` makes dx_const
+# and dx_linear of each group from them, and the second sweep (`_norm_apply_backward`) writes dx.
 
 
 @triton.jit
 def _norm_sums(
-    x, dy, residual, d_residual, slopes, tables, partial, v, c, total, offset, programs, slope,
-    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    x_ptr,  # (N, V, C), one part
+    dy_ptr,  # (N, V, C_all)
+    residual_ptr,  # (N, V, C_all)
+    dresidual_ptr,  # (N, V, C_all), written where there is a residual: dz
+    slopes_ptr,  # (C_all,)
+    tables_ptr,  # (TABLES, N, C_all)
+    partial_ptr,  # (PARTIAL_SUMS, N, P, C_all)
+    v, c, c_all, c_offset, programs, slope,
+    ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(c, BC)
+    blocks = tl.cdiv(c, BLOCK_C)
     p = tl.program_id(0) // blocks
-    col = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     n = tl.program_id(1).to(tl.int64)
-    size = tl.num_programs(1) * total
-    at = tables + n * total + offset + col
-    factor = tl.load(at, mask=col < c, other=0.0)[None, :]
-    summand = tl.load(at + size, mask=col < c, other=0.0)[None, :]
-    centre = tl.load(at + 2 * size, mask=col < c, other=0.0)[None, :]
-    rstd = tl.load(at + 3 * size, mask=col < c, other=0.0)
-    steep = slope
-    if ACT == 3:
-        steep = tl.load(slopes + offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
-    plain = tl.zeros((BR, BC), tl.float32)
-    times = tl.zeros((BR, BC), tl.float32)
-    below = tl.zeros((BR, BC), tl.float32)
-    tiles = tl.cdiv(v, BR)
+    size = tl.num_programs(1) * c_all
+    at = tables_ptr + n * c_all + c_offset + col
+    factor = tl.load(at + FACTOR * size, mask=col < c, other=0.0)[None, :]
+    bias = tl.load(at + BIAS * size, mask=col < c, other=0.0)[None, :]
+    centre = tl.load(at + CENTRE * size, mask=col < c, other=0.0)[None, :]
+    rstd = tl.load(at + RSTD * size, mask=col < c, other=0.0)
+    slopes = slope
+    if ACT == "prelu":
+        slopes = tl.load(slopes_ptr + c_offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
+    sum_dz = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
+    sum_dz_d = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)  # d = x - centre, which is x̂ divided by rstd
+    sum_dslope = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
+    tiles = tl.cdiv(v, BLOCK_V)
     for tile in range(p, tiles, programs):
-        row = (tiles - 1 - tile).to(tl.int64) * BR + tl.arange(0, BR)
+        row = (tiles - 1 - tile).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
         mask = None if EVEN else (row < v)[:, None] & (col < c)[None, :]
         line = (n * v + row)[:, None]
-        here = line * total + offset + col[None, :]
-        off = tl.load(x + line * c + col[None, :], mask=mask).to(tl.float32) - centre
-        dz = tl.load(dy + here, mask=mask).to(tl.float32)
-        z = factor * off + summand
+        here = line * c_all + c_offset + col[None, :]
+        d = tl.load(x_ptr + line * c + col[None, :], mask=mask).to(tl.float32) - centre
+        dy = tl.load(dy_ptr + here, mask=mask).to(tl.float32)
+        z = factor * d + bias
         if HAS_RESIDUAL:
-            z += tl.load(residual + here, mask=mask).to(tl.float32)
-        if ACT == 3:
-            below += _inside(tl.where(z > 0, 0.0, z * dz), mask, EVEN)
-        dz = _before_activation(z, dz, steep, ACT)
+            z += tl.load(residual_ptr + here, mask=mask).to(tl.float32)
+        if ACT == "prelu":
+            sum_dslope += _masked(tl.where(z > 0, 0.0, z * dy), mask, EVEN)
+        dz = _activation_backward(z, dy, slopes, ACT)
         if HAS_RESIDUAL:
-            dz = dz.to(d_residual.dtype.element_ty)
-            tl.store(d_residual + here, dz, mask=mask)
+            dz = dz.to(dresidual_ptr.dtype.element_ty)
+            tl.store(dresidual_ptr + here, dz, mask=mask)
             dz = dz.to(tl.float32)
-        plain += _inside(dz, mask, EVEN)
-        times += _inside(dz * off, mask, EVEN)
-    to = partial + (n * programs + p) * total + offset + col
-    all_programs = tl.num_programs(1) * programs * total
-    tl.store(to, tl.sum(plain, axis=0), mask=col < c)
-    tl.store(to + all_programs, tl.sum(times, axis=0) * rstd, mask=col < c)
-    if ACT == 3:
-        tl.store(to + 2 * all_programs, tl.sum(below, axis=0), mask=col < c)
+        sum_dz += _masked(dz, mask, EVEN)
+        sum_dz_d += _masked(dz * d, mask, EVEN)
+    to = partial_ptr + (n * programs + p) * c_all + c_offset + col
+    size = tl.num_programs(1) * programs * c_all
+    tl.store(to + SUM_DZ * size, tl.sum(sum_dz, axis=0), mask=col < c)
+    tl.store(to + SUM_DZ_XHAT * size, tl.sum(sum_dz_d, axis=0) * rstd, mask=col < c)
+    if ACT == "prelu":
+        tl.store(to + SUM_DSLOPE * size, tl.sum(sum_dslope, axis=0), mask=col < c)
 
 
 @triton.jit
-def _inside(value, mask, EVEN: tl.constexpr):
+def _masked(value, mask, EVEN: tl.constexpr):
     return value if EVEN else tl.where(mask, value, 0.0)
 
 
 @triton.jit
-def _before_activation(z, dy, slope, ACT: tl.constexpr):
-    if ACT == 1:
+def _activation_backward(z, dy, slope, ACT: tl.constexpr):
+    """dz = dy · act'(z)."""
+    if ACT == "silu":
         gate = 1.0 / (1.0 + tl.exp(-z))
         dy = dy * gate * (1.0 + z * (1.0 - gate))
-    elif ACT >= 2:
+    elif ACT != "none":
         dy = tl.where(z > 0, dy, dy * slope)
     return dy
 
 
 @triton.jit
 def _norm_merge_sums(
-    partial, tables, sums, v, c, programs, per_group, ACT: tl.constexpr, BP: tl.constexpr, BG: tl.constexpr
+    partial_ptr,  # (PARTIAL_SUMS, N, P, C_all), as `_norm_sums` leaves it
+    tables_ptr,  # (TABLES, N, C_all)
+    sums_ptr,  # (SUMS, N, C_all)
+    v, c_all, programs, per_group, ACT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     g, n = tl.program_id(0), tl.program_id(1)
-    lane, slot = tl.arange(0, BG), tl.arange(0, BP)
+    lane, slot = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_P)
     inside = lane < per_group
     col = g * per_group + lane
-    at = n * c + col
-    all_programs = tl.num_programs(1) * programs * c
-    first_sum = tl.zeros((BP, BG), tl.float32)
-    second_sum = tl.zeros((BP, BG), tl.float32)
-    third_sum = tl.zeros((BP, BG), tl.float32)
-    for first in range(0, programs, BP):
+    at = n * c_all + col
+    size = tl.num_programs(1) * programs * c_all
+    part_dz = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    part_dz_xhat = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    part_dslope = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    for first in range(0, programs, BLOCK_P):
         p = first + slot
         mask = (p < programs)[:, None] & inside[None, :]
-        where = partial + (n * programs + p)[:, None] * c + col[None, :]
-        first_sum += tl.load(where, mask=mask, other=0.0)
-        second_sum += tl.load(where + all_programs, mask=mask, other=0.0)
-        if ACT == 3:
-            third_sum += tl.load(where + 2 * all_programs, mask=mask, other=0.0)
-    plain = tl.sum(first_sum, axis=0)
-    times = tl.sum(second_sum, axis=0)
-    size = tl.num_programs(1) * c
-    factor = tl.load(tables + at, mask=inside, other=0.0)
-    centre = tl.load(tables + 2 * size + at, mask=inside, other=0.0)
-    rstd = tl.load(tables + 3 * size + at, mask=inside, other=0.0)
-    channel = tl.load(tables + 4 * size + at, mask=inside, other=0.0)
+        where = partial_ptr + (n * programs + p)[:, None] * c_all + col[None, :]
+        part_dz += tl.load(where + SUM_DZ * size, mask=mask, other=0.0)
+        part_dz_xhat += tl.load(where + SUM_DZ_XHAT * size, mask=mask, other=0.0)
+        if ACT == "prelu":
+            part_dslope += tl.load(where + SUM_DSLOPE * size, mask=mask, other=0.0)
+    sum_dz = tl.sum(part_dz, axis=0)
+    sum_dz_xhat = tl.sum(part_dz_xhat, axis=0)
+    size = tl.num_programs(1) * c_all
+    factor = tl.load(tables_ptr + FACTOR * size + at, mask=inside, other=0.0)
+    centre = tl.load(tables_ptr + CENTRE * size + at, mask=inside, other=0.0)
+    rstd = tl.load(tables_ptr + RSTD * size + at, mask=inside, other=0.0)
+    channel_mean = tl.load(tables_ptr + MEAN * size + at, mask=inside, other=0.0)
     count = (v * 1.0) * per_group
-    e0 = -tl.sum(factor * plain, axis=0) / count  # the factor is weight × rstd
-    e1 = -rstd * tl.sum(factor * times, axis=0) / count
-    tl.store(sums + at, plain, mask=inside)
-    tl.store(sums + size + at, times, mask=inside)
-    tl.store(sums + 2 * size + at, tl.sum(third_sum, axis=0), mask=inside)
-    tl.store(sums + 3 * size + at, tl.zeros((BG,), tl.float32) + e0, mask=inside)
-    tl.store(sums + 4 * size + at, e1, mask=inside)
-    tl.store(sums + 5 * size + at, factor * plain + v * (e0 + e1 * (channel - centre)), mask=inside)
+    dx_const = -tl.sum(factor * sum_dz, axis=0) / count  # the factor is weight · rstd
+    dx_linear = -rstd * tl.sum(factor * sum_dz_xhat, axis=0) / count
+    tl.store(sums_ptr + SUM_DZ * size + at, sum_dz, mask=inside)
+    tl.store(sums_ptr + SUM_DZ_XHAT * size + at, sum_dz_xhat, mask=inside)
+    tl.store(sums_ptr + SUM_DSLOPE * size + at, tl.sum(part_dslope, axis=0), mask=inside)
+    tl.store(sums_ptr + DX_CONST * size + at, tl.zeros((BLOCK_G,), tl.float32) + dx_const, mask=inside)
+    tl.store(sums_ptr + DX_LINEAR * size + at, dx_linear, mask=inside)
+    tl.store(
+        sums_ptr + SUM_DX * size + at,
+        factor * sum_dz + v * (dx_const + dx_linear * (channel_mean - centre)),
+        mask=inside,
+    )
 
 
 @triton.jit
 def _norm_apply_backward(
-    x, dy, more, dx, slopes, tables, sums, v, c, total, offset, slope,
-    ACT: tl.constexpr, HAS_MORE: tl.constexpr, EVEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    x_ptr,  # (N, V, C), one part
+    dy_ptr,  # (N, V, C_all); dz where there was a residual, and ACT is then "none"
+    dkept_ptr,  # (N, V, C), the gradient of the part as it was handed back
+    dx_ptr,  # (N, V, C)
+    slopes_ptr,  # (C_all,)
+    tables_ptr,  # (TABLES, N, C_all)
+    sums_ptr,  # (SUMS, N, C_all)
+    v, c, c_all, c_offset, slope,
+    ACT: tl.constexpr, HAS_DKEPT: tl.constexpr, EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(c, BC)
-    row = tl.program_id(0) // blocks * BR + tl.arange(0, BR)
-    col = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
+    blocks = tl.cdiv(c, BLOCK_C)
+    row = tl.program_id(0) // blocks * BLOCK_V + tl.arange(0, BLOCK_V)
+    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     n = tl.program_id(1).to(tl.int64)
-    size = tl.num_programs(1) * total
-    at = n * total + offset + col
-    factor = tl.load(tables + at, mask=col < c, other=0.0)[None, :]
-    summand = tl.load(tables + size + at, mask=col < c, other=0.0)[None, :]
-    centre = tl.load(tables + 2 * size + at, mask=col < c, other=0.0)[None, :]
-    e0 = tl.load(sums + 3 * size + at, mask=col < c, other=0.0)[None, :]
-    e1 = tl.load(sums + 4 * size + at, mask=col < c, other=0.0)[None, :]
+    size = tl.num_programs(1) * c_all
+    at = n * c_all + c_offset + col
+    factor = tl.load(tables_ptr + FACTOR * size + at, mask=col < c, other=0.0)[None, :]
+    bias = tl.load(tables_ptr + BIAS * size + at, mask=col < c, other=0.0)[None, :]
+    centre = tl.load(tables_ptr + CENTRE * size + at, mask=col < c, other=0.0)[None, :]
+    dx_const = tl.load(sums_ptr + DX_CONST * size + at, mask=col < c, other=0.0)[None, :]
+    dx_linear = tl.load(sums_ptr + DX_LINEAR * size + at, mask=col < c, other=0.0)[None, :]
     mask = None if EVEN else (row < v)[:, None] & (col < c)[None, :]
     line = (n * v + row)[:, None]
     here = line * c + col[None, :]
-    off = tl.load(x + here, mask=mask).to(tl.float32) - centre
-    grad = tl.load(dy + line * total + offset + col[None, :], mask=mask).to(tl.float32)
-    if ACT == 3:
-        steep = tl.load(slopes + offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
-        grad = _before_activation(factor * off + summand, grad, steep, ACT)
-    else:
-        grad = _before_activation(factor * off + summand, grad, slope, ACT)
-    result = factor * grad + e0 + e1 * off
-    if HAS_MORE:
-        result += tl.load(more + here, mask=mask).to(tl.float32)
-    tl.store(dx + here, result.to(dx.dtype.element_ty), mask=mask)
+    d = tl.load(x_ptr + here, mask=mask).to(tl.float32) - centre
+    dy = tl.load(dy_ptr + line * c_all + c_offset + col[None, :], mask=mask).to(tl.float32)
+    slopes = slope
+    if ACT == "prelu":
+        slopes = tl.load(slopes_ptr + c_offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
+    dz = _activation_backward(factor * d + bias, dy, slopes, ACT)
+    dx = factor * dz + dx_const + dx_linear * d
+    if HAS_DKEPT:
+        dx += tl.load(dkept_ptr + here, mask=mask).to(tl.float32)
+    tl.store(dx_ptr + here, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
 def channel_block(c: int, tile: int) -> tuple[int, int]:
@@ -294,76 +362,64 @@ def even(v: int, c: int, rows: int, block: int) -> bool:
 
 def _group_tile(per_group: int, programs: int) -> tuple[int, int]:
     wide = triton.next_power_of_2(per_group)
-    return min(triton.next_power_of_2(programs), max(1, 4096 // wide)), wide
+    return min(triton.next_power_of_2(programs), max(1, MERGE_TILE // wide)), wide
 
 
-def channels_last(x: Tensor) -> Tensor:
-    """`x` in channels-last memory: itself where it is so."""
-    return x.contiguous(memory_format=torch.channels_last_3d)
-
-
-def empty(like: Tensor, channels: int) -> Tensor:
-    """Channels-last memory of `like`'s volume, dtype and device, of `channels` channels."""
-    n, _, *space = like.shape
-    return torch.empty(
-        (n, channels, *space), dtype=like.dtype, device=like.device, memory_format=torch.channels_last_3d
-    )
+def _parts(x: Tensor, other: Tensor | None) -> list[tuple[Tensor, int]]:
+    """The tensors that are normed together, and where the channels of each begin."""
+    return [(x, 0)] if other is None else [(x, 0), (other, x.shape[1])]
 
 
 class Norm(torch.autograd.Function):
-    """`kernels.group_norm` by the kernels; `keep` also hands back the input, whose gradient backward adds in its sweep.
-
-    weight, bias and slopes are (C,), shift (C,) or (N, C); all of them any float dtype.
-    """
+    """`norm.group_norm` by the kernels; `keep` also hands back the input, whose gradient backward adds in its sweep."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        norm: NormArguments,
+        keep: bool,
         x: Tensor,
-        other: Tensor | None,
         weight: Tensor | None,
         bias: Tensor | None,
+        other: Tensor | None,
         shift: Tensor | None,
         residual: Tensor | None,
         slopes: Tensor | None,
-        groups: int,
-        eps: float,
-        act: int,
-        slope: float,
-        keep: bool,
     ) -> Any:
-        """See `kernels.group_norm`. Returns y, or (y, x) or (y, x, other) where `keep`."""
-        parts = [(x, 0)] if other is None else [(x, 0), (other, x.shape[1])]
-        n, c, v = x.shape[0], sum(part.shape[1] for part, _ in parts), x[0, 0].numel()
-        per_sample = shift is not None and shift.dim() == 2 and n > 1
+        """Takes the tensors of `norm` again, for autograd to see. Returns y, or (y, x) or (y, x, other) with `keep`."""
+        parts = _parts(x, other)
+        ctx.given = [None if a is None else (a.shape, a.dtype) for a in (weight, bias, shift, slopes)]
+        weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
+        n, c, v = x.shape[0], norm.channels, x[0, 0].numel()
+        per_group = c // norm.groups
         y = empty(x, c)
         tables = torch.empty((TABLES, n, c), dtype=torch.float32, device=x.device)
         rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
-        partial = torch.empty((2, n, programs, c), dtype=torch.float32, device=x.device)
+        means, m2s = torch.empty((2, n, programs, c), dtype=torch.float32, device=x.device)
         for part, offset in parts:
             width = part.shape[1]
             _norm_statistics[(programs * triton.cdiv(width, block), n)](
-                part, partial[0], partial[1], v, width, c, offset, programs,
-                EVEN=even(v, width, rows, block), BR=rows, BC=block, num_warps=WARPS,
+                part, means, m2s, v, width, c, offset, programs,
+                EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
             )  # fmt: skip
-        slots, wide = _group_tile(c // groups, programs)
-        _norm_merge[(groups, n)](
-            partial[0], partial[1], weight, bias, shift, tables, v, c, programs, eps, c // groups,
-            c if per_sample else 0, HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None,
-            HAS_SHIFT=shift is not None, BR=rows, BP=slots, BG=wide, num_warps=8,
+        slots, wide = _group_tile(per_group, programs)
+        _norm_merge[(norm.groups, n)](
+            means, m2s, weight, bias, shift, tables, v, c, programs, norm.eps, per_group,
+            c if shift is not None and shift.dim() == 2 and n > 1 else 0,
+            HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_SHIFT=shift is not None,
+            BLOCK_V=rows, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
         )  # fmt: skip
         for part, offset in parts:
             width = part.shape[1]
             rows, block = channel_block(width, APPLY_TILE)
             _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
-                part, residual, slopes, y, tables, v, width, c, offset, slope,
-                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-                BR=rows, BC=block, num_warps=WARPS,
+                part, residual, slopes, y, tables, v, width, c, offset, norm.slope,
+                ACT=norm.activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
+                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
             )  # fmt: skip
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, other, residual, slopes, tables)
-        ctx.arguments = (groups, act, slope)
-        ctx.given = [None if a is None else (a.shape, a.dtype) for a in (weight, bias, shift, slopes)]
+        ctx.arguments = (norm.groups, norm.activation, norm.slope)
         if not keep:
             return y
         return (y, x) if other is None else (y, x, other)
@@ -373,49 +429,50 @@ class Norm(torch.autograd.Function):
         """Gradients of every tensor handed in."""
         x, other, residual, slopes, tables = ctx.saved_tensors
         groups, act, slope = ctx.arguments
-        dy, *more = grads
+        dy, *dkept = grads
         if dy is None:  # only what was handed through has been used
-            return (*more, *[None] * (12 - len(more)))
+            d_x, d_other = (*dkept, None)[:2]
+            return None, None, d_x, None, None, d_other, None, None, None
         dy = channels_last(dy)
-        parts = [(x, 0)] if other is None else [(x, 0), (other, x.shape[1])]
+        parts = _parts(x, other)
         n, c, v = x.shape[0], dy.shape[1], x[0, 0].numel()
-        tall, broad, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
+        rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
         sums = torch.empty((SUMS, n, c), dtype=torch.float32, device=x.device)
-        partial = torch.empty((3, n, programs, c), dtype=torch.float32, device=x.device)
+        partial = torch.empty((PARTIAL_SUMS, n, programs, c), dtype=torch.float32, device=x.device)
         d_residual = None if residual is None else empty(dy, c)
         for part, offset in parts:
             width = part.shape[1]
-            _norm_sums[(programs * triton.cdiv(width, broad), n)](
+            _norm_sums[(programs * triton.cdiv(width, block), n)](
                 part, dy, residual, d_residual, slopes, tables, partial, v, width, c, offset, programs, slope,
-                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, tall, broad),
-                BR=tall, BC=broad, num_warps=WARPS,
+                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
+                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
             )  # fmt: skip
         slots, wide = _group_tile(c // groups, programs)
         _norm_merge_sums[(groups, n)](
-            partial, tables, sums, v, c, programs, c // groups, ACT=act, BP=slots, BG=wide, num_warps=8
-        )
-        # With a residual the first sweep has written what stands before the activation.
-        behind, after = (dy, act) if d_residual is None else (d_residual, NONE)
-        results: list[Tensor | None] = []
+            partial, tables, sums, v, c, programs, c // groups,
+            ACT=act, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
+        )  # fmt: skip
+        # With a residual the first sweep has written dz, the gradient in front of the activation.
+        incoming, after = (dy, act) if d_residual is None else (d_residual, "none")
+        d_parts: list[Tensor | None] = []
         for i, (part, offset) in enumerate(parts):
             width = part.shape[1]
             rows, block = channel_block(width, APPLY_TILE)
-            handed = more[i] if i < len(more) else None
+            handed = dkept[i] if i < len(dkept) else None
             handed = None if handed is None else channels_last(handed)
-            dx = empty(part, width)
+            d_part = empty(part, width)
             _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
-                part, behind, handed, dx, slopes, tables, sums, v, width, c, offset, slope,
-                ACT=after, HAS_MORE=handed is not None, EVEN=even(v, width, rows, block),
-                BR=rows, BC=block, num_warps=WARPS,
+                part, incoming, handed, d_part, slopes, tables, sums, v, width, c, offset, slope,
+                ACT=after, HAS_DKEPT=handed is not None, EVEN=even(v, width, rows, block),
+                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
             )  # fmt: skip
-            results.append(dx)
-        if other is None:
-            results.append(None)
-        small = [
-            None if given is None else _summed(sums[row], given)
-            for row, given in zip((D_WEIGHT, D_BIAS, D_SHIFT, D_SLOPE), ctx.given, strict=True)
-        ]
-        return (*results, *small[:3], d_residual, small[3], *[None] * 5)
+            d_parts.append(d_part)
+        d_x, d_other = (*d_parts, None)[:2]
+        d_weight, d_bias, d_shift, d_slopes = (
+            None if given is None else _summed(sums[row.value], given)
+            for row, given in zip((SUM_DZ_XHAT, SUM_DZ, SUM_DX, SUM_DSLOPE), ctx.given, strict=True)
+        )
+        return None, None, d_x, d_weight, d_bias, d_other, d_shift, d_residual, d_slopes
 
 
 def _summed(grad: Tensor, given: tuple[torch.Size, torch.dtype]) -> Tensor:

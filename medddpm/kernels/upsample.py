@@ -12,9 +12,15 @@ if dispatch.TRITON:
 
 
 def upsample(x: Tensor) -> Tensor:
-    """Doubles each spatial side: trilinear, corners not aligned. (N, C, D, H, W) to (N, C, 2D, 2H, 2W), same dtype.
+    """Doubles each spatial side: trilinear, corners not aligned.
 
     Forward reads the small tensor and writes the large one, backward the other way: 9 times the small one's bytes.
+
+    Args:
+        x: (N, C, D, H, W).
+
+    Returns:
+        (N, C, 2D, 2H, 2W), of x's dtype.
     """
     # A grid's second and third axes end at 65535.
     if dispatch.takes(x) and max(x.shape[0], x.shape[2] + 1) < 65536:
@@ -23,5 +29,5 @@ def upsample(x: Tensor) -> Tensor:
 
 
 def upsample_definition(x: Tensor) -> Tensor:
-    """What `upsample` computes, in PyTorch's own function."""
+    """Computes `upsample` by PyTorch's own function."""
     return functional.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)

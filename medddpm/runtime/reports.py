@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 
 def is_first() -> bool:
@@ -13,3 +14,16 @@ def is_first() -> bool:
 
 log = logging.getLogger("medddpm")
 log.addFilter(lambda _record: is_first())
+if log.level == logging.NOTSET:
+    log.setLevel(logging.INFO)
+
+
+def report(message: str) -> None:
+    """Logs what was done. Without logging set up, as in a REPL or a notebook, it goes to stderr, as warnings do anyway.
+
+    `logging.getLogger("medddpm").setLevel(logging.ERROR)` silences it.
+    """
+    if log.hasHandlers():
+        log.info(message)
+    elif is_first() and log.isEnabledFor(logging.INFO):
+        print(message, file=sys.stderr)

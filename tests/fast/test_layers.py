@@ -10,8 +10,9 @@ from helpers.networks import distance, farthest, passed, volume
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Weight, cast
-from medddpm.fast.layers import channels_last, convolve
+from medddpm.fast.layers import convolve
 from medddpm.fast.patch import accelerate, restore
+from medddpm.kernels.layout import channels_last
 
 
 def same_as_before(model: nn.Module, *args: Tensor, only: tuple[str, ...] | None = None) -> None:
@@ -91,15 +92,15 @@ def test_one_channel_is_channels_last_too() -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.Conv3d(3, 5, 3, 2, 1), nn.Conv3d(16, 3, 1), nn.ConvTranspose3d(3, 2, 3, 2, 1, 1)])
-def test_edges_are_padded_without_a_trace(layer: nn.Conv3d | nn.ConvTranspose3d) -> None:
+def test_few_channels_are_padded_without_a_trace(layer: nn.Conv3d | nn.ConvTranspose3d) -> None:
     """The same sum with zeros in it: BF16 products, so that the padding is used, of numbers that BF16 holds."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(-3, 4, (1, layer.in_channels, 8, 8, 8), generator=generator).bfloat16()
     weight = torch.randint(-3, 4, layer.weight.shape, generator=generator).bfloat16().requires_grad_()
     bias = torch.randint(-3, 4, (layer.out_channels,), generator=generator).bfloat16().requires_grad_()
     results = []
-    for edges in (False, True):
-        y = convolve(channels_last(x), weight, bias, layer, edges)
+    for few_channels in (False, True):
+        y = convolve(channels_last(x), weight, bias, layer, few_channels)
         results.append((y, *torch.autograd.grad(y.float().square().sum() / 1024, (weight, bias))))
     plain, padded = results
     assert torch.equal(plain[0], padded[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 
 import pytest
@@ -50,6 +51,27 @@ def test_unknown_layers_are_left_alone_and_named() -> None:
         "  replaced: 1 Conv3d (convolution)",
         "  left alone: 1 BatchNorm3d, 1 Mine, 1 MyNorm, 1 SiLU",
     ]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_first_rank_logs_the_report(
+    rank: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    network = accelerate(block())
+    assert caplog.record_tuples == [("medddpm", logging.INFO, str(network.acceleration))][int(rank) :]
+
+
+def test_a_report_that_nothing_handles_goes_to_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a REPL."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    network = accelerate(block())
+    logging.getLogger("medddpm").setLevel(logging.WARNING)
+    accelerate(network)
+    logging.getLogger("medddpm").setLevel(logging.INFO)
+    assert capsys.readouterr() == ("", f"{network.acceleration}\n")
 
 
 def test_running_statistics_are_left_to_the_layer() -> None:

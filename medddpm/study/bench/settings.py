@@ -71,10 +71,10 @@ _ADDED = (
     ("norm", "+ norm", "+ fused norm and activation"),
     ("upsample", "+ upsampling", "+ gather-type upsampling"),
     ("residual", "+ residual", "+ no passes for adds and concatenation"),
-    ("edges", "+ edges", "+ own kernels for the first and last convolution"),
+    ("few_channels", "+ edges", "+ own kernels for the first and last convolution"),
     ("attention", "+ attention", "+ scaled-dot-product attention"),
     ("casts", "+ casts", "+ weights cast to BF16 at once"),
-    ("convolution", "+ convolution", "+ own kernels for the 3³ convolutions"),
+    ("hopper", "+ convolution", "+ own kernels for the 3³ convolutions"),
 )
 _features = [feature for feature, _, _ in _ADDED]
 _grown = [

@@ -42,7 +42,7 @@ def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) ->
     Args:
         title: of the panel.
         paper: a row a card, a column a setting, of `medddpm.study.claims.paper.paper_values`.
-        by_run: of `profile.kernel_tables.each_run` over `summaries.summary` or `summaries.relative`; index gpu,
+        by_run: of `profile.tables.each_run` over `summaries.summary` or `summaries.relative`; index gpu,
             run, view, config.
         column: of `by_run`.
     """

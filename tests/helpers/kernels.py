@@ -1,0 +1,74 @@
+"""What the kernels' tests share: random volumes, and kernels held against their definitions on a GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from medddpm.kernels import dispatch
+from medddpm.kernels.conv3d import GLUON
+
+DEVICE = "cuda"
+BF16, FP16, FP32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+CLOSE = {BF16: 1e-2, FP16: 2e-3, FP32: 2e-4}  # norm of the difference over the norm of what is right
+TF32_CLOSE = {BF16: 1e-2, FP32: 2e-3}  # where FP32 operands are multiplied as TF32
+POINT = (1, 1, 1)
+ODD, LARGE = (33, 7, 3), (33, 33, 65)  # the large one: more tiles than programs, and a rest
+Widths = tuple[int, ...]  # channels of x, or of x and other; or a volume's sides
+SERVED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= dispatch.OLDEST
+gpu = pytest.mark.skipif(not SERVED, reason="the kernels need a GPU with BF16")
+HOPPER = SERVED and GLUON and torch.cuda.get_device_capability() == (9, 0)
+hopper = pytest.mark.skipif(not HOPPER, reason="the kernels need a Hopper GPU, and Triton with Gluon")
+
+
+def volume(*shape: int, dtype: torch.dtype = F64, device: str = "cpu") -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=device).contiguous(memory_format=torch.channels_last_3d)
+
+
+@torch.no_grad()
+def error(a: Tensor, right: Tensor) -> float:
+    return float((a.double() - right.double()).norm() / right.double().norm())
+
+
+# On a GPU. A new flag, dtype or tile compiles anew: cases share them.
+
+
+def poison() -> None:
+    """Leaves NaN in the allocator's free blocks of every size, so that an output nobody wrote shows."""
+    blocks = [torch.full((1 << size,), float("nan"), device=DEVICE) for size in range(7, 25)]
+    del blocks
+
+
+def as_tuple(results: Any) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def outputs_and_gradients(function: Any, given: dict[str, Tensor], incoming: list[Tensor]) -> dict[str, Tensor]:
+    leaves = {name: a.detach().requires_grad_() for name, a in given.items()}
+    poison()
+    results = as_tuple(function(**leaves))
+    poison()
+    gradients = torch.autograd.grad(results, list(leaves.values()), incoming)
+    return {f"result {i}": a for i, a in enumerate(results)} | dict(zip(leaves, gradients, strict=True))
+
+
+def check(kernel: Any, definition: Any, given: dict[str, Tensor], close: float, **options: Any) -> None:
+    """Kernels three times, the third with incoming gradients in another memory order, and the definition in float64."""
+    kernel, definition = partial(kernel, **options), partial(definition, **options)
+    incoming = [torch.randn_like(a) for a in as_tuple(kernel(**given))]
+    orders = incoming, incoming, [a.contiguous() for a in incoming]
+    first, again, turned = (outputs_and_gradients(kernel, given, dys) for dys in orders)
+    wide, dys = {name: a.double() for name, a in given.items()}, [a.double() for a in incoming]
+    right = outputs_and_gradients(definition, wide, dys)
+    for name, a in first.items():
+        assert torch.equal(a, again[name]), f"{name}: other bits the second time, or NaN"
+        assert a.dtype == given.get(name, given["x"]).dtype, name
+        # Gradients may cancel, as where a group is two values: then they are small beside what came in.
+        scale = max(float(b.detach().norm()) for b in (right[name], *dys))
+        assert max(float((b.double() - right[name]).detach().norm()) for b in (a, turned[name])) < close * scale, name
+        if name in ("x", "h", "other", "residual") or "result" in name:
+            assert a.is_contiguous(memory_format=torch.channels_last_3d), name

@@ -1,0 +1,105 @@
+"""3-D convolutions against PyTorch's, by whatever kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from helpers.kernels import (
+    BF16,
+    CLOSE,
+    DEVICE,
+    F64,
+    FP16,
+    FP32,
+    LARGE,
+    ODD,
+    POINT,
+    TF32_CLOSE,
+    Widths,
+    check,
+    error,
+    gpu,
+    hopper,
+    volume,
+)  # fmt: skip
+from torch.nn import functional
+
+from medddpm.kernels import dispatch
+from medddpm.kernels.conv3d import conv3d
+
+CUBE = (3, 3, 3)
+CUBES = ((1, 1, 1), (3, 9, 128), (16, 16, 16))
+
+
+@pytest.mark.parametrize(("inside", "out"), [(3, 16), (16, 1), (16, 32)])
+@pytest.mark.parametrize(("stride", "padding"), [(1, 1), (POINT, POINT), (2, 1), (1, 0), ((1, 2, 2), (0, 1, 2))])
+@pytest.mark.parametrize("kernel", [CUBE, POINT, (1, 3, 3)])
+def test_conv3d_is_pytorchs(inside: int, out: int, kernel: Widths, stride: Any, padding: Any) -> None:
+    x, weight, bias = volume(2, inside, 7, 3, 5), torch.randn(out, inside, *kernel, dtype=F64), torch.randn(out)
+    right = functional.conv3d(x, weight, bias.double(), stride, padding)
+    assert error(conv3d(x, weight, bias, stride, padding), right) < 1e-12
+    assert error(conv3d(x.float(), weight.bfloat16(), bias, stride, padding), right) < 2e-2
+
+
+def test_conv3d_of_a_point_as_a_matrix_product_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "serves", lambda device: True)
+    x, weight = volume(2, 20, 3, 1, 7, dtype=FP32), torch.randn(6, 20, 1, 1, 1)
+    for stride, padding in ((1, 0), (1, 1), (2, 0)):
+        y = conv3d(x, weight, torch.ones(6, dtype=BF16), stride, padding)
+        assert error(y, functional.conv3d(x, weight, torch.ones(6), stride, padding)) < 1e-6
+    assert error(conv3d(x, weight.bfloat16()), functional.conv3d(x, weight)) < 2e-2
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize(("inside", "out"), [(1, 64), (3, 64), (8, 64), (64, 1), (320, 4), (64, 192)])
+def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
+    side = 3 if min(inside, out) <= 8 else 1
+    weight = volume(out, inside, side, side, side, dtype=dtype, device=DEVICE) / (inside * side**3) ** 0.5
+    given = {"weight": weight, "bias": torch.randn(out, device=DEVICE)}
+    for space in (ODD, LARGE):
+        given["x"] = volume(2, inside, *space, dtype=dtype, device=DEVICE)
+        check(conv3d, lambda x, **a: functional.conv3d(x, **a), given, TF32_CLOSE[dtype], padding=side // 2)
+
+
+@hopper
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize(
+    ("inside", "out", "spaces"), [(64, 64, (ODD, LARGE)), (200, 40, ((5, 6, 64),)), (32, 96, CUBES)]
+)
+def test_hopper_kernels(
+    inside: int, out: int, spaces: tuple[Widths, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they would be slower than cuDNN they must be right too."""
+    from medddpm.kernels import conv3d_hopper
+
+    assert conv3d_hopper.works(torch.device(DEVICE, torch.cuda.current_device()))
+    calls = Counter[str]()
+    for name in ("convolve", "weight_gradient"):
+        function = getattr(conv3d_hopper, name)
+        monkeypatch.setattr(conv3d_hopper, name, lambda *a, f=function, n=name, **k: calls.update([n]) or f(*a, **k))
+    for name in ("pays", "gradient_pays"):
+        monkeypatch.setattr(conv3d_hopper, name, lambda *_: True)
+    weight = volume(out, inside, *CUBE, dtype=dtype, device=DEVICE) / (inside * 27) ** 0.5
+    given = {"weight": weight, "bias": torch.randn(out, device=DEVICE)}
+    for space in spaces:
+        given["x"] = volume(2, inside, *space, dtype=dtype, device=DEVICE)
+        check(conv3d, lambda x, **a: functional.conv3d(x, **a), given, CLOSE[dtype], padding=1)
+    assert calls == {"convolve": 7 * len(spaces), "weight_gradient": 3 * len(spaces)}  # forward 4 times, backward 3
+
+
+@hopper
+def test_cudnn_is_used_where_the_hopper_kernels_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    from medddpm.kernels import conv3d_hopper
+
+    monkeypatch.setattr(conv3d_hopper, "works", functools.cache(conv3d_hopper.works.__wrapped__))
+    monkeypatch.setattr(conv3d_hopper, "convolve", lambda x, weight, bias=None, turned=False: torch.zeros_like(x))
+    x, weight = volume(1, 64, 64, 64, 64, dtype=BF16, device=DEVICE), volume(64, 64, *CUBE, dtype=BF16, device=DEVICE)
+    assert conv3d_hopper.pays(x, 64)
+    with pytest.warns(UserWarning, match="cuDNN's are used"):
+        y = conv3d(x, weight, None, 1, 1)
+    assert torch.equal(y, functional.conv3d(x, weight, padding=1))
