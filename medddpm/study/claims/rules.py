@@ -1,29 +1,33 @@
-"""How each number of the paper is taken from a profile: which launches (`SUBJECTS`), and what of them (`METRICS`).
+"""How the paper's claims are measured: the rows of `rules.csv`, and the few rules that these rows name.
 
-After Sections 3.2, 4 and 6 of ICPE '26, arXiv:2606.19365. A kind of work (elementwise, layout, GEMM …) is a group of
-`medddpm.study.profile.families`, a kernel's name one of its families; an implicit GEMM is a convolution.
+After Sections 3.2, 4 and 6 of ICPE '26, arXiv:2606.19365. Every judgement about one claim is in its row: what is
+measured, of which launches, under which settings, against what, and the reason that its verdict is given.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from medddpm.study.claims.paper import Claim
 from medddpm.study.profile import summaries
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.kernel_names import function_name
+from medddpm.study.records.schemas import Column, Schema
+from medddpm.study.records.tables import read_table
 
-TENSOR_FLOOR = 1.0  # percent of a launch's active cycles
-OPTIMIZED = ("OPT1", "OPT2", "OPT12")
+TENSOR_FLOOR = 1.0  # percent of active cycles: pointwise kernels keep the pipe busy for 2 to 3% without any product
+GEMMS = "convolution+matmul"  # an implicit GEMM is a convolution
+DOMINANT, TENSOR = "dominant", "tensor"
 
 
-class Run:
-    """One profile of one machine and view, all settings: what the metrics are taken from."""
+class KernelsOfRun:
+    """The kernels of one profiled run of one machine, in one view, under every setting."""
 
     def __init__(self, table: pd.DataFrame) -> None:
         """`table`: schema `KERNELS`, of a single view."""
@@ -31,268 +35,193 @@ class Run:
 
     @functools.cached_property
     def summary(self) -> pd.DataFrame:
-        """`medddpm.study.profile.summaries.summary`, a row a setting."""
+        """`medddpm.study.profile.summaries.summary`, one row per setting."""
         return summaries.summary(self.table).droplevel("view")
 
     @functools.cached_property
     def shares(self) -> pd.DataFrame:
-        """Shares of the time by family, a row a setting."""
+        """Each family's share of the time, one row per setting."""
         return summaries.family_shares(self.table).droplevel("view")
 
-    def of(self, config: str) -> pd.DataFrame:
-        """The launches of a setting."""
-        return self.table[self.table["config"] == config]
+    def of(self, setting: str) -> pd.DataFrame:
+        """The launches under a setting."""
+        return self.table[self.table["config"] == setting]
 
-    def ratio(self, config: str, name: str) -> float:
-        """A number of the summary by that of BASE."""
-        return self.value(config, name) / self.value(summaries.BASE, name)
-
-    def value(self, config: str, name: str) -> float:
-        """A number of the summary."""
-        return float(self.summary[name].to_dict()[config])
+    def value(self, setting: str, name: str) -> float:
+        """One number of the summary."""
+        return float(self.summary[name].to_dict()[setting])
 
 
-Pick = Callable[[pd.DataFrame], pd.DataFrame]  # some of one setting's launches
-Rule = Callable[[Run, str, Pick], float]  # the number, of a run's setting and the launches picked from it
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a claim speaks of.
+def pick(table: pd.DataFrame, launches: str) -> pd.DataFrame:
+    """The launches that a rule speaks of.
 
     Args:
-        meaning: in words, as "the convolution …".
-        pick: the launches of it.
-        kind: where it is ranked among the kinds of work: which it is.
+        table: the launches under one setting.
+        launches: empty for all; "dominant" for the convolution or GEMM kernel that takes the most time; "tensor" for
+            the convolutions and GEMMs that keep the Tensor Core pipe active; else kinds of work
+            (`profile.families.GROUPS`) and abbreviations of the paper's Table 2 (KN1 to KN8), joined by "+".
     """
-
-    meaning: str
-    pick: Pick
-    kind: str = ""
+    if not launches:
+        return table
+    if launches == DOMINANT:
+        gemms = pick(table, GEMMS)
+        return gemms[gemms["kernel"] == time_of(gemms).groupby(gemms["kernel"]).sum().idxmax()] if len(gemms) else gemms
+    if launches == TENSOR:
+        return pick(table[table["tensor_pct"] >= TENSOR_FLOOR], GEMMS)
+    wanted = set(launches.split("+"))
+    families = {name: family_named(name) for name in table["family"].unique()}
+    return table[table["family"].isin([n for n, family in families.items() if wanted & {family.group, family.paper}])]
 
 
 def time_of(table: pd.DataFrame) -> pd.Series[float]:
-    """The time of a row's launches, ns."""
+    """The time of each row's launches, ns."""
     return table["count"] * table["duration_ns"]
 
 
-def busiest(table: pd.DataFrame) -> pd.DataFrame:
-    """The launches of the one kernel, by its whole name, that takes the most time."""
-    return table[table["kernel"] == time_of(table).groupby(table["kernel"]).sum().idxmax()] if len(table) else table
-
-
-def short_name(table: pd.DataFrame) -> str:
-    """What the first kernel of a table is called, without namespace, arguments and tile sizes."""
-    return function_name(table["kernel"].iloc[0]).partition("_tilesize")[0] if len(table) else "none"
-
-
-def of_groups(*groups: str) -> Pick:
-    """The launches of some kinds of work, as `profile.families.GROUPS` has them."""
-    return lambda table: table[table["family"].map(lambda name: family_named(name).group in groups)]
-
-
-def of_paper_name(abbreviation: str) -> Pick:
-    """The launches that the paper's authors would have filed under KN1 … KN8 of Table 2."""
-    return lambda table: table[table["family"].map(lambda name: family_named(name).paper == abbreviation)]
-
-
-def _either(*picks: Pick) -> Pick:
-    return lambda table: table[table.index.isin([i for pick in picks for i in pick(table).index])]
-
-
-def _whole(table: pd.DataFrame) -> pd.DataFrame:
-    return table
-
-
-GEMM = ("convolution", "matmul")
-GEMMS = of_groups(*GEMM)
-DOMINANT = Subject("the convolution or GEMM kernel with the most time", lambda t: busiest(GEMMS(t)))
-# Pointwise kernels keep the same pipe busy for 2 to 3% of their cycles without a single matrix product.
-TENSOR = Subject(
-    f"convolutions and GEMMs whose Tensor Core pipe is active for {TENSOR_FLOOR:g}% of their cycles or more",
-    lambda t: GEMMS(t[t["tensor_pct"] >= TENSOR_FLOOR]),
-)
-SUBJECTS = {
-    "whole workload": Subject("all launches", _whole),
-    "average over kernels": Subject("all launches", _whole),
-    "kernel mix": Subject("all launches", _whole),
-    "dominant convolution": DOMINANT,
-    "main convolution": DOMINANT,
-    "dominant GEMM": DOMINANT,
-    "dominant kernels": Subject("all convolutions and GEMMs", GEMMS),
-    "conv/GEMM": Subject("all convolutions and GEMMs", GEMMS),
-    "GEMM": Subject("all convolutions and GEMMs", GEMMS),
-    "tensor-core GEMM": Subject("all convolutions and GEMMs", GEMMS, GEMM[0]),
-    "Tensor Core work": TENSOR,
-    "Tensor Core path": TENSOR,
-    "normalization": Subject("norms", of_groups("normalization"), "normalization"),
-    "elementwise": Subject("pointwise kernels", of_groups("pointwise"), "pointwise"),
-    "row-wise moments": Subject("kernels that Table 2 calls KN3", of_paper_name("KN3")),
-    "elementwise_kernel": Subject("kernels that Table 2 calls KN4, copies among them", of_paper_name("KN4")),
-    "normalization + pointwise + layout": Subject(
-        "norms, pointwise and layout kernels", of_groups("normalization", "pointwise", "layout")
-    ),
-    "elementwise + layout": Subject(
-        "layout kernels and those that Table 2 calls KN4", _either(of_paper_name("KN4"), of_groups("layout"))
-    ),
-    "sm80_xmma_fprop_implicit_gemm": Subject("kernels that Table 2 calls KN1", of_paper_name("KN1")),
-    "implicit_convolveNd_sgemm": Subject("kernels that Table 2 calls KN6", of_paper_name("KN6")),
-    "_5x_cudnn_volta_scudnn": Subject("kernels that Table 2 calls KN7", of_paper_name("KN7")),
-    **{f"KN{n}": Subject(f"kernels that Table 2 calls KN{n}", of_paper_name(f"KN{n}")) for n in range(1, 9)},
-}
-
-# By the paper's words: the summary's sums and means, and the instruction classes.
-AVERAGES = {
-    "Tensor Core utilization": "tensor_pct",
-    "CUDA core utilization": "fma_pct",
-    "integer ALU utilization": "alu_pct",
-    "SM throughput": "sm_throughput_pct",
-    "L1 hit rate": "l1_hit_pct",
-    "L2 hit rate": "l2_hit_pct",
-    "DRAM bandwidth utilization": "dram_pct",
-}
-AGAINST_BASE = {
-    "SM cycles": "cycles",
-    "instructions": "instructions",
-    "IPC": "ipc_geometric",
-    "active warps per cycle": "warps_per_cycle",
-    "long-latency dependency stalls": "stall_long_scoreboard",
-    "math pipe throttle stalls": "stall_math_pipe",
-    "divergent branch stalls": "stall_branch",
-}
-MEANS = (*AVERAGES, "IPC", "active warps per cycle")  # what `summaries` averages; the rest it adds up
-INSTRUCTIONS = {
-    "FP": ("inst_fp",),
-    "Integer": ("inst_int",),
-    "INT": ("inst_int",),
-    "UD": ("inst_uniform",),
-    "load/store": ("inst_ldst",),
-    "control": ("inst_control",),
-    "uniform-datapath + movement": ("inst_uniform", "inst_move"),
-}
-
-
-def time_share(table: pd.DataFrame, chosen: pd.DataFrame) -> float:
-    """The share of a table's time in some of its launches, percent."""
-    return 100 * float(time_of(chosen).sum() / time_of(table).sum())
+def time_share(table: pd.DataFrame, launches: str) -> float:
+    """The share of the time that some launches take, percent."""
+    return 100 * float(time_of(pick(table, launches)).sum() / time_of(table).sum())
 
 
 def instruction_share(chosen: pd.DataFrame, classes: Iterable[str]) -> float:
-    """The share of the instructions that some launches execute in some classes, percent; missing if none is known."""
+    """The share of instructions that belong to some classes, percent; NaN if no instruction was counted."""
     mix = summaries.instruction_mix(chosen)
     return 100 * float(mix[list(classes)].sum(axis="columns", skipna=False).iloc[0]) if len(mix) else math.nan
 
 
-def rank_by_priority(table: pd.DataFrame, kind: str) -> float:
-    """The place of a kind of work among all by summed priority, from 1; missing where there are no scores of it.
+def short_name(table: pd.DataFrame) -> str:
+    """The name of a table's first kernel, without namespace, arguments and tile sizes."""
+    return function_name(table["kernel"].iloc[0]).partition("_tilesize")[0] if len(table) else "none"
 
-    Args:
-        table: one setting's launches.
-        kind: one of `profile.families.GROUPS`; convolutions and matrix products are one kind, "convolution".
-    """
+
+def _summed(chosen: pd.DataFrame, counter: str) -> float:
+    return float((chosen["count"] * chosen[counter]).sum(min_count=1))
+
+
+def _rank(table: pd.DataFrame, kind: str) -> float:
+    """The rank of a kind of work by summed priority, from 1; NaN where it has no score. GEMMs rank as convolutions."""
+    first, *others = GEMMS.split("+")
     scores = summaries.priorities(table, by="group").sum(min_count=1)
-    kinds = scores.groupby(scores.index.map(lambda group: GEMM[0] if group in GEMM else group)).sum(min_count=1)
+    kinds = scores.groupby(scores.index.map(lambda group: first if group in others else group)).sum(min_count=1)
     return float(kinds.rank(ascending=False, method="min").to_dict().get(kind, math.nan))
 
 
-def _average(name: str) -> Rule:
-    return lambda run, config, _pick: run.value(config, name)
-
-
-def _ratio(name: str, form: Callable[[float], float]) -> Rule:
-    return lambda run, config, _pick: form(run.ratio(config, name))
-
-
-def _instructions(classes: Iterable[str]) -> Rule:
-    return lambda run, config, pick: instruction_share(pick(run.of(config)), classes)
-
-
-def _by_base(rule: Rule) -> Rule:
-    return lambda run, config, pick: rule(run, config, pick) / rule(run, summaries.BASE, pick)
-
-
-def _cycles(run: Run, config: str, pick: Pick) -> float:
-    chosen = pick(run.of(config))
-    return float((chosen["count"] * chosen["cycles_active"]).sum(min_count=1))
-
-
-def _ipc(run: Run, config: str, pick: Pick) -> float:
-    chosen = pick(run.of(config))
-    return float((chosen["count"] * chosen["instructions"]).sum(min_count=1)) / _cycles(run, config, pick)
-
-
-def _mix_change(run: Run, config: str, _pick: Pick) -> float:
-    """The largest change of any family's share of the time, percentage points."""
-    shares = run.shares.loc[[config, summaries.BASE]].to_numpy()
-    return 100 * float(abs(shares[0] - shares[1]).max())
-
-
-METRICS: dict[str, Rule] = {
-    **{words: _average(name) for words, name in AVERAGES.items()},
-    **{f"{words}, relative to BASE": _ratio(name, lambda ratio: ratio) for words, name in AGAINST_BASE.items()},
-    "SM cycles, reduction": _ratio("cycles", lambda ratio: 1 / ratio),
-    "dynamic instructions, reduction": _ratio("instructions", lambda ratio: 1 / ratio),
-    "IPC, increase": _ratio("ipc_geometric", lambda ratio: 100 * (ratio - 1)),
-    "share of kernel time": lambda run, config, pick: time_share(run.of(config), pick(run.of(config))),
-    "change against BASE": _mix_change,
-    "cycles": _cycles,
-    "IPC": _ipc,
-    **{f"{words} share of instructions": _instructions(classes) for words, classes in INSTRUCTIONS.items()},
-    **{f"{words} share of IPC stack": _instructions(classes) for words, classes in INSTRUCTIONS.items()},
-    **{f"{words} share, relative to BASE": _by_base(_instructions(c)) for words, c in INSTRUCTIONS.items()},
+# What is measured, by the rule's name: of a run's kernels under one setting, some launches, and the column `of`.
+Measure = Callable[[KernelsOfRun, str, str, str], Any]
+MEASURES: Mapping[str, Measure] = {
+    "summary": lambda run, setting, _, column: run.value(setting, column),
+    "time_share": lambda run, setting, launches, _: time_share(run.of(setting), launches),
+    "instruction_share": lambda run, setting, launches, classes: instruction_share(
+        pick(run.of(setting), launches), classes.split("+")
+    ),
+    "cycles": lambda run, setting, launches, _: _summed(pick(run.of(setting), launches), "cycles_active"),
+    "ipc": lambda run, setting, launches, _: (
+        _summed(pick(run.of(setting), launches), "instructions")
+        / _summed(pick(run.of(setting), launches), "cycles_active")
+    ),
+    "family_shares": lambda run, setting, *_: run.shares.loc[setting].to_numpy(),
+    "rank": lambda run, setting, launches, _: _rank(run.of(setting), launches.partition("+")[0]),
 }
-STALLS = [
-    f"{words} stalls, relative to BASE"
-    for words in ("long-latency dependency", "math pipe throttle", "divergent branch")
-]
+FORMS: Mapping[str, Callable[[Any, Any], float]] = {  # of a value and what it is held against
+    "ratio": lambda value, base: value / base,
+    "reduction": lambda value, base: 1 / (value / base),
+    "increase": lambda value, base: 100 * (value / base - 1),
+    "largest change": lambda value, base: 100 * float(abs(value - base).max()),
+}
+NAMES = (*MEASURES, "kernel_name", "card", "configuration", "window", "software")
+HERE = Path(__file__).parent
+RULES = Schema(
+    {
+        "id": Column("str", "number of the claim, P001 to P198"),
+        "rule": Column("str", "what is measured", allowed=NAMES),
+        "of": Column(
+            "str", "columns to measure (semicolons divide them, + adds them up) or the property's name", nullable=True
+        ),
+        "launches": Column("str", "which launches, as `pick` takes them", nullable=True),
+        "settings": Column("str", "settings, divided by semicolons", nullable=True),
+        "take": Column(
+            "str", "which number where there are several; empty for all", nullable=True, allowed=("largest",)
+        ),
+        "against": Column("str", "setting or card that is divided by", nullable=True, allowed=("BASE", "V100")),
+        "form": Column("str", "how it is held against that", nullable=True, allowed=tuple(FORMS)),
+        "tolerance": Column("float64", "largest relative difference that reproduces; of a card, where it is derived"),
+        "reason": Column("str", "template of the verdict's reason", nullable=True),
+        "missing": Column("str", "template of the reason where a record lacks the number", nullable=True),
+        "differs": Column("str", "templates of what explains a difference, divided by semicolons", nullable=True),
+    }
+)
+CARDS = Schema(
+    {
+        "gpu": Column("str", "card, those preferred first where a claim speaks of several"),
+        "stands_in_for": Column("str", "card of the paper that it is measured in place of", nullable=True),
+        "bandwidth_gbps": Column("float64", "of its memory, as its maker states it", "GB/s"),
+        "source": Column("str", "who states the bandwidth"),
+    }
+)
 
 
-RANK = "rank by cumulative priority score"
-NAME = "kernel name"
-AGAINST_V100 = "cycles against V100, reduction"
+@dataclass(frozen=True)
+class Rule:
+    """One row of `rules.csv`, whose schema `RULES` says what each field is."""
+
+    id: str
+    rule: str
+    of: tuple[str, ...] = ("",)
+    launches: str = ""
+    settings: tuple[str, ...] = ("",)
+    take: str = ""
+    against: str = ""
+    form: str = ""
+    tolerance: float = 0.0
+    reason: str = ""
+    missing: str = ""
+    differs: str = ""
+
+    @property
+    def uses_base(self) -> bool:
+        """Whether the number is held against BASE's."""
+        return self.against == summaries.BASE
 
 
-def settings_of(claim: Claim) -> tuple[str, ...]:
-    """The settings a claim speaks of; "best" and "all" are the three optimized ones, which BASE is compared with."""
-    return OPTIMIZED if claim.config in ("best", "all") else tuple(claim.config.split(";"))
+@functools.cache
+def by_id() -> Mapping[str, Rule]:
+    """The rule of every claim, by id."""
+    table = read_table(HERE / "rules.csv", RULES).fillna("")
+    for name in ("of", "settings"):
+        table[name] = table[name].map(lambda text: tuple(text.split(";")))
+    return {row[0]: Rule(*row) for row in zip(*(table[name] for name in RULES.columns), strict=True)}
 
 
-def numbers(claim: Claim, run: Run, settings: tuple[str, ...] | None = None) -> list[float]:
-    """The claim's numbers in one run: one, or one a setting and class of stall where it speaks of several.
+@functools.cache
+def cards() -> pd.DataFrame:
+    """The cards whose records settle claims (schema `CARDS`), by name."""
+    return read_table(HERE / "cards.csv", CARDS).set_index("gpu")
+
+
+def numbers(rule: Rule, run: KernelsOfRun, settings: tuple[str, ...] = ()) -> list[float]:
+    """What a rule measures in one run: a number per setting and column.
 
     Args:
-        claim: one of which `is_measured` holds.
-        run: where to take them.
-        settings: those to look at; by default all that the claim speaks of.
+        rule: one that `MEASURES` has. What is held against another card is given as it is.
+        run: where to measure.
+        settings: those to look at; by default all of the rule's.
 
     Returns:
-        in the claim's unit; none where the run lacks a setting or a counter.
+        in the claim's unit; empty where the run lacks a setting or a counter.
     """
-    settings = settings or settings_of(claim)
-    needed = {*settings, summaries.BASE} if uses_base(claim) else set(settings)
-    if not needed <= set(run.table["config"]):
+    settings = settings or rule.settings
+    if not {*settings, *([summaries.BASE] if rule.uses_base else [])} <= set(run.table["config"]):
         return []
-    metrics = STALLS if claim.metric.startswith("all stall classes") else (claim.metric,)
-    subject = SUBJECTS[claim.subject]
-    if claim.metric == RANK:
-        values = [rank_by_priority(run.of(config), subject.kind) for config in settings]
-    else:
-        values = [METRICS[metric](run, config, subject.pick) for config in settings for metric in metrics]
-    if claim.config == "best":
+    measure = functools.partial(MEASURES[rule.rule], run)
+    values = [measure(setting, rule.launches, column) for setting in settings for column in rule.of]
+    if rule.uses_base:
+        bases = [measure(summaries.BASE, rule.launches, column) for column in rule.of] * len(settings)
+        values = [FORMS[rule.form](value, base) for value, base in zip(values, bases, strict=True)]
+    if rule.take:
         values = [max(values)]
     return values if all(math.isfinite(value) for value in values) else []
 
 
-def uses_base(claim: Claim) -> bool:
-    """Whether a claim's number is one by that of BASE."""
-    return claim.metric.startswith("all stall") or any(w in claim.metric for w in ("BASE", "reduction", "increase"))
-
-
-def is_measured(claim: Claim) -> bool:
-    """Whether a profile can speak to a claim."""
-    return claim.metric in (*METRICS, RANK, NAME, AGAINST_V100) or claim.metric.startswith("all stall classes")
-
-
-def over_runs(claim: Claim, runs: Iterable[Run]) -> list[list[float]]:
+def over_runs(rule: Rule, runs: Iterable[KernelsOfRun]) -> list[list[float]]:
     """`numbers` of every run that has them."""
-    return [values for run in runs if (values := numbers(claim, run))]
+    return [values for run in runs if (values := numbers(rule, run))]

@@ -1,131 +1,118 @@
 """The paper's three takeaways (ICPE '26, arXiv:2606.19365, Section 4), each as a rule that a whole step can break.
 
-T1, "underutilizes GPU pipelines": in BASE no average (Tensor Core, FP32, integer pipe, SM throughput) reaches
-`UTILIZED`. T2, "a single cuDNN convolution/GEMM kernel dominates runtime": in BASE one convolution or matrix product,
-by its whole name, takes more than `DOMINATES` of the time. T3, "convolution, elementwise, and reduction kernels stress
-different instruction paths": in BASE convolutions execute more floating-point instructions than of any other class, and
-pointwise and reduction kernels (norms among them) do not. Averages and shares are of the step, by time.
+`takeaways.csv` holds them with their rules in words and their limits. T1, "underutilizes GPU pipelines": in BASE no
+average (Tensor Core, FP32, integer pipe, SM throughput) reaches the limit. T2, "a single cuDNN convolution/GEMM kernel
+dominates runtime": in BASE one convolution or matrix product, by its whole name, takes more of the time than the limit.
+T3, "convolution, elementwise, and reduction kernels stress different instruction paths": in BASE convolutions execute
+more floating-point instructions than of any other class, and pointwise and reduction kernels (norms among them) do not.
+Averages and shares are of the step, weighted by time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pandas as pd
 
 from medddpm.study.claims import rules
-from medddpm.study.claims.causes import Runs
-from medddpm.study.claims.findings import SEVERAL
-from medddpm.study.claims.rules import Run
+from medddpm.study.claims.reasons import Runs
 from medddpm.study.profile import summaries
 from medddpm.study.profile.instructions import CLASSES
-from medddpm.study.records.schemas import CLAIMS
+from medddpm.study.records.schemas import CLAIMS, Column, Schema
+from medddpm.study.records.tables import read_table
 
-UTILIZED = 60.0  # percent of a pipe's peak: from there NVIDIA's ncu calls a unit well used (its "speed of light" rule)
-DOMINATES = 50.0  # percent of the time: more than all others together
-Verdict = tuple[bool, str, str]
-PIPES = ("Tensor Core utilization", "CUDA core utilization", "integer ALU utilization", "SM throughput")
-WORK = {  # what Section 4.3 sets against each other
-    "convolutions": ("convolution", "matmul"),
-    "pointwise": ("pointwise",),
-    "reductions": ("reduction", "normalization"),
+Verdict = tuple[bool, str, str]  # whether the takeaway holds, by which numbers, and what breaks it
+PIPES = {
+    "Tensor Core utilization": "tensor_pct",
+    "CUDA core utilization": "fma_pct",
+    "integer ALU utilization": "alu_pct",
+    "SM throughput": "sm_throughput_pct",
 }
-
-
-@dataclass(frozen=True)
-class Takeaway:
-    """One of the paper's conclusions.
-
-    Args:
-        stated: the paper's, in short.
-        rule: what must hold for it, in words.
-        judge: whether it holds in a run, by which numbers, and what breaks it where it does not.
-    """
-
-    stated: str
-    rule: str
-    judge: Callable[[Run], Verdict]
+WORK = {  # what Section 4.3 sets against each other
+    "convolutions": rules.GEMMS,
+    "pointwise": "pointwise",
+    "reductions": "reduction+normalization",
+}
+NO_STEP = "no record of a whole step: `medddpm profile` on a GPU and committing its folder settles it"
 
 
 def settle(runs: Runs) -> pd.DataFrame:
-    """The takeaways T1 to T3 (schema `CLAIMS`), judged by each run of a whole step on the newest card that has any.
+    """The takeaways T1 to T3 (schema `CLAIMS`), judged by each run of a whole step on the first card that has any.
 
     Args:
         runs: of `medddpm.study.claims.findings.every_run`.
 
     Returns:
-        three rows; our_value is that of the newest run. One that some run breaks differs.
+        three rows; our_value is that of the newest run. A takeaway that any run breaks differs.
     """
-    card = next((card for card in SEVERAL if (card, "step") in runs), None)
-    steps = [run for run in runs[card, "step"] if "BASE" in set(run.table["config"])] if card else []
+    card = next((card for card in rules.cards().index if (card, "step") in runs), None)
+    steps = [run for run in runs[card, "step"] if summaries.BASE in set(run.table["config"])] if card else []
+    judged = f"by {len(steps)} runs" if len(steps) > 1 else "by one run"
     rows: list[tuple[object, ...]] = []
-    for identity, takeaway in TAKEAWAYS.items():
-        if not steps:
-            reason = "no record of a whole step: `medddpm profile` on a GPU and committing its folder settles it"
-            rows.append((identity, takeaway.stated, None, "step", None, "not_measurable", reason))
-            continue
-        verdicts = [takeaway.judge(run) for run in steps]
-        status = "reproduced" if all(holds for holds, _, _ in verdicts) else "differs"
-        judged = f"by {len(steps)} runs" if len(steps) > 1 else "by one run"
-        broken = "" if status == "reproduced" else f"; broken by {next(said for ok, _, said in verdicts if not ok)}"
-        reason = f"rule: {takeaway.rule}; judged on the {card} {judged} of a whole step{broken}"
-        rows.append((identity, takeaway.stated, verdicts[-1][1], "step", 0.0, status, reason))
+    for row in read_table(rules.HERE / "takeaways.csv", TAKEAWAYS).to_dict("records"):
+        verdicts = [JUDGES[row["rule"]](run, row["limit"]) for run in steps]
+        broken = [by for holds, _, by in verdicts if not holds]
+        status = ("differs" if broken else "reproduced") if steps else "not_measurable"
+        told = {
+            "limit": row["limit"],
+            "card": card,
+            "judged": judged,
+            "broken": f"; broken by {broken[0]}" if broken else "",
+        }
+        reason = row["reason"].format(**told) if steps else NO_STEP
+        ours, tolerance = (verdicts[-1][1], 0.0) if steps else (None, None)
+        rows.append((row["id"], row["paper_value"], ours, "step", tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
 
 
-def is_underutilized(run: Run) -> Verdict:
+def is_underutilized(run: rules.KernelsOfRun, limit: float) -> Verdict:
     """T1."""
-    averages = {pipe: run.value(summaries.BASE, rules.AVERAGES[pipe]) for pipe in PIPES}
-    base = run.of(summaries.BASE)
-    overhead = 100 - rules.time_share(base, rules.GEMMS(base))
-    said = ", ".join(f"{pipe} {value:.3g}%" for pipe, value in averages.items())
-    said = f"{said}; {overhead:.3g}% of the time is in all but convolutions and GEMMs"
-    return all(value < UTILIZED for value in averages.values()), said, max(averages, key=lambda pipe: averages[pipe])
+    averages = {pipe: run.value(summaries.BASE, column) for pipe, column in PIPES.items()}
+    overhead = 100 - rules.time_share(run.of(summaries.BASE), rules.GEMMS)
+    numbers = ", ".join(f"{pipe} {value:.3g}%" for pipe, value in averages.items())
+    numbers = f"{numbers}; {overhead:.3g}% of the time is in all but convolutions and GEMMs"
+    highest = max(averages, key=lambda pipe: averages[pipe])
+    return averages[highest] < limit, numbers, highest
 
 
-def is_dominated(run: Run) -> Verdict:
+def is_dominated(run: rules.KernelsOfRun, limit: float) -> Verdict:
     """T2."""
-    shares, said = {}, []
-    for config in (name for name in (summaries.BASE, "OPT1") if name in run.summary.index):
-        table = run.of(config)
-        chosen = rules.DOMINANT.pick(table)
-        shares[config] = rules.time_share(table, chosen)
-        every = rules.time_share(table, rules.GEMMS(table))
-        name = rules.short_name(chosen)
-        said.append(f"{config}: {name} {shares[config]:.3g}%, all convolutions and GEMMs {every:.3g}%")
-    return shares[summaries.BASE] > DOMINATES, "; ".join(said), "a busiest kernel that takes less"
+    shares, numbers = {}, []
+    for setting in (name for name in (summaries.BASE, "OPT1") if name in run.summary.index):
+        table = run.of(setting)
+        shares[setting] = rules.time_share(table, rules.DOMINANT)
+        name = rules.short_name(rules.pick(table, rules.DOMINANT))
+        every = rules.time_share(table, rules.GEMMS)
+        numbers.append(f"{setting}: {name} {shares[setting]:.3g}%, all convolutions and GEMMs {every:.3g}%")
+    return shares[summaries.BASE] > limit, "; ".join(numbers), "a busiest kernel that takes less"
 
 
-def stresses_different_paths(run: Run) -> Verdict:
+def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict:
     """T3."""
-    largest, said = {}, []
-    for work, groups in WORK.items():
-        chosen = rules.of_groups(*groups)(run.of(summaries.BASE))
+    largest, numbers = {}, []
+    for work, launches in WORK.items():
+        chosen = rules.pick(run.of(summaries.BASE), launches)
         shares = {name: rules.instruction_share(chosen, [name]) for name in CLASSES}
         first, second = sorted(CLASSES, key=lambda name: -shares[name])[:2]
         largest[work] = first
-        said.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
+        numbers.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
     broken = [work for work, name in largest.items() if (name == "inst_fp") != (work == "convolutions")]
     classes = ", ".join(f"{work}, whose largest class is {CLASSES[largest[work]].lower()}" for work in broken)
-    return not broken, "; ".join(said), classes
+    return not broken, "; ".join(numbers), classes
 
 
-TAKEAWAYS = {
-    "T1": Takeaway(
-        "Med-DDPM underutilizes GPU pipelines across all architectures",
-        f"in BASE no pipe's average, and not the SM's, reaches {UTILIZED:g}%",
-        is_underutilized,
-    ),
-    "T2": Takeaway(
-        "a single cuDNN convolution/GEMM kernel dominates runtime",
-        f"in BASE one convolution or GEMM, by its whole name, takes more than {DOMINATES:g}% of the time",
-        is_dominated,
-    ),
-    "T3": Takeaway(
-        "convolution, elementwise and reduction kernels stress different instruction paths",
-        "in BASE the largest class of instructions is floating-point for convolutions and GEMMs, and another for "
-        "pointwise and for reduction kernels",
-        stresses_different_paths,
-    ),
+JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict]] = {
+    "underutilized": is_underutilized,
+    "dominated": is_dominated,
+    "different_paths": stresses_different_paths,
 }
+TAKEAWAYS = Schema(
+    {
+        "id": Column("str", "T1 to T3"),
+        "paper_value": Column("str", "the paper's conclusion, in short"),
+        "rule": Column("str", "which function judges it", allowed=tuple(JUDGES)),
+        "limit": Column("float64", "percent that the rule compares with", "%", nullable=True),
+        "limit_source": Column("str", "why that limit", nullable=True),
+        "reason": Column("str", "template of the verdict's reason"),
+    }
+)

@@ -1,4 +1,4 @@
-"""Figures 4 to 9, the stacks: what the kernels are, and what instructions they execute."""
+"""The stacked bars of Figures 4 to 9: which kernels run, and which instructions they execute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def kind_of(family: str) -> str:
-    """One of `KIND_COLOURS`: the family's group, convolutions divided by which product they are."""
+    """One of `KIND_COLOURS`: the family's group; convolutions are divided into forward and the two gradients."""
     group = family_named(family).group
     return _KINDS.get(family, f"{group}, other" if group == "convolution" else group)
 
@@ -56,14 +56,14 @@ def stacked(
     percent: bool = True,
     hollow: Sequence[str] = (),
 ) -> Axes:
-    """Horizontal bars, a row of `rows` each, from the top; its columns are the parts.
+    """Horizontal stacked bars, one per row of `rows`, from the top; the columns are the parts.
 
     Args:
-        axis: drawn into.
+        axis: where to draw.
         rows: parts by row; NaN and 0 are not drawn.
-        colours: of the parts, in the order they are stacked.
-        percent: whether parts are shares of 1, labelled in percent; otherwise they are in the axis' own unit.
-        hollow: rows that the paper states: only outlined, what it leaves open dotted up to 1.
+        colours: the colour of each part, in the order they are stacked.
+        percent: whether parts are shares of 1, labelled in percent; otherwise they have the axis' own unit.
+        hollow: rows with the paper's values: outlined only, and dotted up to 1 where the paper gives none.
     """
     total = 1.0 if percent else float(rows.sum(axis="columns").max())
     for place, (name, parts) in enumerate(rows.iterrows()):
@@ -103,14 +103,14 @@ def stack_figure(
     hollow: Sequence[str] = (),
     percent: bool = True,
 ) -> Figure:
-    """Panels of `stacked` rows one below the other, one legend of the parts that occur.
+    """Panels of `stacked` rows, one below the other, with one legend of the parts that occur.
 
     Args:
         panels: rows by the panel's title.
-        colours: of the parts.
+        colours: the colour of each part.
         xlabel: what a bar's length is.
-        names: what the legend calls the parts; default what `colours` does.
-        hollow: rows that the paper states.
+        names: the parts' names in the legend; by default those in `colours`.
+        hollow: rows with the paper's values.
         percent: see `stacked`.
     """
     lengths = [len(rows) for rows in panels.values()]

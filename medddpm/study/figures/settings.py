@@ -1,4 +1,4 @@
-"""Figures 8 (its ratios) and 10 to 13: one number a setting, the paper's cards and ours side by side."""
+"""Figures 8 (its ratios) and 10 to 13: one number per setting, the paper's cards beside ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
 VIEWS = ("window", "step")
-OURS = "FAST"  # which the paper does not have: that it states nothing of it goes without saying
+OURS = "FAST"  # not in the paper, which therefore lacks no value of it
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Panel:
 
     Args:
         title: the metric and its unit.
-        values: a row a group of bars, in the order drawn; a column a setting; NaN where nothing is known.
-        low, high: the runs' extremes of the same shape, NaN of the paper's.
-        of_paper: the groups that the paper states; drawn hollow.
+        values: one row per group of bars, in the order drawn; one column per setting; NaN where nothing is known.
+        low, high: the extremes of the runs, in the same shape; NaN in the paper's rows.
+        of_paper: the groups that hold the paper's values; drawn hollow.
     """
 
     title: str
@@ -37,14 +37,14 @@ class Panel:
 
 
 def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) -> Panel:
-    """Lays the paper's numbers and ours out for one metric.
+    """Puts the paper's values of one metric above ours.
 
     Args:
-        title: of the panel.
-        paper: a row a card, a column a setting, of `medddpm.study.claims.paper.paper_values`.
-        by_run: of `profile.tables.each_run` over `summaries.summary` or `summaries.relative`; index gpu,
+        title: the panel's.
+        paper: one row per card, one column per setting, from `medddpm.study.claims.paper.paper_values`.
+        by_run: from `profile.tables.each_run` over `summaries.summary` or `summaries.relative`; index gpu,
             run, view, config.
-        column: of `by_run`.
+        column: which column of `by_run`.
     """
     ours = by_run[column].unstack("config")
     groups = ours.groupby(level=["gpu", "view"], sort=False)
@@ -52,22 +52,22 @@ def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) ->
     frames = [table.reindex(_ordered(table, gpus)) for table in (groups.mean(), groups.min(), groups.max())]
     settings = [name for name in SETTING_COLOURS if name in ours.columns or name in paper.columns]
     frames = [t.set_axis([f"{gpu}\n{view}" for gpu, view in t.index]).reindex(columns=settings) for t in frames]
-    stated = paper.reindex(columns=settings).set_axis([f"{card}\npaper" for card in paper.index])
-    unknown = stated * np.nan
-    values = pd.concat([stated, frames[0]])
+    theirs = paper.reindex(columns=settings).set_axis([f"{card}\npaper" for card in paper.index])
+    unknown = theirs * np.nan
+    values = pd.concat([theirs, frames[0]])
     low, high = pd.concat([unknown, frames[1]]), pd.concat([unknown, frames[2]])
-    return Panel(title, values, low, high, tuple(stated.index))
+    return Panel(title, values, low, high, tuple(theirs.index))
 
 
 def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
-    """Grouped bars, a panel a metric: hollow the paper's, filled ours with the extremes of its runs as a line.
+    """Grouped bars, one panel per metric: hollow for the paper, filled for ours, a line between the runs' extremes.
 
-    A dash stands where nothing is stated or measured of a setting that might be.
+    A dash marks a setting that has no value but could have one.
 
     Args:
         panels: see `panel`.
         columns: panels in a row.
-        log: of ratios that span decades: bars begin at 1, which is BASE.
+        log: for ratios that span decades: bars begin at 1, which is BASE.
     """
     rows = -(-len(panels) // columns)
     figure = new_figure(height=0.45 + 1.75 * rows)
@@ -84,7 +84,7 @@ def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) ->
 
 
 def caption(panels: list[Panel]) -> str:
-    """What a reader of `settings_figure` must know, in Markdown: whose bars are whose, and what no bar is drawn for."""
+    """The caption of `settings_figure`, in Markdown: which bars are whose, and which values are missing."""
     blank: dict[str, list[str]] = {}
     for shown in panels:
         for group, row in shown.values.iterrows():
@@ -98,7 +98,7 @@ def caption(panels: list[Panel]) -> str:
 
 
 def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:
-    """The machines in the order of `gpus`, of each the window before the step."""
+    """The machines in the order of `gpus`, the window of each before its step."""
     pairs = [(gpu, view) for gpu in gpus for view in VIEWS if (gpu, view) in table.index]
     return pd.MultiIndex.from_tuples(pairs, names=table.index.names)
 
@@ -123,7 +123,7 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
             if high > low:
                 axis.plot([x, x], [low, high], color="black", linewidth=0.8, zorder=3)
             if log and value == 1:
-                continue  # BASE, or what the paper states to be as BASE: the line at 1 says so
+                continue  # equal to BASE: the line at 1 says so
             down = log and value < 1
             end = np.nanmin([value, low]) if down else np.nanmax([value, high])
             axis.annotate(
@@ -148,10 +148,10 @@ def _bars(axis: Axes, shown: Panel, log: bool) -> None:
 
 
 def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
-    """Summed priority scores by kind of kernel, a bar a setting; the paper's rank beside the kind's name.
+    """Summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
 
     Args:
-        scores: ms, index gpu, view, config, a column a kind, of `medddpm.study.profile.summaries.priorities`.
+        scores: ms, index gpu, view, config, one column per kind, from `medddpm.study.profile.summaries.priorities`.
         ranks: the paper's, by kind.
     """
     machines = scores.groupby(level=["gpu", "view"], sort=False).size().index.tolist()
@@ -180,19 +180,19 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
 
 
 def spread_figure(spread: pd.DataFrame) -> Figure:
-    """How far runs lie apart: a point a setting, a row a number, a panel a view.
+    """How far runs lie apart: one point per setting, one row per number, one panel per view.
 
     Args:
-        spread: of `medddpm.study.profile.tables.spread`; index gpu, view, config, a column a number.
+        spread: from `medddpm.study.profile.tables.spread`; index gpu, view, config, one column per number.
     """
     views = [view for view in VIEWS if view in spread.index.get_level_values("view")]
     figure = new_figure(height=0.6 + 0.16 * len(spread.columns))
     axes = figure.subplots(1, len(views), squeeze=False, sharey=True, sharex=True)[0]
     for axis, view in zip(axes, views, strict=True):
         table = spread.xs(view, level="view")
-        for config, colour in SETTING_COLOURS.items():
-            for _, row in table[table.index.get_level_values("config") == config].iterrows():
-                axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=config, clip_on=False)
+        for name, colour in SETTING_COLOURS.items():
+            for _, row in table[table.index.get_level_values("config") == name].iterrows():
+                axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=name, clip_on=False)
         axis.set(title=view, xlabel="largest difference between runs, % of their mean")
         axis.grid(axis="y", linewidth=0.3)
     axes[0].set_yticks(range(len(spread.columns)), list(spread.columns))

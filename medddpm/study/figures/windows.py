@@ -1,4 +1,4 @@
-"""Where a hundred launches lie in a run, and what they show from there (`medddpm.study.profile.windows`)."""
+"""Where a window of a hundred launches lies in a run, and what it shows there (`medddpm.study.profile.windows`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
     """The launches of a run's first step in order, each by its duration; phases shaded, the paper's window framed.
 
     Args:
-        traces: schema `TRACE` from a run's first launch on, by machine and setting.
+        traces: schema `TRACE`, from a run's first launch on, by machine and setting.
     """
     rows = [(gpu, name, table) for gpu, settings in traces.items() for name, table in settings.items()]
     figure = new_figure(height=0.5 + 1.15 * len(rows))
@@ -44,22 +44,22 @@ def starts_figure(
     measured: pd.DataFrame,
     whole: Mapping[str, float],
     stretches: pd.DataFrame,
-    stated: Mapping[str, tuple[float, float]],
+    paper: Mapping[str, tuple[float, float]],
 ) -> Figure:
-    """A setting's counters by BASE's, by the launch that the window begins with.
+    """OPT2's counters divided by BASE's, over the launch that the window begins with.
 
     Args:
-        ratios: index start, a column a counter of `STARTS`: what every window would show.
+        ratios: index start, one column per counter of `STARTS`: what every window would show.
         measured: the same columns for the windows that were really profiled; index start.
         whole: the whole step's ratio by counter.
-        stretches: BASE's phases, of `medddpm.study.profile.windows.phases`.
-        stated: the paper's lowest and highest ratio by counter.
+        stretches: BASE's phases, from `medddpm.study.profile.windows.phases`.
+        paper: the paper's lowest and highest ratio by counter.
     """
     figure = new_figure(height=0.3 + 2.0 * len(STARTS))
     axes = figure.subplots(len(STARTS), 1, squeeze=False, sharex=True)[:, 0]
     last = int(ratios.index.max())
     for axis, (counter, title) in zip(axes, STARTS.items(), strict=True):
-        low, high = stated[counter]
+        low, high = paper[counter]
         band = axis.axhspan(low / 1.15, high * 1.15, color="#D55E00", alpha=0.45, linewidth=0)
         (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.0)
         (dots,) = axis.plot(measured.index, measured[counter], "o", color="black", markersize=4)

@@ -1,4 +1,4 @@
-"""The tables every figure is drawn from: tidy CSV with a schema and, beside each, how it was measured."""
+"""The tables that every figure is drawn from: tidy CSV with a schema, and a description beside each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from medddpm.runtime.files import replacing
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
-GPU_ORDER = ("V100", "A100", "H100", "H200")  # the paper's cards by age, then ours; any other follows by name
+GPU_ORDER = ("V100", "A100", "H100", "H200")  # the paper's cards by age, then ours; others follow by name
 
 
 def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schema, meta: Mapping[str, Any]) -> Path:
     """Writes `table` and, beside it, NAME.meta.json; returns the path written.
 
     Args:
-        table: a row for each observation; its columns are the schema's, in any order.
+        table: one row per observation; the schema's columns, in any order.
         path: NAME.csv; a table of more than `GZIP_ABOVE` bytes goes to NAME.csv.gz instead.
         schema: what the table must look like.
         meta: where the rows come from, as `machine_meta()` or a citation; the columns and the row count are added.
@@ -80,7 +80,7 @@ def write_gzipped(text: bytes, path: Path) -> None:
 
 
 def meta_path(path: str | os.PathLike[str]) -> Path:
-    """The path of the description of the table at `path`: NAME.meta.json."""
+    """The file that describes the table at `path`: NAME.meta.json."""
     plain, _ = _both_paths(path)
     return plain.with_suffix(".meta.json")
 
@@ -112,9 +112,9 @@ def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> di
     """Every machine's table of that name in the repository at `root`, by its folder's name.
 
     Args:
-        root: the repository.
+        root: the repository's root.
         name: NAME.csv.
-        schema: the table's.
+        schema: what each table must look like.
         notebook: the number of the notebook that measures it.
 
     Raises:
@@ -141,8 +141,8 @@ def _both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
     """`table` as CSV in UTF-8, plain and compressed; a missing value is an empty field.
 
-    It is written in parts, each compressed while the next is written, and with Python's own numbers: pandas would turn
-    NumPy's into text, which takes a third longer.
+    One part is compressed while the next is written. Numbers are written as Python's own: pandas would convert them to
+    NumPy's text first, which takes a third longer.
     """
     plain, compressed = io.BytesIO(), io.BytesIO()
     with _gzip(compressed) as stream, ThreadPoolExecutor(1) as beside:
@@ -158,15 +158,14 @@ def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
 
 
 def _gzip(file: BinaryIO) -> gzip.GzipFile:
-    """Compresses into `file` without a name or a time, at level 1: level 9 takes six times as long, saves a tenth."""
+    """Compresses into `file` without a name or a time, at level 1: level 9 takes six times as long and saves 10%."""
     return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
 
 def _same_columns(table: pd.DataFrame, schema: Schema, path: Path) -> None:
-    for what, names in (
-        ("lacks", [n for n in schema.columns if n not in table.columns]),
-        ("has unknown", [str(n) for n in table.columns if n not in schema.columns]),
-    ):
+    lacking = [n for n in schema.columns if n not in table.columns]
+    unknown = [str(n) for n in table.columns if n not in schema.columns]
+    for what, names in (("lacks", lacking), ("has unknown", unknown)):
         if names:
             raise BadInput(path, f"{what} column{'s' * (len(names) > 1)} {', '.join(names)}", _RESTORE)
     if table.columns.has_duplicates:
@@ -203,9 +202,8 @@ def _parsed(text: pd.Series[str], column: Column, name: str, path: Path) -> pd.S
             try:
                 numbers.append(convert(field) if field else np.nan)
             except ValueError:
-                raise BadInput(
-                    path, f"row {row + 1} of column {name}: {field!r} is no {column.dtype}", _RESTORE
-                ) from None
+                fault = f"row {row + 1} of column {name}: {field!r} is no {column.dtype}"
+                raise BadInput(path, fault, _RESTORE) from None
         values = pd.Series(numbers, dtype="float64" if np.nan in numbers else column.dtype)
     _values_fit(values, column, name, path)
     return values

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.study.claims import findings, rules, takeaways
-from medddpm.study.claims import paper as claims_paper
-from medddpm.study.claims.paper import Claim
-from medddpm.study.claims.rules import Run
+from medddpm.study.claims import findings, rules, takeaways, verdicts
+from medddpm.study.claims.paper import Claim, paper_claims
+from medddpm.study.claims.rules import KernelsOfRun, Rule
 from medddpm.study.profile.instructions import CLASSES
-from medddpm.study.records.schemas import KERNELS
+from medddpm.study.records.schemas import CLAIMS, KERNELS
 from medddpm.study.records.tables import read_table, write_table
 
 RECORDS = ROOT / "figures" / "records"
@@ -49,14 +49,18 @@ def table(*rows: dict[str, object]) -> pd.DataFrame:
     return pd.DataFrame(rows)[list(KERNELS.columns)]
 
 
-def run(*rows: dict[str, object]) -> Run:
-    return Run(table(*rows))
+def run(*rows: dict[str, object]) -> KernelsOfRun:
+    return KernelsOfRun(table(*rows))
 
 
-def ask(
-    metric: str, subject: str = "whole workload", config: str = "BASE", gpu: str = "H100", value: str = "1"
-) -> Claim:
-    return Claim("P0", value, "=", metric, subject, gpu, config)
+def rule(identity: str, *settings: str) -> Rule:
+    """How a claim is measured, under other settings than its own where any are given."""
+    found = rules.by_id()[identity]
+    return replace(found, settings=settings) if settings else found
+
+
+def ask(identity: str, *settings: str, gpu: str = "H100", value: str = "1") -> Claim:
+    return Claim(identity, value, "=", gpu, rule(identity, *settings))
 
 
 BUSY = run(
@@ -71,30 +75,30 @@ BUSY = run(
 
 
 @pytest.mark.parametrize(
-    ("metric", "subject", "expected"),
+    ("identity", "expected"),
     [
-        ("share of kernel time", "sm80_xmma_fprop_implicit_gemm", 60.0),
-        ("share of kernel time", "conv/GEMM", 70.0),
-        ("share of kernel time", "Tensor Core work", 10.0),  # not the pointwise one, busy as its pipe is
-        ("share of kernel time", "row-wise moments", 20.0),
-        ("share of kernel time", "elementwise", 6.0),
-        ("share of kernel time", "elementwise_kernel", 9.0),
-        ("share of kernel time", "elementwise + layout", 10.0),
-        ("share of kernel time", "normalization + pointwise + layout", 30.0),
-        ("share of kernel time", "implicit_convolveNd_sgemm", 0.0),
-        ("cycles", "dominant GEMM", 900.0),
-        ("IPC", "dominant convolution", 0.5),
-        ("FP share of instructions", "dominant GEMM", 60.0),
-        ("UD share of IPC stack", "dominant GEMM", 10.0),
-        ("FP share of instructions", "dominant kernels", 100 * 30 / 51),
-        ("rank by cumulative priority score", "tensor-core GEMM", 1.0),  # 1 + 8, of two groups
-        ("rank by cumulative priority score", "normalization", 2.0),
-        ("rank by cumulative priority score", "elementwise", 3.0),
-        ("Tensor Core utilization", "average over kernels", (0.5 + 40 + 1 + 3 + 1 + 1) / 6),
+        ("P085", 60.0),  # share of kernel time: sm80_xmma_fprop_implicit_gemm
+        ("P092", 70.0),  # conv/GEMM
+        ("P095", 10.0),  # Tensor Core work: not the pointwise one, busy as its pipe is
+        ("P093", 20.0),  # row-wise moments
+        ("P094", 6.0),  # elementwise
+        ("P103", 9.0),  # elementwise_kernel
+        ("P108", 10.0),  # elementwise + layout
+        ("P096", 30.0),  # normalization + pointwise + layout
+        ("P084", 0.0),  # implicit_convolveNd_sgemm
+        ("P077", 900.0),  # cycles of the dominant GEMM
+        ("P071", 0.5),  # its IPC
+        ("P087", 60.0),  # its FP share of instructions
+        ("P078", 10.0),  # its UD share of the IPC stack
+        ("P115", 100 * 30 / 51),  # FP share of instructions of the dominant kernels
+        ("P081", 1.0),  # rank by priority of the tensor-core GEMM: 1 + 8, of two groups
+        ("P080", 2.0),  # of normalization
+        ("P082", 3.0),  # of elementwise
+        ("P118", (0.5 + 40 + 1 + 3 + 1 + 1) / 6),  # Tensor Core utilization
     ],
 )
-def test_rules_on_one_setting(metric: str, subject: str, expected: float) -> None:
-    assert rules.numbers(ask(metric, subject), BUSY) == pytest.approx([expected])
+def test_rules_on_one_setting(identity: str, expected: float) -> None:
+    assert rules.numbers(rule(identity, "BASE"), BUSY) == pytest.approx([expected])
 
 
 TWO = run(
@@ -110,30 +114,27 @@ TWO = run(
 
 
 @pytest.mark.parametrize(
-    ("metric", "config", "expected"),
+    ("asked", "expected"),
     [
-        ("SM cycles, relative to BASE", "OPT1", [0.25]),
-        ("SM cycles, reduction", "OPT1", [4.0]),
-        ("SM cycles, reduction", "best", [10.0]),
-        ("dynamic instructions, reduction", "best", [2.0]),
-        ("instructions, relative to BASE", "OPT1", [0.5]),
-        ("IPC, relative to BASE", "OPT1", [2.0]),
-        ("IPC, increase", "OPT1", [100.0]),
-        ("active warps per cycle, relative to BASE", "OPT1", [1.2]),
-        ("divergent branch stalls, relative to BASE", "OPT1", [0.1]),
-        ("all stall classes, relative to BASE", "OPT1", [0.5, 1.0, 0.1]),
-        ("all stall classes, relative to BASE", "OPT2;OPT12", [0.1, 0.05, 0.025, 0.1, 0.05, 0.025]),
-        ("change against BASE", "OPT1", [0.0]),
-        ("change against BASE", "OPT2", [100.0]),
+        (rule("P100"), [0.25]),  # SM cycles under OPT1, relative to BASE
+        (rule("P006"), [4.0]),  # SM cycles under OPT1, reduction
+        (rule("P001"), [10.0]),  # under the best setting
+        (rule("P002"), [2.0]),  # dynamic instructions under the best setting, reduction
+        (rule("P101"), [0.5]),  # instructions under OPT1
+        (rule("P102"), [2.0]),  # IPC under OPT1
+        (rule("P005", "OPT1"), [100.0]),  # IPC, increase
+        (rule("P181"), [1.2]),  # active warps per cycle under OPT1
+        (rule("P192"), [0.1]),  # divergent branch stalls under OPT1
+        (rule("P196", "OPT1"), [0.5, 1.0, 0.1]),  # all stall classes
+        (rule("P196"), [0.1, 0.05, 0.025, 0.1, 0.05, 0.025]),  # under OPT2 and OPT12
+        (rule("P091"), [0.0]),  # change of the kernel mix under OPT1
+        (rule("P091", "OPT2"), [100.0]),
+        (rule("P117"), [3.0]),  # uniform datapath and movement of the dominant kernels under OPT1
     ],
+    ids=lambda value: value.id if isinstance(value, Rule) else None,
 )
-def test_rules_against_base(metric: str, config: str, expected: list[float]) -> None:
-    assert rules.numbers(ask(metric, config=config), TWO) == pytest.approx(expected)
-
-
-def test_share_against_base() -> None:
-    claim = ask("uniform-datapath + movement share, relative to BASE", "dominant kernels", "OPT1")
-    assert rules.numbers(claim, TWO) == pytest.approx([3.0])
+def test_rules_against_base(asked: Rule, expected: list[float]) -> None:
+    assert rules.numbers(asked, TWO) == pytest.approx(expected)
 
 
 def test_step_counts_and_weights_where_a_window_does_not() -> None:
@@ -142,24 +143,24 @@ def test_step_counts_and_weights_where_a_window_does_not() -> None:
         launch("BASE", "copy", count=1, duration_ns=10.0, cycles_active=10.0, l1_hit_pct=0.0),
     )
     step = run(*({**row, "view": "step"} for row in rows))
-    assert rules.numbers(ask("L1 hit rate", "average over kernels"), step) == pytest.approx([60.0])
-    assert rules.numbers(ask("L1 hit rate", "average over kernels"), run(*rows)) == pytest.approx([40.0])
-    assert rules.numbers(ask("cycles", "dominant GEMM"), step) == pytest.approx([30.0])
-    assert rules.numbers(ask("share of kernel time", "GEMM"), step) == pytest.approx([75.0])
+    assert rules.numbers(rule("P157"), step) == pytest.approx([60.0])
+    assert rules.numbers(rule("P157"), run(*rows)) == pytest.approx([40.0])
+    assert rules.numbers(rule("P077"), step) == pytest.approx([30.0])
+    assert rules.numbers(rule("P107", "BASE"), step) == pytest.approx([75.0])
 
 
 def test_what_a_run_lacks_gives_no_number() -> None:
     alone = run(launch("OPT1", "gemm", priority=math.nan, tensor_pct=math.nan))
-    assert rules.numbers(ask("SM cycles, relative to BASE", config="OPT1"), alone) == []
-    assert rules.numbers(ask("SM throughput", "average over kernels"), alone) == []
-    assert rules.numbers(ask("Tensor Core utilization", "average over kernels", "OPT1"), alone) == []
-    assert rules.numbers(ask("rank by cumulative priority score", "elementwise", "OPT1"), alone) == []
-    assert rules.numbers(ask("FP share of instructions", "row-wise moments", "OPT1"), alone) == []
+    assert rules.numbers(rule("P100"), alone) == []
+    assert rules.numbers(rule("P126"), alone) == []
+    assert rules.numbers(rule("P119"), alone) == []
+    assert rules.numbers(rule("P082", "OPT1"), alone) == []
+    assert rules.numbers(replace(rule("P116"), launches="KN3"), alone) == []
 
 
 def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
     runs = {("H200", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
-    found = findings.finding(ask("L2 hit rate", "average over kernels", value="64.1"), runs, "window")
+    found = findings.finding(ask("P159", value="64.1"), runs, "window")
     assert found.our_value == "63"
     assert "on the H200, for the H100; mean of 2 runs, 9.5% apart" in found.reason
 
@@ -180,12 +181,12 @@ def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
 )
 def test_card_that_settles_a_claim(gpu: str, folders: list[str], chosen: str | None) -> None:
     runs = {(folder, "window"): [TWO] for folder in folders}
-    assert findings.card_for(ask("cycles", gpu=gpu), runs, "window") == chosen
-    assert findings.card_for(ask("cycles", gpu=gpu), runs, "step") is None
+    assert findings.card_for(ask("P077", gpu=gpu), runs, "window") == chosen
+    assert findings.card_for(ask("P077", gpu=gpu), runs, "step") is None
 
 
 def test_cycles_against_the_v100_need_both_cards() -> None:
-    claim = ask("cycles against V100, reduction", "dominant GEMM", gpu="A100", value="3.3")
+    claim = ask("P074", gpu="A100", value="3.3")
     ours = run(launch("BASE", "gemm", cycles_active=100.0))
     theirs = run(launch("BASE", "gemm", cycles_active=330.0))
     assert findings.finding(claim, {("A100", "window"): [ours]}, "window").our_value is None
@@ -197,20 +198,20 @@ def test_cycles_against_the_v100_need_both_cards() -> None:
 
 
 def test_kernel_names() -> None:
-    def found(subject: str, value: str, view: str = "window") -> claims_paper.Finding:
-        return findings.finding(ask("kernel name", subject, "", "all", value), runs, view)
+    def found(identity: str, value: str, view: str = "window") -> verdicts.Finding:
+        return findings.finding(ask(identity, gpu="all", value=value), runs, view)
 
     runs = {("H200", "window"): [TWO], ("H200", "step"): [run(launch("OPT1", "sm80_xmma_fprop_implicit"))]}
-    assert found("KN1", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
-    assert found("KN1", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
-    assert found("KN1", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
-    assert found("KN4", "elementwise_kernel", "step").our_value == "none"
-    assert found("KN7", "_5x_cudnn_volta_scudnn").our_value is None
-    assert "no V100 here" in found("KN7", "_5x_cudnn_volta_scudnn").reason
+    assert found("P062", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
+    assert found("P062", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
+    assert found("P062", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
+    assert found("P065", "elementwise_kernel", "step").our_value == "none"
+    assert found("P068", "_5x_cudnn_volta_scudnn").our_value is None
+    assert "no V100 here" in found("P068", "_5x_cudnn_volta_scudnn").reason
 
 
 def test_reason_names_what_other_windows_give() -> None:
-    def both(base: float, opt2: float) -> list[Run]:
+    def both(base: float, opt2: float) -> list[KernelsOfRun]:
         return [run(launch("BASE", "gemm", cycles_active=base), launch("OPT2", "copy", cycles_active=opt2))]
 
     runs = {
@@ -219,17 +220,17 @@ def test_reason_names_what_other_windows_give() -> None:
         ("H200", "window-cpu"): both(1.0, 1.0),
         ("H200", "step"): both(100.0, 113.0),
     }
-    claim = ask("SM cycles, relative to BASE", config="OPT2", value="0.01-0.02")
+    claim = ask("P104", value="0.01-0.02")
     window, step = (findings.finding(claim, runs, view) for view in ("window", "step"))
     assert window.our_value == "1.2"
     assert step.our_value == "1.13"
     assert "a hundred launches from 300 on give 0.02, and a whole step gives 1.13" in window.reason
-    agreeing = findings.finding(ask("SM cycles, relative to BASE", config="OPT2", value="1.3"), runs, "window")
+    agreeing = findings.finding(ask("P104", value="1.3"), runs, "window")
     assert "whole step" not in agreeing.reason
 
 
 def test_reason_of_dram_scales_by_the_memories() -> None:
-    claim = ask("DRAM bandwidth utilization", "average over kernels", value="48")
+    claim = ask("P162", value="48")
     slow = run(launch("BASE", "gemm", dram_pct=10.0))
     reason = findings.finding(claim, {("H200", "window"): [slow]}, "window").reason
     assert "would read 33.5" in reason
@@ -237,9 +238,9 @@ def test_reason_of_dram_scales_by_the_memories() -> None:
 
 
 def settled(root: Path, view: str = "window") -> pd.DataFrame:
-    paper = claims_paper.paper_claims(ROOT)
+    paper = paper_claims(ROOT)
     found = findings.findings(paper, findings.every_run(root), view)
-    return claims_paper.settle(paper, found).set_index("id")
+    return verdicts.settle(paper, found).set_index("id")
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_every_claim_gets_a_status_from_the_committed_records() -> None:
-    paper = claims_paper.paper_claims(ROOT).set_index("id")
+    paper = paper_claims(ROOT).set_index("id")
     for view in ("window", "step"):
         found = settled(ROOT, view)
         assert len(found) == 144  # 198 less 42 of Table 1, 7 settings and 5 versions
@@ -282,7 +283,7 @@ def test_folder_of_another_card_settles_its_claims(copied: Path) -> None:
     assert after.at["P133", "our_value"] == before.at["P119", "our_value"]
     assert after.at["P133", "status"] == "differs"
     assert after.at["P119", "reason"] == before.at["P119", "reason"]
-    gpu = claims_paper.paper_claims(ROOT).set_index("id").loc[after.index, "gpu"]
+    gpu = paper_claims(ROOT).set_index("id").loc[after.index, "gpu"]
     changed = after.index[(before["status"] == "not_measurable") & (after["status"] != "not_measurable")]
     assert set(gpu[changed]) == {"A100"}
     assert len(changed) > 40
@@ -330,7 +331,7 @@ MIX = {
 }
 
 
-def verdicts(changes: dict[str, dict[str, float]]) -> dict[str, str]:
+def statuses(changes: dict[str, dict[str, float]]) -> dict[str, str]:
     rows = [launch("BASE", family, view="step", **(mix | changes.get(family, {}))) for family, mix in MIX.items()]
     found = takeaways.settle({("H200", "step"): [run(*rows)]})
     return dict(zip(found["id"], found["status"], strict=True))
@@ -349,12 +350,12 @@ def verdicts(changes: dict[str, dict[str, float]]) -> dict[str, str]:
     ],
 )
 def test_takeaways_can_be_broken(changes: dict[str, dict[str, float]], broken: str | None) -> None:
-    assert verdicts(changes) == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
+    assert statuses(changes) == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
 
 
 def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
     found = takeaways.settle(findings.every_run(ROOT))
-    write_table(found, tmp_path / "takeaways.csv", claims_paper.CLAIMS, {})
+    write_table(found, tmp_path / "takeaways.csv", CLAIMS, {})
     assert list(found["id"]) == ["T1", "T2", "T3"]
     assert found["our_value"].notna().all()
     assert ((found["status"] == "differs") == found["reason"].str.contains("broken by")).all()
@@ -363,12 +364,12 @@ def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", ["OPT1", "OPT2", "OPT12"])
 def test_a_newest_run_that_lacks_a_setting_leaves_every_claim_a_verdict(lost: str) -> None:
     """As while a machine is being measured, or where one table was deleted."""
-    paper = claims_paper.paper_claims(ROOT)
+    paper = paper_claims(ROOT)
     runs = findings.every_run(ROOT)
     for key, of_part in runs.items():
         newest = of_part[-1].table
-        runs[key] = [*of_part[:-1], Run(newest[newest["config"] != lost])]
+        runs[key] = [*of_part[:-1], KernelsOfRun(newest[newest["config"] != lost])]
     for view in ("window", "step"):
-        settled = claims_paper.settle(paper, findings.findings(paper, runs, view)).set_index("id")
+        settled = verdicts.settle(paper, findings.findings(paper, runs, view)).set_index("id")
         assert settled["reason"].str.len().gt(0).all()
         assert settled.loc["P100", "status"] in ("reproduced", "differs")

@@ -1,196 +1,119 @@
+"""The paper's numbers in the shape in which they are drawn, against its rows by their ids."""
+
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
-
+import numpy as np
 import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.errors import BadInput
-from medddpm.study.claims import findings
-from medddpm.study.claims import paper as claims_paper
-from medddpm.study.claims.paper import Claim, Finding
-from medddpm.study.records.schemas import CARD, CLAIMS
-from medddpm.study.records.tables import read_table, write_table
+from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, paper_claims, paper_shares, paper_values
+from medddpm.study.records.schemas import PAPER
 
-RUN = {"batch size": 1, "input size": 128, "depth size": 128, "channels": 64}
-RATIO = "IPC, relative to BASE"
+NOTHING = np.nan
 
 
-@pytest.mark.parametrize(
-    ("paper", "qualifier", "metric", "ours", "tolerance", "status"),
-    [
-        ("64", "=", "", "64", 0.0, "reproduced"),
-        ("1.45", "=", "", "1.450", 0.0, "reproduced"),
-        ("64", "=", "", "65", 0.0, "differs"),
-        ("0.39", "=", "", "0.42", 0.10, "reproduced"),
-        ("0.39", "=", "", "0.44", 0.10, "differs"),
-        ("0.39", "about", "", "0.34", 0.10, "differs"),
-        ("Hopper", "=", "", "Hopper", 0.0, "reproduced"),
-        ("3.11.4", "=", "", "3.12", 0.5, "differs"),
-        ("3.11.4", "=", "", None, 0.0, "not_measurable"),
-        ("820000000.0", "about", "", "8.4e+08", 0.2, "reproduced"),
-        ("50", "more than", "", "99", 0.2, "reproduced"),
-        ("50", "over", "", "40.5", 0.2, "reproduced"),
-        ("50", "exceeds", "", "39", 0.2, "differs"),
-        ("2", "only", "", "0.1", 0.2, "reproduced"),
-        ("2", "only", "", "2.5", 0.2, "differs"),
-        ("100", "up to", "", "1000", 0.2, "differs"),
-        ("80", "nearly", "", "97", 0.2, "differs"),
-        ("73-80", "about", "", "60", 0.2, "reproduced"),
-        ("73-80", "about", "", "97", 0.2, "differs"),
-        ("0.03-0.10", "=", "", "0.03-0.11", 0.2, "reproduced"),
-        ("0.03-0.10", "=", "", "0.03-0.13", 0.2, "differs"),
-        ("0", "=", "", "0.4", 0.2, "reproduced"),
-        ("0", "=", "", "0.6", 0.2, "differs"),
-        ("0", "=", "", "0.1", 0.0, "differs"),
-        ("1.07", "about", RATIO, "0.99", 0.2, "differs"),
-        ("1.07", "about", RATIO, "1.2", 0.2, "reproduced"),
-        ("0.95", "=", RATIO, "1.02", 0.2, "differs"),
-        ("1.0", "=", RATIO, "0.9", 0.2, "reproduced"),
-        ("1.07", "about", "", "0.99", 0.2, "reproduced"),
-    ],
-)
-def test_verdict(paper: str, qualifier: str, metric: str, ours: str | None, tolerance: float, status: str) -> None:
-    claim = Claim("P1", paper, qualifier, metric)
-    assert claims_paper.status_of(claim, Finding("window", "so", ours, tolerance)) == status
+@pytest.fixture(scope="module")
+def paper() -> pd.DataFrame:
+    return paper_claims(ROOT)
 
 
-def test_settled_rows_fit_the_record_and_the_rest_is_open(tmp_path: Path) -> None:
-    paper = claims_paper.paper_claims(ROOT)
-    pinned = findings.pinned_versions(ROOT)
-    found = findings.configuration(RUN) | findings.software(pinned) | findings.cards(paper, tmp_path)
-    settled = claims_paper.settle(paper, found)
-    assert list(read_table(write_table(settled, tmp_path / "claims.csv", CLAIMS, {}), CLAIMS)["id"]) == sorted(found)
-    status = settled.set_index("id")["status"]
-    assert set(status[["P051", "P052", "P053", "P054"]]) == {"reproduced"}
-    assert set(status[["P057", "P058"]]) == {"differs"}
-    assert set(status[["P059", "P060", "P061"]]) == {"not_measurable"}
-    assert set(status["P008":"P049"]) == {"not_measurable"}
-    counts = claims_paper.overview(paper, settled)
-    assert dict(counts.loc["all"]) == {
-        "reproduced": 4,
-        "differs": 2,
-        "not_measurable": 45,
-        "open": 147,
-        "claims": 198,
-    }
-    assert dict(counts.loc["Table 2"]) == {"reproduced": 0, "differs": 0, "not_measurable": 0, "open": 8, "claims": 8}
+def made_up(*rows: tuple[str | None, str, str | None, str, str, str, str]) -> pd.DataFrame:
+    """Rows of figure, gpu, config, subject, metric, value and unit."""
+    table = pd.DataFrame(rows, columns=["figure", "gpu", "config", "subject", "metric", "value", "unit"])
+    return table.assign(id="P001", section="1", qualifier="=")[list(PAPER.columns)]
 
 
-def test_another_configuration_differs() -> None:
-    paper = claims_paper.paper_claims(ROOT)
-    assert list(claims_paper.settle(paper, findings.configuration({"channels": 32}))["status"]) == ["differs"]
+def check(table: pd.DataFrame, **rows: list[float]) -> None:
+    assert list(table.index) == list(PAPER_CARDS)
+    assert list(table.columns) == list(PAPER_SETTINGS)
+    assert table.index.name == "gpu"
+    for card, expected in rows.items():
+        np.testing.assert_allclose(table.loc[card].to_numpy(), expected, rtol=1e-12, err_msg=card)
 
 
-def test_nothing_settled_leaves_everything_open() -> None:
-    paper = claims_paper.paper_claims(ROOT)
-    assert claims_paper.overview(paper, claims_paper.settle(paper, {})).loc["all", "open"] == 198
+# the paper's own
 
 
-def test_finding_about_no_claim_is_refused() -> None:
-    with pytest.raises(BadInput, match="has no P199"):
-        claims_paper.settle(claims_paper.paper_claims(ROOT), {"P199": Finding("window", "so")})
-
-
-def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> None:
-    paper = claims_paper.paper_claims(ROOT)
-    found = {
-        "P100": Finding("window", "so", "0.40", 0.2),
-        "P101": Finding("window", "so", "0.22", 0.2),
-        "P055": Finding("configuration", "so", "11", 0.0),
-        "P003": Finding("window", "no card"),
-    }
-    counts = claims_paper.at_tolerances(paper, claims_paper.settle(paper, found), (0.05, 0.25))
-    assert counts.to_dict("index") == {
-        "5%": {"reproduced": 1, "differs": 1},
-        "25%": {"reproduced": 2, "differs": 0},
-    }
-
-
-def test_missing_pin_is_named(tmp_path: Path) -> None:
-    (tmp_path / "requirements.lock").write_text("numpy==2.4.6\n")
-    with pytest.raises(BadInput, match=r"requirements\.lock: pins no version"):
-        findings.pinned_versions(tmp_path)
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """A repository with one record of a window, whose description may be changed."""
-    source = ROOT / "figures" / "records" / "H200"
-    folder = tmp_path / "figures" / "records" / "H200"
-    folder.mkdir(parents=True)
-    for suffix in ("csv", "meta.json"):
-        shutil.copy(source / f"kernels_base_window_run1.{suffix}", folder)
-    return tmp_path
-
-
-def describe(root: Path, **changed: object) -> None:
-    path = root / "figures" / "records" / "H200" / "kernels_base_window_run1.meta.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-
-
-@pytest.mark.parametrize(("cudnn", "said"), [(91900, "9.19.0"), (8902, "8.9.2"), (90800, "9.8.0"), (8700, "8.7.0")])
-def test_software_is_what_the_record_says(recorded: Path, cudnn: int, said: str) -> None:
-    describe(recorded, torch="2.0.1", python="3.11.4", ncu="2025.2.1", cuda="12.9", cudnn=cudnn)
-    found = findings.software(findings.recorded_versions(recorded))
-    settled = claims_paper.settle(claims_paper.paper_claims(ROOT), found).set_index("id")
-    assert settled.at["P061", "our_value"] == said
-    assert set(settled["status"].drop("P061")) == {"reproduced"}
-    assert (settled.at["P061", "status"] == "reproduced") == (said == "8.9.2")
-
-
-def test_newest_record_gives_the_versions(recorded: Path) -> None:
-    folder = recorded / "figures" / "records" / "H200"
-    shutil.copy(folder / "kernels_base_window_run1.csv", folder / "kernels_base_window_run2.csv")
-    meta = json.loads((folder / "kernels_base_window_run1.meta.json").read_text())
-    (folder / "kernels_base_window_run2.meta.json").write_text(
-        json.dumps(meta | {"date": "2030-01-01T00:00:00+00:00", "torch": "9.9.9"})
+def test_utilization_is_as_stated(paper: pd.DataFrame) -> None:
+    """P118 to P121, P132 to P135 and P146 to P149."""
+    check(
+        paper_values(paper, "Fig 10", "Tensor Core utilization"),
+        V100=[0, 0, 0, 0],
+        A100=[1.45, 9.98, 1.59, 1.76],
+        H100=[1.44, 7.81, 1.47, 1.62],
     )
-    assert findings.recorded_versions(recorded)["PyTorch"] == "9.9.9"
 
 
-def test_window_is_the_one_that_was_taken(recorded: Path) -> None:
-    def statuses() -> dict[str, str]:
-        settled = claims_paper.settle(claims_paper.paper_claims(ROOT), findings.window(recorded))
-        return dict(zip(settled["id"], settled["status"], strict=True))
-
-    assert statuses() == {"P050": "differs", "P055": "reproduced", "P056": "reproduced"}
-    describe(recorded, launches=99)
-    assert statuses() == {"P050": "differs", "P055": "reproduced", "P056": "differs"}
-
-
-def test_without_records_software_and_window_cannot_be_told(tmp_path: Path) -> None:
-    found = findings.window(tmp_path) | findings.software(findings.recorded_versions(tmp_path))
-    assert {finding.our_value for finding in found.values()} == {None}
-    assert all("medddpm profile" in finding.reason for finding in found.values())
+def test_what_the_paper_leaves_open_is_missing(paper: pd.DataFrame) -> None:
+    """P130, P131, P144 and P145: no channels-last, no V100. P150 to P152: no OPT12. And of what is nowhere, nothing."""
+    check(
+        paper_values(paper, "Fig 10", "integer ALU utilization"),
+        V100=[NOTHING] * 4,
+        A100=[22.66, 20.0, NOTHING, NOTHING],
+        H100=[21.38, 18.11, NOTHING, NOTHING],
+    )
+    cores = paper_values(paper, "Fig 10", "CUDA core utilization")
+    np.testing.assert_array_equal(cores.loc["V100"], [23.63, 23.6, 9.65, NOTHING])
+    for nothing in (("Fig 11", "Tensor Core utilization"), ("Fig 10", "colour"), ("Fig 10", "Tensor Core")):
+        check(paper_values(paper, *nothing), V100=[NOTHING] * 4, A100=[NOTHING] * 4, H100=[NOTHING] * 4)
 
 
-def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None:
-    def verdicts() -> pd.DataFrame:
-        paper = claims_paper.paper_claims(ROOT)
-        return claims_paper.settle(paper, findings.cards(paper, tmp_path)).set_index("id")
+def test_ratios_of_several_cards_and_of_a_range(paper: pd.DataFrame) -> None:
+    """P097, P100 and P104, 0.01 to 0.02 of both cards; the V100 has no ratio and so no BASE."""
+    check(
+        paper_values(paper, "Fig 8", "SM cycles"),
+        V100=[NOTHING] * 4,
+        A100=[1, 0.18, 0.015, NOTHING],
+        H100=[1, 0.39, 0.015, NOTHING],
+    )
+    table = paper_values(paper, "Fig 12", "active warps per cycle")
+    check(table, V100=[1, 1, 1.4, 1.4], A100=[1, 1, 1.4, 1.4], H100=[1, 1.15, 1.3, 1.3])
 
-    rows = [
-        ("architecture", "Hopper", "", "driver"),
-        ("CUDA cores", "16896", "", "driver"),
-        ("memory bandwidth", "3352", "GB/s", "derived: memory clock × bus width"),
-        ("L1 cache per SM", "256", "KB", "same architecture (H100 in the paper)"),
-    ]
-    table = pd.DataFrame(rows, columns=list(CARD.columns))
-    write_table(table, tmp_path / "figures" / "records" / "H200" / "card.csv", CARD, {})
-    stand_in = verdicts()
-    assert set(stand_in["status"]) == {"not_measurable"}
-    assert "of the H200 we have 16896 (driver)" in stand_in.at["P009", "reason"]
-    assert "H200" not in stand_in.at["P019", "reason"]
-    write_table(table, tmp_path / "figures" / "records" / "H100" / "card.csv", CARD, {})
-    own = verdicts()["status"]
-    assert dict(own[["P008", "P009", "P012", "P019"]]) == {
-        "P008": "reproduced",
-        "P009": "differs",
-        "P012": "reproduced",
-        "P019": "not_measurable",
-    }
-    assert set(own["P021":"P049"].drop("P047")) == {"not_measurable"}
+
+def test_a_row_of_all_settings_and_of_two(paper: pd.DataFrame) -> None:
+    """P196 and P197, 0.03 to 0.10 of OPT2 and OPT12; P198, of every setting but what a ratio is of."""
+    table = paper_values(paper, "Fig 13", "all stall classes")
+    check(table, V100=[1, 0, 0, 0], A100=[1, NOTHING, 0.065, 0.065], H100=[1, NOTHING, 0.065, 0.065])
+
+
+def test_shares_are_by_kernel_or_by_class(paper: pd.DataFrame) -> None:
+    """P092 to P094; P103, of all cards, the middle of 73 to 80; P108 of two cards; P109 to P112; P116 and not P117."""
+    assert paper_shares(paper, "Fig 8", "A100", "OPT1") == pytest.approx(
+        {"conv/GEMM": 0.43, "row-wise moments": 0.19, "elementwise": 0.17}
+    )
+    assert paper_shares(paper, "Fig 8", "H100", "OPT2") == pytest.approx({"elementwise_kernel": 0.765})
+    assert paper_shares(paper, "Fig 8", "V100", "OPT1") == {}, "P091 is a change, not a share"
+    assert paper_shares(paper, "Fig 8", "H100", "OPT12") == {"elementwise + layout": 0.8}  # stated of V100;H100
+    assert paper_shares(paper, "Fig 9", "A100", "BASE") == pytest.approx(
+        {"Integer": 0.45, "FP": 0.33, "load/store": 0.08, "control": 0.07}
+    )
+    assert paper_shares(paper, "Fig 9", "H100", "OPT1") == {"FP": 0.41}, "a ratio is no share"
+    assert paper_shares(paper, "Fig 9", "V100", "BASE") == {}
+
+
+# made up
+
+
+def test_every_way_of_naming_cards_and_settings() -> None:
+    table = made_up(
+        ("Fig 1", "all", "BASE", "a", "heat", "10-20", "%"),
+        ("Fig 1", "V100;H100", "OPT1;OPT12", "a", "heat", "5", "%"),
+        ("Fig 1", "A100", "OPT2", "b", "heat", "-3", "%"),
+        ("Fig 2", "A100", "OPT1", "a", "heat", "99", "%"),
+        (None, "A100", "OPT1", "a", "heat", "99", "%"),
+    )
+    check(
+        paper_values(table, "Fig 1", "heat"),
+        V100=[15, 5, NOTHING, 5],
+        A100=[15, NOTHING, -3, NOTHING],
+        H100=[15, 5, NOTHING, 5],
+    )
+    check(paper_values(table, "Fig 1", "heat", "b"), A100=[NOTHING, NOTHING, -3, NOTHING], V100=[NOTHING] * 4)
+
+
+def test_only_a_ratio_has_a_base_of_one() -> None:
+    heat = ("Fig 1", "A100", "OPT1", "a", "heat", "0.5", "x")
+    check(paper_values(made_up(heat), "Fig 1", "heat"), A100=[NOTHING, 0.5, NOTHING, NOTHING])
+    ratio = ("Fig 1", "A100", "OPT1", "a", "heat, relative to BASE", "0.5", "x")
+    check(paper_values(made_up(ratio), "Fig 1", "heat"), A100=[1, 0.5, NOTHING, NOTHING], H100=[NOTHING] * 4)

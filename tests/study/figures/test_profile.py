@@ -50,7 +50,7 @@ def measured(gpus: tuple[str, ...] = ("H200", "A10")) -> pd.DataFrame:
     return pd.DataFrame({"x": rows.values()}, index=index).assign(y=lambda t: t["x"] / 16)
 
 
-def stated_by_paper() -> pd.DataFrame:
+def papers_values() -> pd.DataFrame:
     table = pd.DataFrame(np.nan, index=pd.Index(PAPER_CARDS, name="gpu"), columns=list(PAPER_SETTINGS))
     table.loc["A100"] = [20.0, 10.0, 5.0, 2.5]
     table.loc["H100", ["BASE", "OPT1"]] = [30.0, 0.0]
@@ -58,12 +58,12 @@ def stated_by_paper() -> pd.DataFrame:
 
 
 def test_a_panel_has_the_papers_cards_and_then_the_machines_in_their_order() -> None:
-    shown = panel("heat, %", stated_by_paper(), measured(), "x")
+    shown = panel("heat, %", papers_values(), measured(), "x")
     groups = ["V100\npaper", "A100\npaper", "H100\npaper", "H200\nwindow", "H200\nstep", "A10\nwindow", "A10\nstep"]
     assert list(shown.values.index) == groups
     assert list(shown.values.columns) == ["BASE", "OPT1", "OPT2", "OPT12"]
     assert shown.of_paper == tuple(groups[:3])
-    np.testing.assert_array_equal(shown.values.iloc[:3], stated_by_paper())
+    np.testing.assert_array_equal(shown.values.iloc[:3], papers_values())
     np.testing.assert_allclose(shown.values.loc["H200\nwindow"], [12.15, 11.15, 13.15, 10.1])
     np.testing.assert_allclose(shown.values.loc["H200\nstep"], [17.15, 16.15, 18.15, 15.1])
     np.testing.assert_allclose(shown.low.loc["A10\nstep"], [27.1, 26.1, 28.1, 25.1])
@@ -74,10 +74,10 @@ def test_a_panel_has_the_papers_cards_and_then_the_machines_in_their_order() -> 
 
 def test_a_machine_without_a_setting_is_blank() -> None:
     few = measured().drop(("H200", 1, "step", "OPT12")).drop("BASE", level="config")
-    shown = panel("heat", stated_by_paper(), few, "x")
+    shown = panel("heat", papers_values(), few, "x")
     assert shown.values.loc["H200\nstep"].isna().tolist() == [True, False, False, True]
     more = pd.concat([few, few.xs("OPT1", level="config", drop_level=False).rename(index={"OPT1": "FAST"})])
-    assert list(panel("heat", stated_by_paper(), more, "x").values.columns) == list(SETTING_COLOURS)
+    assert list(panel("heat", papers_values(), more, "x").values.columns) == list(SETTING_COLOURS)
 
 
 def bars_of(axis: Axes) -> list[Rectangle]:
@@ -87,7 +87,7 @@ def bars_of(axis: Axes) -> list[Rectangle]:
 @pytest.mark.parametrize("log", [False, True])
 def test_bars_are_as_high_as_their_numbers(log: bool) -> None:
     """From the ground, or of a ratio from 1; in the settings' order and colours; the paper's are hollow."""
-    shown = panel("heat, %", stated_by_paper(), measured(), "y" if log else "x")
+    shown = panel("heat, %", papers_values(), measured(), "y" if log else "x")
     axis = settings_figure([shown], columns=1, log=log).axes[0]
     values = shown.values.where(shown.values > 0) if log else shown.values
     expected = [
@@ -114,7 +114,7 @@ def test_bars_are_as_high_as_their_numbers(log: bool) -> None:
 
 
 def test_dashes_stand_where_nothing_is_known() -> None:
-    shown = panel("heat, %", stated_by_paper(), measured(), "x")
+    shown = panel("heat, %", papers_values(), measured(), "x")
     axis = settings_figure([shown], columns=1).axes[0]
     dashes = [text for text in axis.texts if text.get_text() == "–"]
     found = sorted((round(text.get_position()[0]), text.get_color()) for text in dashes)
@@ -125,7 +125,7 @@ def test_dashes_stand_where_nothing_is_known() -> None:
 
 
 def test_the_runs_extremes_are_drawn_where_runs_differ() -> None:
-    shown = panel("heat, %", stated_by_paper(), measured(("H200",)), "x")
+    shown = panel("heat, %", papers_values(), measured(("H200",)), "x")
     axis = settings_figure([shown], columns=1).axes[0]
     lines = sorted(tuple(line.get_ydata()) for line in axis.get_lines())
     np.testing.assert_allclose(
@@ -135,7 +135,7 @@ def test_the_runs_extremes_are_drawn_where_runs_differ() -> None:
 
 
 def test_the_legend_names_the_settings_that_occur() -> None:
-    shown = panel("heat, %", stated_by_paper(), measured(), "x")
+    shown = panel("heat, %", papers_values(), measured(), "x")
     assert legend(settings_figure([shown])) == ["BASE", "OPT1", "OPT2", "OPT12", "paper", "measured"]
     two = Panel("heat", *(t[["BASE", "OPT2"]] for t in (shown.values, shown.low, shown.high)), shown.of_paper)
     figure = settings_figure([two, two, two], columns=2)
@@ -146,7 +146,7 @@ def test_the_legend_names_the_settings_that_occur() -> None:
 
 
 def test_the_caption_tells_what_is_blank() -> None:
-    shown = panel("heat, %", stated_by_paper(), measured(), "x")
+    shown = panel("heat, %", papers_values(), measured(), "x")
     said = caption([shown])
     assert said.endswith(
         "Blank, because not stated or not measured: V100 paper: heat (BASE, OPT1, OPT2, OPT12); "
@@ -163,9 +163,9 @@ def test_the_paper_is_not_said_to_lack_what_it_does_not_have() -> None:
     """FAST is ours: of the paper it is neither drawn nor missed; of a machine it is, until it is measured there."""
     by_run = measured()
     fast = by_run.xs("OPT1", level="config", drop_level=False).rename(index={"OPT1": "FAST"})
-    everywhere = panel("heat, %", stated_by_paper(), pd.concat([by_run, fast]), "x")
+    everywhere = panel("heat, %", papers_values(), pd.concat([by_run, fast]), "x")
     assert "FAST" not in caption([everywhere])
-    here = panel("heat, %", stated_by_paper(), pd.concat([by_run, fast.drop("A10", level="gpu")]), "x")
+    here = panel("heat, %", papers_values(), pd.concat([by_run, fast.drop("A10", level="gpu")]), "x")
     assert caption([here]).endswith("; A10 window: heat (FAST); A10 step: heat (FAST).")
     axis = settings_figure([here], columns=1).axes[0]
     dashes = [text for text in axis.texts if text.get_text() == "–"]
@@ -174,7 +174,7 @@ def test_the_paper_is_not_said_to_lack_what_it_does_not_have() -> None:
 
 
 def test_a_ratio_of_one_has_no_number() -> None:
-    shown = panel("heat", stated_by_paper() / 20, measured(("H200",)), "y")
+    shown = panel("heat", papers_values() / 20, measured(("H200",)), "y")
     axis = settings_figure([shown], columns=1, log=True).axes[0]
     numbers = [text for text in texts(axis) if text != "–"]
     assert sorted(numbers[:1]) == ["1.5"]
@@ -184,7 +184,7 @@ def test_a_ratio_of_one_has_no_number() -> None:
 @drawn
 def test_settings_look_as_stored() -> Figure:
     by_run = measured(("H200",))
-    shown = [panel("heat, %", stated_by_paper(), by_run, "x"), panel("cold, %", stated_by_paper() / 7, by_run, "y")]
+    shown = [panel("heat, %", papers_values(), by_run, "x"), panel("cold, %", papers_values() / 7, by_run, "y")]
     return settings_figure(shown)
 
 
@@ -193,7 +193,7 @@ def test_ratios_look_as_stored() -> Figure:
     """Down to a hundredth of BASE and up to four times it."""
     ratios = 3.0 ** (measured(("H200",))[["x"]] % 5 - 2)
     ratios /= ratios.xs("BASE", level="config").reindex(ratios.index.droplevel("config")).to_numpy()
-    paper = stated_by_paper().div([20.0, 100.0, 500.0, 250.0], axis="columns")
+    paper = papers_values().div([20.0, 100.0, 500.0, 250.0], axis="columns")
     return settings_figure([panel("cycles, relative to BASE", paper, ratios, "x")], columns=1, log=True)
 
 
@@ -437,8 +437,8 @@ def moved() -> Figure:
     stretches = pd.DataFrame(
         {"phase": ["forward", "backward", "update"], "begin": [0, 300, 720], "end": [300, 720, 800]}
     )
-    stated = {"cycles_active": (0.01, 0.02), "instructions": (0.01, 0.01)}
-    return starts_figure(ratios, ratios.loc[[10, 300]], whole, stretches, stated)
+    papers = {"cycles_active": (0.01, 0.02), "instructions": (0.01, 0.01)}
+    return starts_figure(ratios, ratios.loc[[10, 300]], whole, stretches, papers)
 
 
 def test_ratios_are_drawn_by_the_windows_start() -> None:

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from helpers.repository import ROOT
+
+from medddpm.errors import BadInput
+from medddpm.study.claims.paper import Claim, paper_claims
+from medddpm.study.claims.rules import Rule
+from medddpm.study.claims.verdicts import Finding, at_tolerances, overview, settle, status_of
+
+RATIO = Rule("P1", "summary", against="BASE", form="ratio")
+PLAIN = Rule("P1", "summary")
+
+
+@pytest.mark.parametrize(
+    ("paper", "qualifier", "rule", "ours", "tolerance", "status"),
+    [
+        ("64", "=", PLAIN, "64", 0.0, "reproduced"),
+        ("1.45", "=", PLAIN, "1.450", 0.0, "reproduced"),
+        ("64", "=", PLAIN, "65", 0.0, "differs"),
+        ("0.39", "=", PLAIN, "0.42", 0.10, "reproduced"),
+        ("0.39", "=", PLAIN, "0.44", 0.10, "differs"),
+        ("0.39", "about", PLAIN, "0.34", 0.10, "differs"),
+        ("Hopper", "=", PLAIN, "Hopper", 0.0, "reproduced"),
+        ("3.11.4", "=", PLAIN, "3.12", 0.5, "differs"),
+        ("3.11.4", "=", PLAIN, None, 0.0, "not_measurable"),
+        ("820000000.0", "about", PLAIN, "8.4e+08", 0.2, "reproduced"),
+        ("50", "more than", PLAIN, "99", 0.2, "reproduced"),
+        ("50", "over", PLAIN, "40.5", 0.2, "reproduced"),
+        ("50", "exceeds", PLAIN, "39", 0.2, "differs"),
+        ("2", "only", PLAIN, "0.1", 0.2, "reproduced"),
+        ("2", "only", PLAIN, "2.5", 0.2, "differs"),
+        ("100", "up to", PLAIN, "1000", 0.2, "differs"),
+        ("80", "nearly", PLAIN, "97", 0.2, "differs"),
+        ("73-80", "about", PLAIN, "60", 0.2, "reproduced"),
+        ("73-80", "about", PLAIN, "97", 0.2, "differs"),
+        ("0.03-0.10", "=", PLAIN, "0.03-0.11", 0.2, "reproduced"),
+        ("0.03-0.10", "=", PLAIN, "0.03-0.13", 0.2, "differs"),
+        ("0", "=", PLAIN, "0.4", 0.2, "reproduced"),
+        ("0", "=", PLAIN, "0.6", 0.2, "differs"),
+        ("0", "=", PLAIN, "0.1", 0.0, "differs"),
+        ("1.07", "about", RATIO, "0.99", 0.2, "differs"),
+        ("1.07", "about", RATIO, "1.2", 0.2, "reproduced"),
+        ("0.95", "=", RATIO, "1.02", 0.2, "differs"),
+        ("1.0", "=", RATIO, "0.9", 0.2, "reproduced"),
+        ("1.07", "about", PLAIN, "0.99", 0.2, "reproduced"),
+    ],
+)
+def test_verdict(paper: str, qualifier: str, rule: Rule, ours: str | None, tolerance: float, status: str) -> None:
+    claim = Claim("P1", paper, qualifier, "H100", rule)
+    assert status_of(claim, Finding("window", "so", ours, tolerance)) == status
+
+
+def test_nothing_settled_leaves_everything_open() -> None:
+    paper = paper_claims(ROOT)
+    assert overview(paper, settle(paper, {})).loc["all", "open"] == 198
+
+
+def test_finding_about_no_claim_is_refused() -> None:
+    with pytest.raises(BadInput, match="has no P199"):
+        settle(paper_claims(ROOT), {"P199": Finding("window", "so")})
+
+
+def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> None:
+    paper = paper_claims(ROOT)
+    found = {
+        "P100": Finding("window", "so", "0.40", 0.2),
+        "P101": Finding("window", "so", "0.22", 0.2),
+        "P055": Finding("configuration", "so", "11", 0.0),
+        "P003": Finding("window", "no card"),
+    }
+    counts = at_tolerances(paper, settle(paper, found), (0.05, 0.25))
+    assert counts.to_dict("index") == {
+        "5%": {"reproduced": 1, "differs": 1},
+        "25%": {"reproduced": 2, "differs": 0},
+    }
