@@ -18,7 +18,7 @@ from medddpm.errors import BadInput
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[..., Array]
-"""Of weights (R, n), and (R, m) where there are two sets: how often each volume counts, R times over. Gives (R,)."""
+"""A function of weights (R, n), and (R, m) for a second set: each volume's count in R resamples; gives (R,)."""
 
 FEWEST = 4
 """Volumes below which there is no interval: three have ten distinct resamples."""
@@ -101,7 +101,7 @@ def mean_of_pairs(matrix: npt.ArrayLike, distinct: bool) -> Statistic:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """What the two one-sided tests say of `other` against `reference`.
+    """The result of the two one-sided tests of `other` against `reference`.
 
     Args:
         difference: mean of `other` less mean of `reference`.
@@ -131,7 +131,7 @@ def equivalence(
     with n paired runs of spread s the interval reaches 1.7 s (n = 3), 1.0 s (5), 0.6 s (10) to either side.
 
     Args:
-        reference: a number a run (loss, a metric's value).
+        reference: a number for each run (a loss, a metric's value).
         other: the same under the other setting.
         margin: in the numbers' unit, above 0.
         paired: whether run i of both has the same seed; else Welch's test for two independent sets.
@@ -182,37 +182,39 @@ def seed_margin(reference: Sequence[float]) -> float:
 
 
 def equivalence_table(
-    runs: pd.DataFrame, margins: Mapping[str, float], reference: str = "BASE", *, alpha: float = 0.05
+    runs: pd.DataFrame, margins: Mapping[tuple[str, str], float], reference: str = "BASE", *, alpha: float = 0.05
 ) -> pd.DataFrame:
     """Every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
 
     Args:
-        runs: columns setting, seed, metric, value: one row a run and metric.
-        margins: by metric; metrics without one are not tested.
-        reference: the setting that the others are held against.
+        runs: columns setting, seed, metric, tissue, value: one row for each run, metric and tissue.
+        margins: by metric and tissue; what has none is not tested.
+        reference: the setting that the others are compared with.
         alpha: of each one-sided test.
 
     Returns:
-        Columns setting, metric, and the fields of `Equivalence`; `between_seeds` is the largest difference between two
-        seeds of the reference, to read the difference against.
+        Columns setting, metric, tissue, and the fields of `Equivalence`; `between_seeds` is the largest difference
+        between two seeds of the reference, to read the difference against.
 
     Raises:
         BadInput: a column, the reference or a metric is missing, or a run is there twice.
     """
-    wanted = ["setting", "seed", "metric", "value"]
+    wanted = ["setting", "seed", "metric", "tissue", "value"]
     lacking = [column for column in wanted if column not in runs.columns]
     if lacking:
         raise BadInput("runs", f"no column {', '.join(lacking)}", f"give {', '.join(wanted)}")
-    if runs.duplicated(wanted[:3]).any():
-        raise BadInput("runs", "a setting, seed and metric is there twice", "give one row a run and metric")
+    if runs.duplicated(wanted[:4]).any():
+        raise BadInput("runs", "a run's metric is there twice", "give one row for each run, metric and tissue")
     rows = []
-    for metric, margin in margins.items():
-        table = runs[runs["metric"] == metric].pivot(index="seed", columns="setting", values="value")
+    for (metric, tissue), margin in margins.items():
+        own = runs[(runs["metric"] == metric) & (runs["tissue"] == tissue)]
+        table = own.pivot(index="seed", columns="setting", values="value")
         if reference not in table:
-            raise BadInput("runs", f"no {metric} under {reference}", "name the setting to hold the others against")
+            raise BadInput("runs", f"no {metric} under {reference}", "name the setting to compare the others with")
         for setting in table.columns.drop(reference):
             both = table[[reference, setting]].dropna()
             first, second = both[reference].tolist(), both[setting].tolist()
             found = equivalence(first, second, margin, alpha=alpha)
-            rows.append({"setting": setting, "metric": metric, **vars(found), "between_seeds": float(np.ptp(first))})
+            where = {"setting": setting, "metric": metric, "tissue": tissue}
+            rows.append({**where, **vars(found), "between_seeds": float(np.ptp(first))})
     return pd.DataFrame(rows)
