@@ -33,7 +33,7 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--plan", type=several(PLANS), required=True, metavar="NAME,…", help=", ".join(PLANS))
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets a folder for each run")
-    command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv and its kin (--out)")
+    command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
     command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many, a run on each (all)")
     command.add_argument("--device", default="auto", help="auto (GPUs where there are any), cpu, cuda")
     command.add_argument("--data", type=Path, metavar="DIR", help="a BraTS case, for the plan brats")

@@ -122,9 +122,9 @@ class Equivalence:
 
 
 def equivalence(
-    reference: Sequence[float], other: Sequence[float], margin: float, *, paired: bool = True, alpha: float = 0.05
+    reference: Sequence[float], other: Sequence[float], margin: float, *, alpha: float = 0.05
 ) -> Equivalence:
-    """Whether two settings differ by less than `margin`: two one-sided t-tests over runs from several seeds.
+    """Whether two settings differ by less than `margin`: two one-sided t-tests over pairs of runs from several seeds.
 
     The margin is stated before the other setting's runs are seen: from what matters, or from the reference alone as
     `seed_margin` does. A small p means equivalent; a large one means not shown, which with few seeds is the usual end:
@@ -132,36 +132,29 @@ def equivalence(
 
     Args:
         reference: a number for each run (a loss, a metric's value).
-        other: the same under the other setting.
+        other: the same under the other setting; run i of both has the same seed.
         margin: in the numbers' unit, above 0.
-        paired: whether run i of both has the same seed; else Welch's test for two independent sets.
         alpha: of each one-sided test.
 
     Raises:
-        BadInput: no such margin, fewer than two runs, or paired runs of different number.
+        BadInput: no such margin, fewer than two runs, or runs without a partner.
     """
     first, second = np.asarray(reference, np.float64), np.asarray(other, np.float64)
     if not 0 < margin < np.inf:
         raise BadInput("margin", f"{margin} is no margin", "state how large a difference would still not matter")
-    if min(len(first), len(second)) < 2 or (paired and len(first) != len(second)):
+    if len(first) < 2 or len(first) != len(second):
         problem = f"{len(first)} and {len(second)} runs cannot be tested"
-        raise BadInput("equivalence", problem, "give at least two seeds a setting, the same ones when paired")
+        raise BadInput("equivalence", problem, "give at least two seeds, the same for both")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise BadInput("equivalence", "a run's number is missing or not finite", "test runs that ended well")
     difference = float(second.mean() - first.mean())
-    spread = np.ptp(second - first) if paired else np.ptp(first) + np.ptp(second)
-    if spread <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
+    apart = second - first
+    if np.ptp(apart) <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
         p = float(abs(difference) >= margin)
         return Equivalence(difference, difference, difference, margin, p, p < alpha, len(second))
-    if paired:
-        above = stats.ttest_1samp(second - first, -margin, alternative="greater")
-        below = stats.ttest_1samp(second - first, margin, alternative="less")
-        whole = stats.ttest_1samp(second - first, 0.0)
-    else:
-        above = stats.ttest_ind(second + margin, first, equal_var=False, alternative="greater")
-        below = stats.ttest_ind(second - margin, first, equal_var=False, alternative="less")
-        whole = stats.ttest_ind(second, first, equal_var=False)
-    interval = whole.confidence_interval(1 - 2 * alpha)
+    above = stats.ttest_1samp(apart, -margin, alternative="greater")
+    below = stats.ttest_1samp(apart, margin, alternative="less")
+    interval = stats.ttest_1samp(apart, 0.0).confidence_interval(1 - 2 * alpha)
     p = float(max(above.pvalue, below.pvalue))
     low, high = float(interval.low), float(interval.high)
     return Equivalence(difference, low, high, margin, p, p < alpha, len(second))

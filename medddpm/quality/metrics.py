@@ -309,7 +309,8 @@ def _agreement_of_reference(
 
     def learned(left_out: int | None) -> LesionRule | None:
         kept = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
-        return learn_lesion(*([part[i] for i in kept] for part in (images, smooth, brains, lesions)))
+        chosen: Any = [[part[i] for i in kept] for part in (images, smooth, brains, lesions)]
+        return learn_lesion(*chosen)
 
     rules = [learned(fold) for fold in range(folds)]
     rows: list[_Row] = []

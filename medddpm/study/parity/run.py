@@ -62,7 +62,7 @@ def parity(
     for folder in (out, tables):
         check_writable(folder / QUALITY)
     queue = Queue(out, visible_gpus(device, gpus), machine_meta(command), tables, device)
-    print(f"{len(runs)} runs, {len(queue.gpus)} at a time", flush=True)
+    print(f"runs: {len(runs)}, {len(queue.gpus)} at a time", flush=True)
     prepare(runs, data)
     queue.work(runs)
     table = collect(out, queue.meta, tables)

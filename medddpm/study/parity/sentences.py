@@ -160,7 +160,8 @@ def margins(table: pd.DataFrame) -> pd.DataFrame:
 
 def titled(table: pd.DataFrame) -> pd.DataFrame:
     """A table with a column for each metric and tissue, its columns called as a reader calls them."""
-    return table.set_axis([title(metric, tissue) for metric, tissue in table], axis="columns")
+    names: list[Any] = table.columns.to_list()
+    return table.set_axis([title(*name) for name in names], axis="columns")
 
 
 def brats(quality: pd.DataFrame) -> str:
