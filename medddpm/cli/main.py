@@ -15,6 +15,7 @@ from typing import Any
 from medddpm import __version__
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, complain
+from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_bench, add_book, add_parse, add_profile
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
@@ -68,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_book):
+    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_parity, add_book):
         add(commands)
     return top
 

@@ -1,6 +1,6 @@
 """Distances between sets of volumes: MS-SSIM over pairs, MMD, Wasserstein over intensities, Fréchet over patches.
 
-Each is split in two: what is measured on volumes (tensors, on their device), and a `Statistic` of how often each volume
+Each has two parts: a measurement on volumes (tensors, on their device), and a `Statistic` of how often each volume
 counts, so that intervals resample volumes without measuring again.
 
 The Fréchet distance needs features. Those of a network trained on ImageNet or on scans would have to be downloaded and
@@ -31,13 +31,13 @@ from medddpm.errors import BadInput
 from medddpm.quality.intervals import Array, Statistic, mean_of_pairs
 
 SMALLEST = 16
-"""Edge in voxels below which a volume is refused: MS-SSIM needs two scales of seven voxels, the cells detail to see."""
+"""Edge in voxels below which a volume is refused: MS-SSIM needs two scales of seven voxels."""
 
 DATA_RANGE = 2.0
-"""From -1 to 1."""
+"""The width of the range of intensities, from -1 to 1."""
 
 BINS = 2000
-"""Of intensity, 0.001 wide: the error of a Wasserstein distance."""
+"""Bins of intensity, 0.001 wide, which is the error of a Wasserstein distance."""
 
 CELLS = 8
 BANDS = 3
@@ -77,7 +77,7 @@ def float32_convolutions() -> Iterator[None]:
 
 
 def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
-    """MONAI's MS-SSIM of volumes i, (N, 1, D, H, W) in [-1, 1] to (N,); as many scales as fit.
+    """MONAI's MS-SSIM between volumes i of both, (N, 1, D, H, W) in [-1, 1] to (N,), with as many scales as fit.
 
     The published weights of the scales are normalised to sum to 1. Values at different sizes are not comparable.
     """
@@ -124,7 +124,7 @@ def gram(first: Tensor, second: Tensor) -> Array:
 def mmd(within: Array, within_reference: Array, between: Array, paired: bool) -> Statistic:
     """The unbiased squared maximum mean discrepancy (Gretton et al. 2012, J. Mach. Learn. Res. 13:723), from kernels.
 
-    Of sets from one distribution it is 0 on average, so that it may be negative. MONAI's `MMDMetric` is this with
+    For two sets from one distribution it is 0 on average, so it may be negative. MONAI's `MMDMetric` is this with
     products of voxels as the kernel, for sets of one size, each volume counted once; tests hold this one to it.
 
     Args:
@@ -157,7 +157,7 @@ def gaussian_kernels(within: Array, within_reference: Array, between: Array) -> 
 
 
 def histograms(images: Tensor, labels: Tensor, label: int) -> Array:
-    """Voxels a bin of intensity of one label, (N, BINS), of (N, D, H, W) in [-1, 1] and labels of that shape."""
+    """The voxels of one label in each bin of intensity, (N, BINS); images (N, D, H, W) in [-1, 1], labels alike."""
     bins = ((images.float() + 1) * (BINS / DATA_RANGE)).long().clamp(0, BINS - 1)
     where = labels == label
     counts = [torch.bincount(bins[i][where[i]], minlength=BINS) for i in range(len(images))]

@@ -18,7 +18,7 @@ from medddpm.errors import BadInput
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[..., Array]
-"""Of weights (R, n), and (R, m) where there are two sets: how often each volume counts, R times over. Gives (R,)."""
+"""A function of weights (R, n), and (R, m) for a second set: each volume's count in R resamples; gives (R,)."""
 
 FEWEST = 4
 """Volumes below which there is no interval: three have ten distinct resamples."""
@@ -101,7 +101,7 @@ def mean_of_pairs(matrix: npt.ArrayLike, distinct: bool) -> Statistic:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """What the two one-sided tests say of `other` against `reference`.
+    """The result of the two one-sided tests of `other` against `reference`.
 
     Args:
         difference: mean of `other` less mean of `reference`.
@@ -122,46 +122,39 @@ class Equivalence:
 
 
 def equivalence(
-    reference: Sequence[float], other: Sequence[float], margin: float, *, paired: bool = True, alpha: float = 0.05
+    reference: Sequence[float], other: Sequence[float], margin: float, *, alpha: float = 0.05
 ) -> Equivalence:
-    """Whether two settings differ by less than `margin`: two one-sided t-tests over runs from several seeds.
+    """Whether two settings differ by less than `margin`: two one-sided t-tests over pairs of runs from several seeds.
 
     The margin is stated before the other setting's runs are seen: from what matters, or from the reference alone as
     `seed_margin` does. A small p means equivalent; a large one means not shown, which with few seeds is the usual end:
     with n paired runs of spread s the interval reaches 1.7 s (n = 3), 1.0 s (5), 0.6 s (10) to either side.
 
     Args:
-        reference: a number a run (loss, a metric's value).
-        other: the same under the other setting.
+        reference: a number for each run (a loss, a metric's value).
+        other: the same under the other setting; run i of both has the same seed.
         margin: in the numbers' unit, above 0.
-        paired: whether run i of both has the same seed; else Welch's test for two independent sets.
         alpha: of each one-sided test.
 
     Raises:
-        BadInput: no such margin, fewer than two runs, or paired runs of different number.
+        BadInput: no such margin, fewer than two runs, or runs without a partner.
     """
     first, second = np.asarray(reference, np.float64), np.asarray(other, np.float64)
     if not 0 < margin < np.inf:
         raise BadInput("margin", f"{margin} is no margin", "state how large a difference would still not matter")
-    if min(len(first), len(second)) < 2 or (paired and len(first) != len(second)):
+    if len(first) < 2 or len(first) != len(second):
         problem = f"{len(first)} and {len(second)} runs cannot be tested"
-        raise BadInput("equivalence", problem, "give at least two seeds a setting, the same ones when paired")
+        raise BadInput("equivalence", problem, "give at least two seeds, the same for both")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise BadInput("equivalence", "a run's number is missing or not finite", "test runs that ended well")
     difference = float(second.mean() - first.mean())
-    spread = np.ptp(second - first) if paired else np.ptp(first) + np.ptp(second)
-    if spread <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
+    apart = second - first
+    if np.ptp(apart) <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
         p = float(abs(difference) >= margin)
         return Equivalence(difference, difference, difference, margin, p, p < alpha, len(second))
-    if paired:
-        above = stats.ttest_1samp(second - first, -margin, alternative="greater")
-        below = stats.ttest_1samp(second - first, margin, alternative="less")
-        whole = stats.ttest_1samp(second - first, 0.0)
-    else:
-        above = stats.ttest_ind(second + margin, first, equal_var=False, alternative="greater")
-        below = stats.ttest_ind(second - margin, first, equal_var=False, alternative="less")
-        whole = stats.ttest_ind(second, first, equal_var=False)
-    interval = whole.confidence_interval(1 - 2 * alpha)
+    above = stats.ttest_1samp(apart, -margin, alternative="greater")
+    below = stats.ttest_1samp(apart, margin, alternative="less")
+    interval = stats.ttest_1samp(apart, 0.0).confidence_interval(1 - 2 * alpha)
     p = float(max(above.pvalue, below.pvalue))
     low, high = float(interval.low), float(interval.high)
     return Equivalence(difference, low, high, margin, p, p < alpha, len(second))
@@ -182,37 +175,39 @@ def seed_margin(reference: Sequence[float]) -> float:
 
 
 def equivalence_table(
-    runs: pd.DataFrame, margins: Mapping[str, float], reference: str = "BASE", *, alpha: float = 0.05
+    runs: pd.DataFrame, margins: Mapping[tuple[str, str], float], reference: str = "BASE", *, alpha: float = 0.05
 ) -> pd.DataFrame:
     """Every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
 
     Args:
-        runs: columns setting, seed, metric, value: one row a run and metric.
-        margins: by metric; metrics without one are not tested.
-        reference: the setting that the others are held against.
+        runs: columns setting, seed, metric, tissue, value: one row for each run, metric and tissue.
+        margins: by metric and tissue; what has none is not tested.
+        reference: the setting that the others are compared with.
         alpha: of each one-sided test.
 
     Returns:
-        Columns setting, metric, and the fields of `Equivalence`; `between_seeds` is the largest difference between two
-        seeds of the reference, to read the difference against.
+        Columns setting, metric, tissue, and the fields of `Equivalence`; `between_seeds` is the largest difference
+        between two seeds of the reference, to read the difference against.
 
     Raises:
         BadInput: a column, the reference or a metric is missing, or a run is there twice.
     """
-    wanted = ["setting", "seed", "metric", "value"]
+    wanted = ["setting", "seed", "metric", "tissue", "value"]
     lacking = [column for column in wanted if column not in runs.columns]
     if lacking:
         raise BadInput("runs", f"no column {', '.join(lacking)}", f"give {', '.join(wanted)}")
-    if runs.duplicated(wanted[:3]).any():
-        raise BadInput("runs", "a setting, seed and metric is there twice", "give one row a run and metric")
+    if runs.duplicated(wanted[:4]).any():
+        raise BadInput("runs", "a run's metric is there twice", "give one row for each run, metric and tissue")
     rows = []
-    for metric, margin in margins.items():
-        table = runs[runs["metric"] == metric].pivot(index="seed", columns="setting", values="value")
+    for (metric, tissue), margin in margins.items():
+        own = runs[(runs["metric"] == metric) & (runs["tissue"] == tissue)]
+        table = own.pivot(index="seed", columns="setting", values="value")
         if reference not in table:
-            raise BadInput("runs", f"no {metric} under {reference}", "name the setting to hold the others against")
+            raise BadInput("runs", f"no {metric} under {reference}", "name the setting to compare the others with")
         for setting in table.columns.drop(reference):
             both = table[[reference, setting]].dropna()
             first, second = both[reference].tolist(), both[setting].tolist()
             found = equivalence(first, second, margin, alpha=alpha)
-            rows.append({"setting": setting, "metric": metric, **vars(found), "between_seeds": float(np.ptp(first))})
+            where = {"setting": setting, "metric": metric, "tissue": tissue}
+            rows.append({**where, **vars(found), "between_seeds": float(np.ptp(first))})
     return pd.DataFrame(rows)

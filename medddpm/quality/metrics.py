@@ -10,6 +10,7 @@ features of the Fréchet distance), `quality.segmentation` (brain and lesion out
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,7 +34,15 @@ from medddpm.quality.intervals import (
     mean_of_pairs,
     seed_margin,
 )
-from medddpm.quality.segmentation import LesionRule, Mask, Volume, learn_lesion, lesion_contrast, recover_brain
+from medddpm.quality.segmentation import (
+    LesionRule,
+    Mask,
+    Volume,
+    learn_lesion,
+    lesion_contrast,
+    recover_brain,
+    smoothed,
+)
 
 __all__ = [
     "BRATS_TISSUES",
@@ -54,7 +63,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric is: its `unit` ("" for none), which way is `better`, its `bounds`, and `what` it measures."""
+    """What a metric measures.
+
+    Args:
+        unit: "" for none.
+        better: "higher", "lower", or the metric that it is best equal to; "" for what only serves as such.
+        bounds: of its range.
+        what: in words.
+    """
 
     unit: str
     better: str
@@ -66,8 +82,8 @@ METRICS: dict[str, Measure] = {
     "psnr": Measure("dB", "higher", (-np.inf, np.inf), "peak signal to noise ratio against the subject's own volume"),
     "ssim": Measure("", "higher", (-1, 1), "SSIM against the subject's own volume (MONAI's window, 11 voxels)"),
     "ms_ssim": Measure("", "higher", (0, 1), "MS-SSIM against the subject's own volume"),
-    "ms_ssim_between": Measure("", "as diversity_reference", (0, 1), "mean MS-SSIM of a sample and a reference volume"),
-    "diversity": Measure("", "as diversity_reference", (0, 1), "mean MS-SSIM of two samples; 1: all the same"),
+    "ms_ssim_between": Measure("", "diversity_reference", (0, 1), "mean MS-SSIM of a sample and a reference volume"),
+    "diversity": Measure("", "diversity_reference", (0, 1), "mean MS-SSIM of two samples; 1: all the same"),
     "diversity_reference": Measure("", "", (0, 1), "mean MS-SSIM of two reference volumes"),
     "mmd_linear": Measure("", "lower", (-np.inf, np.inf), "squared MMD a voxel, linear kernel: of the mean volumes"),
     "mmd_gaussian": Measure("", "lower", (-np.inf, np.inf), "squared MMD, Gaussian kernel: of the distributions"),
@@ -75,15 +91,18 @@ METRICS: dict[str, Measure] = {
     "frechet": Measure("", "lower", (0, np.inf), "Fréchet distance of multi-scale patch statistics"),
     "dice": Measure("", "higher", (0, 1), "of what is recovered from a sample with its mask"),
     "dice_reference": Measure("", "", (0, 1), "the same of reference volumes: what a perfect sample would reach"),
-    "lesion_contrast": Measure("intensity", "as its reference", (-2, 2), "lesion less its surroundings, in samples"),
+    "lesion_contrast": Measure("intensity", "lesion_contrast_reference", (-2, 2), "lesion minus its surroundings"),
     "lesion_contrast_reference": Measure("intensity", "", (-2, 2), "the same in reference volumes"),
 }
 """Every metric, in the table's order. Its intervals are cut to its `bounds`."""
 
+KEPT = 4
+"""References whose lesion rule is kept; the usual intensities of one take 16 MB at 128³."""
+
 
 @dataclass(frozen=True)
 class Tissues:
-    """What the labels of a mask mean: a name a label, 0 included, and which are lesion; every label but 0 is brain."""
+    """What the labels of a mask mean: the name of each, 0 included, and which are lesion; all but 0 are brain."""
 
     names: Mapping[int, str]
     lesions: tuple[int, ...]
@@ -261,42 +280,70 @@ def agreement(
     """
     if samples.labels is None or reference.labels is None:
         return pd.DataFrame(columns=["metric", "channel", "tissue", "volume", "value"])
-    images = reference.images.cpu().numpy()
-    brains, lesions = _masks(reference.labels, tissues)
-    folds = 4 if len(reference) >= 4 else 1
-
-    def learned(left_out: int | None) -> LesionRule | None:
-        kept = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
-        return learn_lesion(*([part[i] for i in kept] for part in (images, brains, lesions)))
-
-    rules = [learned(fold) for fold in range(folds)]
-    of_samples = learned(None)
-    rows = []
-    for i in range(len(images)):
-        for metric, *row in _agreement_of(images[i], brains[i], lesions[i], rules[i % folds], channels):
-            rows.append((f"{metric}_reference", row[0], row[1], i, row[2]))
+    rule, found = _agreement_of_reference(reference, channels, tissues)
+    rows = [(f"{metric}_reference", *rest) for metric, *rest in found]
     for i, (brain, lesion) in enumerate(zip(*_masks(samples.labels, tissues), strict=True)):
-        for metric, *row in _agreement_of(samples.images[i].cpu().numpy(), brain, lesion, of_samples, channels):
-            rows.append((metric, row[0], row[1], i, row[2]))
+        image = samples.images[i].cpu().numpy()
+        rows += _agreement_of(i, image, smoothed(image), brain, lesion, rule, channels)
     return pd.DataFrame(rows, columns=["metric", "channel", "tissue", "volume", "value"])
 
 
+_Row = tuple[str, str, str, int, float]  # metric, channel, tissue, volume, value
+_learned: dict[bytes, tuple[LesionRule | None, list[_Row]]] = {}  # by the reference's content
+
+
+def _agreement_of_reference(
+    reference: VolumeSet, channels: Sequence[str], tissues: Tissues
+) -> tuple[LesionRule | None, list[_Row]]:
+    """The lesion rule of a reference, and its own rows; kept, as many sets are compared with one reference."""
+    assert reference.labels is not None
+    images = reference.images.cpu().numpy()
+    key = hashlib.sha256(repr((images.shape, list(channels), tissues)).encode())
+    for part in (images, reference.labels.cpu().numpy()):
+        key.update(part.tobytes())
+    if (known := _learned.get(key.digest())) is not None:
+        return known
+    smooth = [smoothed(image) for image in images]
+    brains, lesions = _masks(reference.labels, tissues)
+    folds = 4 if len(images) >= 4 else 1
+
+    def learned(left_out: int | None) -> LesionRule | None:
+        kept = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
+        chosen: Any = [[part[i] for i in kept] for part in (images, smooth, brains, lesions)]
+        return learn_lesion(*chosen)
+
+    rules = [learned(fold) for fold in range(folds)]
+    rows: list[_Row] = []
+    for i, (image, brain, lesion) in enumerate(zip(images, brains, lesions, strict=True)):
+        rows += _agreement_of(i, image, smooth[i], brain, lesion, rules[i % folds], channels)
+    if len(_learned) >= KEPT:
+        del _learned[next(iter(_learned))]
+    _learned[key.digest()] = found = (learned(None), rows)
+    return found
+
+
 def _agreement_of(
-    image: Volume, brain: Mask, lesion: Mask, rule: LesionRule | None, channels: Sequence[str]
-) -> Iterator[tuple[str, str, str, float]]:
-    """Metric, channel, tissue and value, of one volume and what its mask asks for."""
+    volume: int,
+    image: Volume,
+    smooth: Volume,
+    brain: Mask,
+    lesion: Mask,
+    rule: LesionRule | None,
+    channels: Sequence[str],
+) -> Iterator[_Row]:
+    """Rows of one volume and what its mask asks for."""
     found = recover_brain(image)
-    yield "dice", "all", "brain", _dice(found, brain)
+    yield "dice", "all", "brain", volume, _dice(found, brain)
     if rule is not None:
-        yield "dice", "all", "lesion", _dice(rule(image, found), lesion)
+        yield "dice", "all", "lesion", volume, _dice(rule(smooth, found), lesion)
     for channel, contrast in zip(channels, lesion_contrast(image, brain, lesion), strict=True):
-        yield "lesion_contrast", channel, "lesion", float(contrast)
+        yield "lesion_contrast", channel, "lesion", volume, float(contrast)
 
 
 def _over_pairs(
     first: Tensor, second: Tensor, paired: bool, wanted: Collection[str]
 ) -> Iterator[tuple[str, Statistic, Sequence[int]]]:
-    """What is averaged over pairs of volumes, of one channel, where the sets are large enough."""
+    """The metrics that average over pairs of volumes of one channel, where the sets are large enough."""
     n, m = len(first), len(second)
     sizes = (n,) if paired else (n, m)
     if "ms_ssim_between" in wanted and (not paired or n > 1):

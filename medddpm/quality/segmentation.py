@@ -7,9 +7,9 @@ filled. It suits skull-stripped volumes; a skull would be taken for brain.
 Lesion: a voxel of the recovered brain belongs to it where the likelihood ratio of two normal distributions, lesion and
 rest of the brain, is high enough (quadratic discriminant analysis). They are over each channel at three scales, because
 a lesion is larger than noise and than the cortex is thick, and over what is usual in that place, the mean of the
-reference's voxels there outside lesions, because many a lesion has the intensity of grey matter and is told by standing
+reference's voxels there outside lesions, because many a lesion has the intensity of grey matter and shows by standing
 where white matter should be. Distributions and threshold (the one of best Dice) are learned from the reference set and
-its masks alone. It is a rule, not a radiologist: what it reaches on the reference, told by `dice_reference`, is what a
+its masks alone. It is a rule, not a radiologist: what it reaches on the reference, `dice_reference`, is what a
 perfect sample could reach. On the phantom at 64³ that is about 0.9 in FLAIR, 0.75 in T2, and only 0.2 in T1, where
 lesions look like grey matter; there `lesion_contrast` says more.
 """
@@ -77,11 +77,11 @@ class LesionRule:
     threshold: float
     usual: npt.NDArray[np.float32]
 
-    def __call__(self, image: Volume, brain: Mask) -> Mask:
-        """The lesion (D, H, W) of a volume (C, D, H, W) within its recovered brain."""
+    def __call__(self, smooth: Volume, brain: Mask) -> Mask:
+        """The lesion (D, H, W) of a volume, `smoothed`, within its recovered brain."""
         found = np.zeros(brain.shape, bool)
         if brain.any():
-            found[brain] = self.score(_features(image, self.usual)[:, brain].T) > self.threshold
+            found[brain] = self.score(_features(smooth, self.usual, brain)) > self.threshold
         return found
 
     def score(self, features: npt.NDArray[np.float32]) -> Array:
@@ -91,20 +91,28 @@ class LesionRule:
         return np.asarray(rest - lesion + self.offset)
 
 
-def learn_lesion(images: Sequence[Volume], brains: Sequence[Mask], lesions: Sequence[Mask]) -> LesionRule | None:
+def smoothed(image: Volume) -> Volume:
+    """Every channel of a volume at every scale, (f, D, H, W)."""
+    unit = min(image.shape[1:]) / 64
+    return np.stack([ndimage.gaussian_filter(channel, scale * unit) for channel in image for scale in _SCALES])
+
+
+def learn_lesion(
+    images: Sequence[Volume], smooth: Sequence[Volume], brains: Sequence[Mask], lesions: Sequence[Mask]
+) -> LesionRule | None:
     """The lesion rule of a reference set, or None where it has no lesion (or nothing else) to learn from.
 
     Args:
         images: (C, D, H, W) each.
+        smooth: the images, `smoothed`.
         brains: the masks' brains, lesions included, (D, H, W) each.
         lesions: (D, H, W) each.
     """
     usual = _usual(images, lesions)
     classes: tuple[list[npt.NDArray[np.float32]], ...] = ([], [])
-    for image, brain, lesion in zip(images, brains, lesions, strict=True):
-        features = _features(image, usual)
+    for volume, brain, lesion in zip(smooth, brains, lesions, strict=True):
         for found, where in zip(classes, (brain & ~lesion, lesion), strict=True):
-            found.append(features[:, where].T)
+            found.append(_features(volume, usual, where))
     rest, lesion_features = (np.concatenate(found) for found in classes)
     width = rest.shape[1]
     if min(len(rest), len(lesion_features)) <= 2 * width:
@@ -136,11 +144,9 @@ def lesion_contrast(image: Volume, brain: Mask, lesion: Mask) -> Array:
     return np.asarray(image[:, lesion].mean(axis=1, dtype=np.float64) - image[:, shell].mean(axis=1, dtype=np.float64))
 
 
-def _features(image: Volume, usual: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """(f, D, H, W): every channel at every scale, and the usual intensities."""
-    unit = min(image.shape[1:]) / 64
-    smooth = [ndimage.gaussian_filter(channel, scale * unit) for channel in image for scale in _SCALES]
-    return np.concatenate([np.stack(smooth), usual]).astype(np.float32)
+def _features(smooth: Volume, usual: npt.NDArray[np.float32], where: Mask) -> npt.NDArray[np.float32]:
+    """The features (n, f) of the voxels of a mask: every channel at every scale, and the usual intensities."""
+    return np.concatenate([smooth[:, where], usual[:, where]]).T
 
 
 def _usual(images: Sequence[Volume], lesions: Sequence[Mask]) -> npt.NDArray[np.float32]:

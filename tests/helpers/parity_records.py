@@ -11,7 +11,18 @@ from medddpm.data.phantom import phantom_subject
 from medddpm.data.slices import three_slices, where_most
 from medddpm.study.parity import results
 from medddpm.study.parity.evaluate import PLANES
-from medddpm.study.parity.plans import Run, brats, clipped, contrasts, long, offset, paper, redrawn, samplers, short
+from medddpm.study.parity.plans import (
+    TrainingRun,
+    brats,
+    clipped,
+    contrasts,
+    long,
+    offset,
+    paper,
+    redrawn,
+    samplers,
+    short,
+)
 from medddpm.study.records import schemas
 from medddpm.switches import SETTINGS
 
@@ -46,15 +57,16 @@ STEPS = {
 }
 
 
-def quality_rows(run: Run, shift: float = 0.0) -> list[dict[str, object]]:
+def quality_rows(run: TrainingRun, shift: float = 0.0) -> list[dict[str, object]]:
     """A run's rows; `shift` moves every metric by so many of its runs' deviations, the wrong way with few steps."""
     known = {
         "plan": run.plan, "run": run.key, "setting": run.setting, "contrast": run.contrast,
-        "size": "x".join(map(str, run.size)), "width": run.channels, "seed": run.seed, "step": STEPS[run.plan],
+        "size": "x".join(map(str, run.size)), "width": run.config.model_channels, "seed": run.config.seed,
+        "step": STEPS[run.plan],
     }  # fmt: skip
     rows: list[dict[str, object]] = []
-    for sampler, steps in run.chains:
-        rng = np.random.default_rng([run.seed, list(SETTINGS).index(run.setting)])
+    for sampler, steps in run.samplers:
+        rng = np.random.default_rng([run.config.seed, list(SETTINGS).index(run.setting)])
         fewer = 0.0 if steps == 250 else {"ddim": 60.0, "dpm++": 25.0, "sde-dpm++": 30.0}[sampler] / steps
         for (metric, channel, tissue), (level, spread) in LEVELS.items():
             better = 1 if metric in ("psnr", "ssim", "dice") else -1
@@ -72,14 +84,14 @@ def quality_rows(run: Run, shift: float = 0.0) -> list[dict[str, object]]:
     return list(unique.values())
 
 
-def loss_rows(run: Run) -> list[dict[str, object]]:
+def loss_rows(run: TrainingRun) -> list[dict[str, object]]:
     """A run's losses: the steps' leaps are the seed's, the settings lie a hair apart."""
     steps = STEPS[run.plan]
     known = {
         "plan": run.plan, "run": run.key, "setting": run.setting, "contrast": run.contrast,
-        "size": "x".join(map(str, run.size)), "width": run.channels, "seed": run.seed,
+        "size": "x".join(map(str, run.size)), "width": run.config.model_channels, "seed": run.config.seed,
     }  # fmt: skip
-    leaps = np.random.default_rng(run.seed).lognormal(0, 0.2, steps)
+    leaps = np.random.default_rng(run.config.seed).lognormal(0, 0.2, steps)
     own = 1 + 1e-3 * len(run.setting) * (run.setting != "BASE")
     at = np.arange(1, steps + 1)
     rows: list[dict[str, object]] = [
@@ -87,18 +99,18 @@ def loss_rows(run: Run) -> list[dict[str, object]]:
         for step, leap in zip(at, leaps, strict=True)
     ]
     for step in (*at[9::10],):
-        loss = own * (1 + 0.02 * run.seed) * 0.8 / step**0.5
+        loss = own * (1 + 0.02 * run.config.seed) * 0.8 / step**0.5
         rows.append({**known, "part": "held-out", "step": int(step), "steps": 1, "loss": float(loss)})
     return rows
 
 
-def every_run() -> list[Run]:
-    """Of every plan."""
+def every_run() -> list[TrainingRun]:
+    """The runs of every plan."""
     several = [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *clipped(), *contrasts()]
     return [*several, *brats(), *samplers(), *redrawn()]
 
 
-def tables(runs: list[Run], shift: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(runs: list[TrainingRun], shift: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Quality and losses of runs; `shift` is FAST's, as in `quality_rows`."""
     quality = [row for run in runs for row in quality_rows(run, shift if run.setting == "FAST" else 0.0)]
     loss = [row for run in runs for row in loss_rows(run)]
@@ -106,7 +118,7 @@ def tables(runs: list[Run], shift: float = 0.0) -> tuple[pd.DataFrame, pd.DataFr
     return pd.DataFrame(quality).astype(numbers), pd.DataFrame(loss, columns=list(schemas.LOSS.columns))
 
 
-def slices(runs: list[Run]) -> dict[str, np.ndarray]:
+def slices(runs: list[TrainingRun]) -> dict[str, np.ndarray]:
     """Real phantoms in place of samples, at 32³."""
     found: dict[str, np.ndarray] = {}
     for index in range(2):
@@ -125,7 +137,7 @@ def slices(runs: list[Run]) -> dict[str, np.ndarray]:
                 for name in names:
                     own = "t1" if name == "t1ce" else name
                     put(f"{kind}truth/{subjects}/-/{name}/{index}", getattr(subject, own), 220)
-                    for sampler, steps in run.chains:
+                    for sampler, steps in run.samplers:
                         what = f"{kind}sample/{run.key}/{sampler}-{steps}/{name}/{index}"
                         put(what, getattr(other, own), 200)
             if run.snapshots and not index:
@@ -134,10 +146,10 @@ def slices(runs: list[Run]) -> dict[str, np.ndarray]:
     return found
 
 
-def write(tables_folder: Path, runs: list[Run], shift: float = 0.0) -> Path:
+def write(tables_folder: Path, runs: list[TrainingRun], shift: float = 0.0) -> Path:
     """The runs' records in a folder."""
     quality, loss = tables(runs, shift)
-    told = {run.key: {"step": STEPS[run.plan], "commit": None} for run in runs}
+    runs_meta = {run.key: {"step": STEPS[run.plan], "commit": None} for run in runs}
     meta = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11.0", "cudnn": 91900, "date": "2026-01-01T00:00:00"}
-    results.join(tables_folder, quality, loss, slices(runs), {**meta, "runs": told})
+    results.join(tables_folder, quality, loss, slices(runs), {**meta, "runs": runs_meta})
     return tables_folder

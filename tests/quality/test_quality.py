@@ -13,6 +13,7 @@ from scipy import ndimage, stats
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.quality import distances as sets
+from medddpm.quality import metrics as metrics_module
 from medddpm.quality.intervals import bootstrap, mean_of, mean_of_pairs
 from medddpm.quality.metrics import (
     BRATS_TISSUES,
@@ -24,7 +25,7 @@ from medddpm.quality.metrics import (
     equivalence_table,
     seed_margin,
 )
-from medddpm.quality.segmentation import otsu_threshold, recover_brain
+from medddpm.quality.segmentation import learn_lesion, otsu_threshold, recover_brain
 
 SIZE = (32, 32, 32)
 
@@ -208,6 +209,30 @@ def test_a_reference_without_lesions_teaches_none(reference: VolumeSet) -> None:
     assert table["tissue"].tolist() == ["brain"]
 
 
+def test_a_lesion_rule_is_learned_once_for_a_reference_and_anew_for_another(
+    flair: tuple[VolumeSet, VolumeSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, reference = flair
+    assert reference.labels is not None
+    learned: list[int] = []
+
+    def counted(images: list, *rest: list) -> object:
+        learned.append(len(images))
+        return learn_lesion(images, *rest)
+
+    monkeypatch.setattr(metrics_module, "learn_lesion", counted)
+    monkeypatch.setattr(metrics_module, "_learned", {})
+    first = agreement(samples, reference, ["flair"])
+    assert learned == [9, 9, 9, 9, 12], "four times three quarters of the set, and all of it"
+    copied = VolumeSet(reference.images.clone(), reference.labels.clone())
+    pd.testing.assert_frame_equal(agreement(samples, copied, ["flair"]), first, check_exact=True)
+    assert len(learned) == 5
+    other = VolumeSet(reference.images.flip(-1), reference.labels.flip(-1))
+    assert not agreement(samples, other, ["flair"])["value"].equals(first["value"])
+    agreement(samples, VolumeSet(reference.images, reference.labels.roll(1, 0)), ["flair"])
+    assert len(learned) == 15
+
+
 def test_noise_has_no_brain_to_recover(reference: VolumeSet) -> None:
     noise = torch.rand(reference.images.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     found = agreement(VolumeSet(noise, reference.labels), reference, ["t2"])
@@ -379,12 +404,24 @@ def test_equivalence_by_hand() -> None:
     assert not equivalence([1, 2, 3], [1.1, 2.2, 3.3], margin=0.25).equivalent
 
 
+def test_equivalence_is_that_of_statsmodels() -> None:
+    from statsmodels.stats import weightstats
+
+    rng = np.random.default_rng(0)
+    for seeds in (2, 3, 6, 12):
+        first, second, margin = rng.normal(size=seeds), rng.normal(0.2, 1, seeds), rng.uniform(0.2, 2)
+        found = equivalence(first.tolist(), second.tolist(), margin)
+        p, _, _ = weightstats.ttost_paired(second, first, -margin, margin)
+        assert found.p == pytest.approx(p, rel=1e-9)
+        interval = weightstats.DescrStatsW(second - first).tconfint_mean(alpha=0.1)
+        assert (found.low, found.high) == pytest.approx(interval, rel=1e-9)
+
+
 def test_the_test_and_the_interval_say_the_same() -> None:
     rng = np.random.default_rng(0)
-    for paired in (True, False):
-        found = [equivalence(rng.normal(size=5), rng.normal(0.3, 1, 5), 1.5, paired=paired) for _ in range(60)]
-        assert [f.equivalent for f in found] == [-f.margin < f.low and f.high < f.margin for f in found]
-        assert 0 < sum(f.equivalent for f in found) < 60
+    found = [equivalence(rng.normal(size=5), rng.normal(0.3, 1, 5), 1.5) for _ in range(120)]
+    assert [f.equivalent for f in found] == [-f.margin < f.low and f.high < f.margin for f in found]
+    assert 0 < sum(f.equivalent for f in found) < 120
 
 
 def test_a_difference_of_the_margin_is_seldom_called_equivalent() -> None:
@@ -404,12 +441,12 @@ def test_runs_that_do_not_differ_at_all() -> None:
 def test_the_margin_from_seeds_and_the_table() -> None:
     base, fast = [0.30, 0.36, 0.33], [0.301, 0.362, 0.329]
     runs = pd.DataFrame(
-        [(setting, seed, "loss", number) for setting, numbers in (("BASE", base), ("FAST", fast), ("BAD", [0.5] * 3))
+        [(setting, seed, *LOSS, number) for setting, numbers in (("BASE", base), ("FAST", fast), ("BAD", [0.5] * 3))
          for seed, number in enumerate(numbers)],
-        columns=["setting", "seed", "metric", "value"],
+        columns=["setting", "seed", "metric", "tissue", "value"],
     )  # fmt: skip
     assert seed_margin(base) == pytest.approx(0.06)
-    table = equivalence_table(runs.sample(frac=1, random_state=0), {"loss": seed_margin(base)}).set_index("setting")
+    table = equivalence_table(runs.sample(frac=1, random_state=0), {LOSS: seed_margin(base)}).set_index("setting")
     assert table["equivalent"].to_dict() == {"FAST": True, "BAD": False}
     assert table.loc["FAST", "difference"] == pytest.approx(0.002 / 3)
     assert table.loc["FAST", "between_seeds"] == pytest.approx(0.06)
@@ -422,7 +459,8 @@ def test_the_margin_from_seeds_and_the_table() -> None:
 GOOD = torch.zeros(2, 1, 16, 16, 16)
 NOT_FINITE = GOOD.clone()
 NOT_FINITE[0, 0, 0, 0, 0] = math.nan
-RUNS = pd.DataFrame({"setting": ["BASE", "BASE"], "seed": [0, 0], "metric": ["loss"] * 2, "value": [1.0, 2.0]})
+LOSS = ("loss", "all")
+RUNS = pd.DataFrame({"setting": "BASE", "seed": 0, "metric": "loss", "tissue": "all", "value": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize(
@@ -446,12 +484,12 @@ RUNS = pd.DataFrame({"setting": ["BASE", "BASE"], "seed": [0, 0], "metric": ["lo
         (lambda: equivalence([1, 2, 3], [1, 2], 1), "at least two seeds"),
         (lambda: equivalence([1, math.nan], [1, 2], 1), "not finite"),
         (lambda: seed_margin([1, 1]), "do not differ"),
-        (lambda: equivalence_table(RUNS, {"loss": 1}), "there twice"),
-        (lambda: equivalence_table(RUNS[:1], {"loss": 1}, "OPT1"), "no loss under OPT1"),
-        (lambda: equivalence_table(RUNS.drop(columns="seed"), {"loss": 1}), "no column seed"),
+        (lambda: equivalence_table(RUNS, {LOSS: 1}), "there twice"),
+        (lambda: equivalence_table(RUNS[:1], {LOSS: 1}, "OPT1"), "no loss under OPT1"),
+        (lambda: equivalence_table(RUNS.drop(columns="seed"), {LOSS: 1}), "no column seed"),
     ],
 )  # fmt: skip
-def test_bad_input_is_told_in_one_line(call, says: str) -> None:
+def test_bad_input_is_one_line(call, says: str) -> None:
     with pytest.raises(BadInput) as error:
         call()
     assert says in str(error.value)

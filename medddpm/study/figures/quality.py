@@ -25,8 +25,19 @@ from medddpm.study.figures.slices import slice_rows
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 from medddpm.study.figures.training import loss_curves
 from medddpm.study.parity.evaluate import PLANES
-from medddpm.study.parity.plans import Chain
-from medddpm.study.parity.tables import CONTRAST_NAMES, MARGINS, REFERENCE, SAMPLER_NAMES, TITLES, drawn, reach
+from medddpm.study.parity.plans import SamplerSteps
+from medddpm.study.parity.tables import (
+    CONTRAST_NAMES,
+    MARGINS,
+    METRIC,
+    REFERENCE,
+    SAMPLER_NAMES,
+    SECONDS,
+    TITLES,
+    Metric,
+    drawn,
+    reach,
+)
 from medddpm.study.parity.training import Slices
 
 # Okabe & Ito's; the settings' own are kept for settings.
@@ -37,12 +48,12 @@ Plane = npt.NDArray[np.generic]
 
 
 def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
-    """Conventional above, mask-conditioned synthetic below, a column a contrast; the mask's lesion outlined in both.
+    """Conventional above, mask-conditioned synthetic below, a column for each contrast; lesions are outlined.
 
-    Of a contrast that several models draw, the one that was trained longest.
+    Where several models draw a contrast, the one that was trained longest is shown.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of the models that are shown; a contrast that none draws is left out.
         subject: a held-out one.
     """
@@ -67,10 +78,10 @@ def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
 
 
 def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
-    """The same masks and the same noise, drawn by models of two settings and several seeds: a row a held-out subject.
+    """The same masks and the same noise, drawn by models of two settings and several seeds; a row for each subject.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of one plan.
         settings: those shown.
         seeds: of trainings, those shown.
@@ -99,7 +110,7 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
 
 
 def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
-    """What the averaged model draws for one held-out mask as its training goes on; a column a step, at most so many."""
+    """What the averaged model draws for one held-out mask as it is trained; a column for each step, at most `most`."""
     names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
     steps = sorted({int(parts[2]) for parts in names})
     kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(most, len(steps)))]
@@ -113,10 +124,10 @@ def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
 
 
 def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """The case, a sample for its mask, and one for its mask turned over; a column a modality, the tumour outlined.
+    """The case, a sample for its mask, and one for its mask turned over; a column for each modality.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of the plan brats.
     """
     run = drawn(quality).iloc[-1]
@@ -188,7 +199,7 @@ def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str 
     axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
     axis.fill_between(apart.index, low, high, color=colour, alpha=0.25, linewidth=0)
     axis.plot(apart.index, mean, color=colour, linewidth=1.9)
-    margin = 100 * MARGINS["held_out_loss"].value
+    margin = 100 * MARGINS["held_out_loss", "all"].value
     for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
         axis.axhline(at, color="black", linewidth=width)
     axis.set(xlabel="step", ylabel=f"{setting}'s loss above {reference}'s, %")
@@ -228,7 +239,7 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
 
 
 def held_out_curves(loss: pd.DataFrame, axis: Axes) -> Axes:
-    """The held-out loss against the step, a line a run; settings that agree lie on each other, the later on top.
+    """The held-out loss against the step, a line for each run; settings that agree lie on each other.
 
     Args:
         loss: rows of part "held-out".
@@ -260,7 +271,7 @@ def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: in
 
 
 def parity_figure(table: pd.DataFrame) -> Figure:
-    """A line a metric and setting: the interval of its difference from the reference, in units of the stated margin.
+    """A line for each metric and setting: the interval of its difference from the reference, in stated margins.
 
     Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other. What
     lies beyond six margins is a triangle at the border.
@@ -268,7 +279,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     Args:
         table: of `parity.tables.parity`.
     """
-    metrics = list(dict.fromkeys(table["metric"]))
+    metrics = list(dict.fromkeys(table[METRIC].itertuples(index=False, name=None)))
     settings = list(dict.fromkeys(table["setting"]))
     figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.6 * len(settings)), width=5.6)
     axis = figure.subplots()
@@ -276,10 +287,11 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     limit = min(6, max(1.5, 1.1 * farthest))
     for row in table.to_dict("records"):
         offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
-        place, margin = metrics.index(row["metric"]) + offset, float(row["margin"])
+        at, margin = metrics.index((row["metric"], row["tissue"])), float(row["margin"])
+        place = at + offset
         if row["setting"] == settings[0]:
             reach = float(row["between_seeds"]) / margin
-            axis.barh(metrics.index(row["metric"]), 2 * reach, 0.7, -reach, color="#E5E5E5")
+            axis.barh(at, 2 * reach, 0.7, -reach, color="#E5E5E5")
         low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
         colour = SETTING_COLOURS[row["setting"]]
         axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
@@ -301,16 +313,23 @@ def parity_figure(table: pd.DataFrame) -> Figure:
 
 # Samplers
 
-PANELS = ("psnr", "wasserstein, brain", "frechet", "dice, brain", "lesion_contrast", "diversity")
-IDEALS = {  # what the held-out volumes themselves have
-    "diversity": "diversity_reference",
-    "dice, brain": "dice_reference, brain",
-    "lesion_contrast": "lesion_contrast_reference",
+PANELS: tuple[Metric, ...] = (
+    ("psnr", "all"),
+    ("wasserstein", "brain"),
+    ("frechet", "all"),
+    ("dice", "brain"),
+    ("lesion_contrast", "lesion"),
+    ("diversity", "all"),
+)
+IDEALS: dict[Metric, Metric] = {  # what the held-out volumes themselves have
+    ("diversity", "all"): ("diversity_reference", "all"),
+    ("dice", "brain"): ("dice_reference", "brain"),
+    ("lesion_contrast", "lesion"): ("lesion_contrast_reference", "lesion"),
 }
 
 
 def samplers_figure(table: pd.DataFrame) -> Figure:
-    """A panel a metric against seconds a volume, a line a sampler, a point a number of steps.
+    """A panel for each metric against seconds a volume, a line for each sampler, a point for each number of steps.
 
     Dashed: what the held-out volumes themselves have, where that is known.
 
@@ -322,8 +341,8 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
     axes = np.atleast_1d(figure.subplots(-(-len(panels) // 3), 3, squeeze=False)).ravel()
     for axis, name in zip(axes, panels, strict=False):
         for sampler, colour in SAMPLER_COLOURS.items():
-            rows = table[table["sampler"] == sampler].sort_values("seconds_a_volume")
-            axis.plot(rows["seconds_a_volume"], rows[name], "o-", color=colour, markersize=3, linewidth=1)
+            rows = table[table.index.get_level_values("sampler") == sampler].sort_values(by=[SECONDS])  # type: ignore[list-item]
+            axis.plot(rows[SECONDS], rows[name], "o-", color=colour, markersize=3, linewidth=1)
         _steps(axis, table, name)
         if (ideal := IDEALS.get(name)) in table:
             axis.axhline(float(table[ideal].mean()), color="black", linewidth=0.7, linestyle="--")
@@ -332,12 +351,12 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.margins(x=0.12, y=0.22)
-        axis.set_title("PSNR, dB" if name == "psnr" else TITLES[name])
+        axis.set_title("PSNR, dB" if name == ("psnr", "all") else TITLES[name])
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     for axis in axes[max(0, len(panels) - 3) : len(panels)]:
         axis.set_xlabel("seconds a volume")
-    present = [name for name in SAMPLER_COLOURS if name in set(table["sampler"])]
+    present = [name for name in SAMPLER_COLOURS if name in table.index.get_level_values("sampler")]
     handles = [
         Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present
     ]
@@ -345,30 +364,33 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def samplers_slices(slices: Slices, quality: pd.DataFrame, chains: Sequence[Chain], subject: int = 0) -> Figure:
-    """What chains draw for the same mask from the same noise, beside the held-out volume; the lesion outlined in all.
+def samplers_slices(
+    slices: Slices, quality: pd.DataFrame, samplers: Sequence[SamplerSteps], subject: int = 0
+) -> Figure:
+    """What samplers draw for one mask from the same noise, beside the held-out volume; the lesion outlined in all.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of the plan samplers.
-        chains: those shown, in this order.
+        samplers: those shown, in this order.
         subject: a held-out one.
     """
     run = drawn(quality).iloc[-1]
     at = f"{run['contrast']}/{subject}/{PLANES[0]}"
-    names = [f"truth/{run['subjects']}/-/{at}", *(f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in chains)]
-    titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in chains)]
-    figure = slice_rows({"": [slices[name] for name in names]}, titles, GREY)  # type: ignore[misc]
+    names = [f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in samplers]
+    titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in samplers)]
+    shown = [slices[name] for name in (f"truth/{run['subjects']}/-/{at}", *names)]
+    figure = slice_rows({"": shown}, titles, GREY)  # type: ignore[dict-item]
     for axis in figure.axes:
         outline(axis, _lesion(slices, run, subject))
     return figure
 
 
-def _steps(axis: Axes, table: pd.DataFrame, name: str) -> None:
-    """Writes the number of steps above the points of as many: samplers take equally long for them."""
-    for steps, rows in table.groupby("steps"):
+def _steps(axis: Axes, table: pd.DataFrame, name: Metric) -> None:
+    """Writes each number of steps above its points: samplers take equally long for them."""
+    for steps, rows in table.groupby(level="steps"):
         axis.annotate(
-            f"{steps}", (float(rows["seconds_a_volume"].median()), float(rows[name].max())), (0, 4),
+            f"{steps}", (float(rows[SECONDS].median()), float(rows[name].max())), (0, 4),
             textcoords="offset points", fontsize=5.5, ha="center",
         )  # fmt: skip
 

@@ -15,12 +15,12 @@ def slice_rows(
     limits: tuple[float, float] | None = None,
     width: float = PRINT_WIDTH,
 ) -> Figure:
-    """A grid of slices: a row a name, a column a title.
+    """A grid of slices: a row for each name, a column for each title.
 
     Args:
         rows: 2-D slices by the row's name.
         titles: of the columns.
-        limits: black and white; default each slice's own extremes.
+        limits: the values shown black and white; by default each slice's own extremes.
         width: of the figure, inches.
     """
     shapes = [[plane.shape for plane in slices] for slices in rows.values()]

@@ -1,9 +1,9 @@
-"""Looking at volumes: an interactive viewer that a stored notebook shows without a kernel, and a grid of slices.
+"""Ways to look at volumes: a viewer that a stored notebook shows without a kernel, and a grid of slices.
 
 The viewer is nilearn's static one (brainsprite): a page of HTML with the volume in it. ipyniivue, which shows more
 (volume rendering, drawing), is a widget: it asks a kernel for its volume, and a stored notebook shows nothing of it
-unless the widget's state is stored too, volume and all; nbconvert and GitHub show neither. Of a page, JupyterLab shows
-what it trusts: what it ran itself, or File → Trust Notebook. GitHub shows no page, so a grid belongs beside each view.
+unless the widget's state is stored too, volume and all; nbconvert and GitHub show neither. JupyterLab shows a page that
+it trusts: one that it ran itself, or after File → Trust Notebook. GitHub shows no page, so put a grid beside a viewer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from medddpm.study.figures.style import PRINT_WIDTH, SETTING_COLOURS
 Array = npt.NDArray[np.floating]
 
 LARGEST = 64
-"""Voxels along an edge up to which a view keeps all: above it, cubes of voxels are averaged. A view costs kilobytes."""
+"""The longest edge, in voxels, that is shown as it is: above it, cubes of voxels are averaged, to save kilobytes."""
 
 _OUTLINE = SETTING_COLOURS["OPT2"]  # orange, which stands out of grey for any colour vision
 _GREYS = 64  # more than an eye tells apart beside each other, and two thirds of the bytes of 256
 
 
 @dataclass(frozen=True)
-class View:
+class Viewer:
     """A page of HTML, shown by JupyterLab in a frame of `width` × `height` pixels."""
 
     page: str
@@ -53,10 +53,10 @@ class View:
         return f'<iframe srcdoc="{escape(self.page)}" {frame}></iframe>'
 
     def __repr__(self) -> str:
-        return f"a view of {self.title}: click or drag to move through it; where it is not shown, trust the notebook"
+        return f"a viewer of {self.title}: click or drag to move through it; where it is not shown, trust the notebook"
 
 
-def view(
+def show_volume(
     volume: str | Path | nib.Nifti1Image | Array,
     lesion: npt.NDArray[np.bool_] | None = None,
     *,
@@ -65,7 +65,7 @@ def view(
     limits: tuple[float, float] = (0.0, 1.0),
     largest: int = LARGEST,
     width: int = 600,
-) -> View:
+) -> Viewer:
     """A volume to click through, in three planes; a slider fades it. About 110 kB at 64³, and repeatable.
 
     A cell that shows one is tagged `nbval-ignore-output`: a sample's last bits, and how its picture is compressed,
@@ -75,13 +75,13 @@ def view(
         volume: a NIfTI file or image, or (H, W, D) of axes RAS.
         lesion: (H, W, D), outlined in colour.
         title: shown above it.
-        at: the voxel it opens at; default the middle, or the lesion's.
-        limits: black and white.
-        largest: edge in voxels from which on cubes of voxels are averaged.
+        at: the voxel it opens at; default the middle of the volume, or of the lesion.
+        limits: the values shown black and white.
+        largest: the longest edge, in voxels, that is shown as it is.
         width: in pixels.
 
     Raises:
-        ValueError: on a volume that is not three-dimensional, or a lesion of another shape.
+        ValueError: the volume is not three-dimensional, or the lesion has another shape.
     """
     from nilearn.plotting import view_img
 
@@ -119,7 +119,7 @@ def view(
         black_bg=True,
         dim=0,
     )
-    return View(_repeatable(made.html), title, made.width, made.height)
+    return Viewer(_repeatable(made.html), title, made.width, made.height)
 
 
 def slice_grid(
@@ -130,17 +130,17 @@ def slice_grid(
     limits: tuple[float, float] = (0.0, 1.0),
     width: float = PRINT_WIDTH,
 ) -> Figure:
-    """Slices through volumes of one grid: a row a volume, `count` places from one end of what is in them to the other.
+    """Slices through volumes of one grid: a row for each volume, at `count` places through what they show.
 
     Args:
         volumes: (H, W, D) each, axes RAS, by the row's name; all of one shape.
         count: slices of each.
         axis: 0 sagittal, 1 coronal, 2 axial.
-        limits: black and white; what is not black anywhere is what the slices go through.
+        limits: the values shown black and white; the slices go through what is not black everywhere.
         width: of the figure, inches.
 
     Raises:
-        ValueError: where the volumes' shapes differ.
+        ValueError: the volumes' shapes differ.
     """
     if len({volume.shape for volume in volumes.values()}) != 1:
         raise ValueError("volumes of one shape are shown together: resample them first")
@@ -155,7 +155,7 @@ def slice_grid(
 
 
 def _averaged(data: Array, cube: int) -> Array:
-    """Means over cubes of voxels; what does not fill one at the far end is filled with the nearest."""
+    """Means over cubes of voxels; a cube that the volume does not fill repeats its last voxels."""
     if cube == 1:
         return data
     padded = np.pad(data, [(0, -n % cube) for n in data.shape], mode="edge")
@@ -164,14 +164,14 @@ def _averaged(data: Array, cube: int) -> Array:
 
 
 def _coarser(cube: int) -> npt.NDArray[np.float64]:
-    """From indices of cubes to those of voxels."""
+    """The matrix from indices of cubes to those of voxels."""
     matrix = np.diag([cube, cube, cube, 1.0])
     matrix[:3, 3] = (cube - 1) / 2
     return matrix
 
 
 def _repeatable(page: str) -> str:
-    """nilearn's page without the random name of its elements, alone in their frame, and without jQuery, not used."""
+    """nilearn's page without unused jQuery and without random names: its elements are alone in their frame."""
     if found := re.search(r"div_viewer-(\w+)", page):
         page = page.replace(found[1], "v")
     without = re.sub(r"<script>\s*/\*! jQuery.*?</script>", "", page, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""What a parity run's model is worth: its samples for held-out masks as rows of quality, and a few of their slices."""
+"""How good a parity run's model is: its samples for held-out masks as rows of quality, and a few of their slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.quality import metrics
 from medddpm.quality.intervals import bootstrap, mean_of
-from medddpm.study.parity.plans import BRATS, Chain, Run
+from medddpm.study.parity.plans import BRATS, SamplerSteps, TrainingRun
 from medddpm.study.parity.subjects import channels_of, tissues_of
 from medddpm.study.parity.training import QUICK, Slices, draw, held_out_losses
 from medddpm.switches import SETTINGS
@@ -26,16 +26,16 @@ SHOWN = 3  # subjects whose slices are kept; of volumes larger than 64³ one, or
 Row = dict[str, Any]
 
 
-def judged(
-    run: Run, diffusion: GaussianDiffusion, held_out: Volumes, resamples: int = 1000
+def evaluate_run(
+    run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, resamples: int = 1000
 ) -> tuple[list[Row], Slices]:
-    """Samples by every chain of a run, against the subjects they were drawn for.
+    """Compares what each sampler of a run draws with the subjects that it is drawn for.
 
     Args:
         run: how it is sampled.
         diffusion: the trained model, on its device.
-        held_out: subjects never trained on; of BraTS, the case itself.
-        resamples: of the intervals.
+        held_out: subjects never trained on; for BraTS, the case itself.
+        resamples: bootstrap draws of each interval.
 
     Returns:
         rows of sampler, sampler_steps, metric, channel, tissue, value, low, high, n; and slices by their names.
@@ -49,32 +49,32 @@ def judged(
     device = diffusion.betas.device
     truth, masks = _references(run, held_out, run.held_out)
     truth = metrics.VolumeSet(truth.images.to(device), truth.labels, name="held-out subjects")
-    drawn = [draw(run, diffusion, masks, chain) for chain in run.chains]  # timed, so first: the rest is the CPU's
+    drawn = [draw(run, diffusion, masks, by) for by in run.samplers]  # timed, so first: the rest runs on the CPU
     print("drawn", flush=True)
-    for chain, (images, spent) in zip(run.chains, drawn, strict=True):
-        known = {"sampler": chain[0], "sampler_steps": chain[1]}
+    for by, (images, spent) in zip(run.samplers, drawn, strict=True):
+        known = {"sampler": by.sampler, "sampler_steps": by.steps}
         found = [_seconds(run, spent, len(images)), *_compared(run, images, truth, held_out, resamples)]
         rows += [{**known, **row} for row in found]
-        slices |= _slices(run, images, truth, chain, held_out)
+        slices |= _slices(run, images, truth, by, held_out)
         if run.contrast == BRATS:
             assert truth.labels is not None
             turned = metrics.VolumeSet(truth.images.flip(-1), truth.labels.flip(-1))
-            images, _ = draw(run, diffusion, masks.flip(-1), chain)
+            images, _ = draw(run, diffusion, masks.flip(-1), by)
             rows += [{**known, **row} for row in _mirrored(run, images, turned, held_out, resamples)]
-            mirrored = _slices(run, images, turned, chain, held_out)
+            mirrored = _slices(run, images, turned, by, held_out)
             slices |= {f"mirrored-{name}": plane for name, plane in mirrored.items()}
     return rows, slices
 
 
 @torch.no_grad()
-def brightness_kept(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, shift: float = 0.1) -> float:
+def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, shift: float = 0.1) -> float:
     """The share of a shift of a noised volume's brightness that the network takes for the image's.
 
     At 1 it believes any brightness that it is shown, and a sample keeps what its first steps gave it; at 0 it knows the
-    brightness from the mask. Asked at t = 0.8 T of the first held-out subject.
+    brightness from the mask. Measured at t = 0.8 T on the first held-out subject.
 
     Args:
-        run: under which setting.
+        run: gives the setting.
         diffusion: the model, on its device.
         held_out: the subjects.
         shift: in the image's range of 2.
@@ -93,7 +93,7 @@ def brightness_kept(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, s
     return float((seen[1] - seen[0]) / shift)
 
 
-def snapshot(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, step: int) -> Slices:
+def snapshot(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, step: int) -> Slices:
     """A sample along the way, of the first held-out subject: slices named "watch/…"."""
     truth, masks = _references(run, held_out, 1)
     images, _ = draw(run, diffusion, masks, QUICK)
@@ -103,8 +103,8 @@ def snapshot(run: Run, diffusion: GaussianDiffusion, held_out: Volumes, step: in
     return {name: plane for name, plane in planes.items() if not name.endswith(PLANES[2])}
 
 
-def _references(run: Run, held_out: Volumes, count: int) -> tuple[metrics.VolumeSet, Tensor]:
-    """What the samples are held against, and the masks they are drawn for; a single case is asked for several times."""
+def _references(run: TrainingRun, held_out: Volumes, count: int) -> tuple[metrics.VolumeSet, Tensor]:
+    """What samples are compared with, and the masks they are drawn for: a single case's mask as often as asked."""
     if run.contrast == BRATS:
         one = metrics.VolumeSet.of(held_out, [0])
         masks = held_out[0][1][None].expand(count, -1, -1, -1, -1)
@@ -113,7 +113,9 @@ def _references(run: Run, held_out: Volumes, count: int) -> tuple[metrics.Volume
     return metrics.VolumeSet.of(held_out, chosen), torch.stack([held_out[index][1] for index in chosen])
 
 
-def _compared(run: Run, images: Tensor, truth: metrics.VolumeSet, held_out: Volumes, resamples: int) -> list[Row]:
+def _compared(
+    run: TrainingRun, images: Tensor, truth: metrics.VolumeSet, held_out: Volumes, resamples: int
+) -> list[Row]:
     known: Mapping[str, Any] = {
         "channels": channels_of(run, held_out), "tissues": tissues_of(run), "resamples": resamples,
     }  # fmt: skip
@@ -131,8 +133,10 @@ def _compared(run: Run, images: Tensor, truth: metrics.VolumeSet, held_out: Volu
     return _rows(pd.concat([to_truth, metrics.compare(samples, truth, metrics=rest, **known)]))
 
 
-def _mirrored(run: Run, images: Tensor, turned: metrics.VolumeSet, held_out: Volumes, resamples: int) -> list[Row]:
-    """Of samples for the mask turned over, left for right: a model that only remembers does not follow it."""
+def _mirrored(
+    run: TrainingRun, images: Tensor, turned: metrics.VolumeSet, held_out: Volumes, resamples: int
+) -> list[Row]:
+    """Rows of samples for the mask turned over, left for right: a model that only remembers does not follow it."""
     rows = _compared(run, images, turned, held_out, resamples)
     kept = ("dice", "lesion_contrast")
     return [{**row, "metric": f"{row['metric']}_mirrored"} for row in rows if row["metric"] in kept]
@@ -143,8 +147,8 @@ def _rows(table: pd.DataFrame) -> list[Row]:
     return [{str(name): value for name, value in row.items()} for row in numbers.to_dict("records")]
 
 
-def _seconds(run: Run, spent: list[float], count: int) -> Row:
-    """Median seconds a volume, its tenth and ninetieth percentile; of full batches alone, where there are any."""
+def _seconds(run: TrainingRun, spent: list[float], count: int) -> Row:
+    """Seconds a volume: median, tenth and ninetieth percentile; over full batches alone, where there are any."""
     full = spent[: count // run.batch] or spent
     size = run.batch if count >= run.batch else count
     low, value, high = (float(np.percentile(full, p)) / size for p in (10, 50, 90))
@@ -156,12 +160,12 @@ def _seconds(run: Run, spent: list[float], count: int) -> Row:
 # a watch the run's key and the step; of a truth or a mask `subjects_name` and a dash.
 
 
-def subjects_name(run: Run) -> str:
+def subjects_name(run: TrainingRun) -> str:
     """What the held-out subjects of a run are called in the names of slices."""
     return f"{run.contrast}-{'x'.join(map(str, run.size))}"
 
 
-def lesion_at(run: Run, truth: metrics.VolumeSet, subject: int) -> list[int]:
+def lesion_at(run: TrainingRun, truth: metrics.VolumeSet, subject: int) -> list[int]:
     """The voxel (H, W, D) whose planes show most of a subject's lesion, or of its brain where it has none."""
     assert truth.labels is not None
     labels = _upright(run, truth.labels[subject]).cpu().numpy()
@@ -169,7 +173,7 @@ def lesion_at(run: Run, truth: metrics.VolumeSet, subject: int) -> list[int]:
     return where_most(lesion if lesion.any() else labels > 0)
 
 
-def _slices(run: Run, images: Tensor, truth: metrics.VolumeSet, chain: Chain, held_out: Volumes) -> Slices:
+def _slices(run: TrainingRun, images: Tensor, truth: metrics.VolumeSet, by: SamplerSteps, held_out: Volumes) -> Slices:
     names, subjects = channels_of(run, held_out), subjects_name(run)
     found: Slices = {}
     assert truth.labels is not None
@@ -178,7 +182,7 @@ def _slices(run: Run, images: Tensor, truth: metrics.VolumeSet, chain: Chain, he
         own = min(subject, len(truth) - 1)
         at = lesion_at(run, truth, own)
         for channel, name in enumerate(names):
-            what = f"{run.key}/{chain[0]}-{chain[1]}"
+            what = f"{run.key}/{by.sampler}-{by.steps}"
             found |= _planes(run, images[subject, channel], at, f"sample/{what}/{name}/{subject}")
             if subject == own:
                 found |= _planes(run, truth.images[own, channel], at, f"truth/{subjects}/-/{name}/{subject}")
@@ -188,13 +192,13 @@ def _slices(run: Run, images: Tensor, truth: metrics.VolumeSet, chain: Chain, he
     return found
 
 
-def _upright(run: Run, volume: Tensor) -> Tensor:
+def _upright(run: TrainingRun, volume: Tensor) -> Tensor:
     """(D, W, H) as (H, W, D) of axes RAS, as `three_slices` takes it."""
     turned = volume.permute(2, 1, 0)
     return turned.flip(0, 1) if run.contrast == BRATS else turned  # from LPS
 
 
-def _planes(run: Run, volume: Tensor, at: list[int], name: str) -> Slices:
+def _planes(run: TrainingRun, volume: Tensor, at: list[int], name: str) -> Slices:
     """The three planes of (D, W, H) in [-1, 1] as grey levels."""
     grey = _upright(run, ((volume.float().cpu().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)).numpy()
     planes = zip(PLANES, three_slices(grey, at), strict=True)

@@ -1,8 +1,7 @@
-"""What the parity runs leave: two tables and a file of slices, joined with what earlier calls and machines left."""
+"""What the parity runs leave: two tables and a file of slices, joined with those of earlier calls."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
-from medddpm.study.parity.plans import Run
+from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.training import Slices
 from medddpm.study.records import schemas
 from medddpm.study.records.store import ONE_RUN, Store
@@ -26,12 +25,12 @@ LARGEST = 3_000_000  # bytes of slices that a commit should carry
 
 
 def collect(out: Path, meta: Mapping[str, Any], tables: Path) -> pd.DataFrame:
-    """Writes what the runs in `out` have found, of this machine and commit, and joins it with what is in `tables`.
+    """Writes the results in `out` of this machine and commit, and joins them with what is in `tables`.
 
     Args:
-        out: a folder a run.
+        out: holds a folder for each run.
         meta: `machine.machine_meta` of this call.
-        tables: where the tables go; a run that they hold already is replaced.
+        tables: folder of the tables; a run that they hold already is replaced.
 
     Returns:
         the table of quality (schema `QUALITY`) of the runs in `out`.
@@ -40,26 +39,26 @@ def collect(out: Path, meta: Mapping[str, Any], tables: Path) -> pd.DataFrame:
     quality: list[dict[str, Any]] = []
     loss: list[dict[str, Any]] = []
     slices: Slices = {}
-    told: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
     for path in sorted(out.glob(f"*/{RESULT}")):
         found = store.read(path)
         if found is None:
             continue
-        run = Run.of(found["spec"])
+        run = TrainingRun.of(found["spec"])
         known = _known(run) | {"step": found["step"]}
         quality += [{**known, **row, "sampler_steps": row["sampler_steps"] or 0} for row in found["quality"]]
         loss += [{**known, **row} for row in found["loss"]]
-        told[run.key] = _told(run, found, meta)
+        runs[run.key] = _run_meta(run, found, meta)
         with np.load(path.with_name("slices.npz")) as kept:
             slices |= {name: kept[name] for name in kept.files}
     table = _typed(quality, schemas.QUALITY)
     if len(table):
-        join(tables, table, _typed(loss, schemas.LOSS), slices, {**meta, "runs": told})
+        join(tables, table, _typed(loss, schemas.LOSS), slices, {**meta, "runs": runs})
     return table
 
 
 def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices, meta: Mapping[str, Any]) -> None:
-    """Writes tables and slices to a folder; of what is there, the runs that are not given anew stay.
+    """Writes tables and slices to a folder; what is there of other runs stays.
 
     Args:
         tables: the folder.
@@ -68,17 +67,17 @@ def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices
         meta: with "runs": what each run of the tables was, by its key.
     """
     old = read(tables)
-    told = dict(meta["runs"])
+    runs = dict(meta["runs"])
     if old is not None:
-        new = set(told)
+        new = set(runs)
         stays = {key: known for key, known in old.meta.get("runs", {}).items() if key not in new}
         quality, loss = (
             pd.concat([before[~before["run"].isin(new)], now], ignore_index=True) if len(before) else now
             for before, now in ((old.quality, quality), (old.loss, loss))
         )
         slices = {name: plane for name, plane in old.slices.items() if not new & set(name.split("/"))} | slices
-        told = stays | told
-    described = {**meta, "runs": dict(sorted(told.items()))}
+        runs = stays | runs
+    described = {**meta, "runs": dict(sorted(runs.items()))}
     order = ["plan", "run"]
     write_table(quality.sort_values(order, kind="stable"), tables / QUALITY, schemas.QUALITY, described)
     write_table(
@@ -107,7 +106,7 @@ class Kept:
     slices: Slices = field(default_factory=dict)
 
     def of(self, plan: str) -> pd.DataFrame:
-        """The plan's rows of quality."""
+        """The rows of a plan."""
         return self.quality[self.quality["plan"] == plan]
 
 
@@ -128,51 +127,22 @@ def read(tables: Path) -> Kept | None:
     return Kept(quality, loss, read_meta(tables / QUALITY), slices)
 
 
-def merge(source: Path, target: Path) -> int:
-    """Joins a folder's tables, as they came back from a machine, with those of another; returns how many runs.
-
-    Raises:
-        BadInput: there are none, or they are broken.
-    """
-    found = read(source)
-    if found is None:
-        raise BadInput(source, f"holds no {QUALITY}", "give the folder that `medddpm.study.parity --tables` wrote")
-    meta = {name: value for name, value in found.meta.items() if name not in ("rows", "columns")}
-    join(target, found.quality, found.loss, found.slices, meta)
-    return len(found.meta["runs"])
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m medddpm.study.parity.results FROM TO`."""
-    top = argparse.ArgumentParser(prog="python -m medddpm.study.parity.results", description=merge.__doc__)
-    top.add_argument("source", type=Path, help="tables that came back")
-    top.add_argument("target", type=Path, help="as figures/records/H200")
-    arguments = top.parse_args(argv)
-    try:
-        count = merge(arguments.source, arguments.target)
-    except BadInput as error:
-        print(f"medddpm: {error}", file=sys.stderr)
-        return 1
-    print(f"{arguments.target}: {count} runs joined")
-    return 0
-
-
-def _known(run: Run) -> dict[str, Any]:
+def _known(run: TrainingRun) -> dict[str, Any]:
     return {
         "plan": run.plan, "run": run.key, "setting": run.setting, "contrast": run.contrast,
-        "size": "x".join(map(str, run.size)), "width": run.channels, "seed": run.seed,
+        "size": "x".join(map(str, run.size)), "width": run.config.model_channels, "seed": run.config.seed,
     }  # fmt: skip
 
 
-def _told(run: Run, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a run, what its rows do not say."""
+def _run_meta(run: TrainingRun, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rows of a run do not say, under the names that records have."""
+    config = run.config
     return {
-        "steps_wanted": run.steps, "step": found["step"], "learning_rate": run.learning_rate,
-        "accumulation": run.accumulation, "offset_noise": run.offset_noise, "norm_groups": run.groups,
-        "clip_norm": run.clip_norm, "volumes": run.volumes, "ema_decay": run.config.ema_decay,
+        "steps_wanted": run.steps, "step": found["step"], "learning_rate": config.learning_rate,
+        "accumulation": config.accumulation, "offset_noise": config.offset_noise, "norm_groups": config.norm_groups,
+        "clip_norm": config.clip_norm, "volumes": config.batch_size, "ema_decay": config.ema_decay,
         "subjects": run.subjects, "held_out": run.held_out,
-        "training_s": found["training_s"], "judging_s": found["judging_s"],
-        "shared": found["shared"],
+        "training_s": found["training_s"], "judging_s": found["evaluation_s"],
         **({"checkpoint": Path(run.checkpoint).name} if run.checkpoint else {}),
         **{name: meta[name] for name in (*ONE_RUN, "date")},
     }  # fmt: skip
@@ -181,7 +151,3 @@ def _told(run: Run, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[s
 def _typed(rows: Sequence[Mapping[str, Any]], schema: schemas.Schema) -> pd.DataFrame:
     kinds = {name: column.dtype for name, column in schema.columns.items() if column.dtype != "str"}
     return pd.DataFrame(rows, columns=list(schema.columns)).astype(kinds)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

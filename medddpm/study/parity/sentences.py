@@ -1,4 +1,4 @@
-"""What the notebook says of the parity runs: every sentence and table with numbers in it, from the records alone."""
+"""What the notebook says of the parity runs: every sentence and table with numbers, from the records alone."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from medddpm.study.parity.evaluate import PLANES
 from medddpm.study.parity.results import Kept
 from medddpm.study.parity.tables import (
     CONTRAST_NAMES,
+    METRIC,
     NOT_MEASURED,
     REFERENCE,
+    SECONDS,
     TITLES,
     drawn,
     half_the_steps,
     in_words,
-    label,
-    labelled,
+    named,
     reach,
     shortfall,
+    title,
+    with_most_steps,
 )
 from medddpm.switches import SETTINGS
 
 
 def plan(kept: Kept, name: str) -> str:
-    """What runs a plan has in the record, and how far they were trained."""
+    """Which runs a plan has in the record, and how far they were trained."""
     rows = kept.of(name)
     if not len(rows):
         return f"{name}: {NOT_MEASURED}"
@@ -43,7 +46,7 @@ def plan(kept: Kept, name: str) -> str:
     wanted = {kept.meta["runs"][run].get("steps_wanted", 0) for run in runs["run"]}
     trained = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     planned = f" of {max(wanted):,}" if max(wanted) > steps[0] else ""
-    how = f"{trained}{planned} steps" if steps[-1] else "a trained model judged"
+    how = f"{trained}{planned} steps" if steps[-1] else "a trained model evaluated"
     size = ", ".join(dict.fromkeys(runs["size"]))
     widths = ", ".join(map(str, sorted(set(runs["width"]))))
     return (
@@ -53,30 +56,34 @@ def plan(kept: Kept, name: str) -> str:
 
 
 def summary(quality: pd.DataFrame) -> pd.DataFrame:
-    """Samples and the held-out volumes: a row a metric, a column a run's contrast; value and interval.
+    """Samples and the held-out volumes: a row for each metric, a column for each run; value and interval.
 
     Args:
-        quality: schema `QUALITY`; of each run the chain with most steps is shown.
+        quality: schema `QUALITY`; each run's samples with most steps are shown.
     """
     if not len(quality):
         return pd.DataFrame()
-    rows = pd.concat([labelled(quality, plan) for plan in quality["plan"].unique()])
-    names = {name: said for metric, title in TITLES.items() for name, said in _with_reference(metric, title)}
+    rows = pd.concat([with_most_steps(quality, plan) for plan in quality["plan"].unique()])
+    names = {}
+    for (metric, tissue), text in TITLES.items():
+        names[metric, tissue] = text
+        if f"{metric}_reference" in METRICS:
+            names[f"{metric}_reference", tissue] = f"{text}, of held-out"
     columns = {}
     ordered = rows.sort_values("contrast", key=lambda names: names.map(_place), kind="stable")
     for run, own in ordered.groupby("run", sort=False):
-        found = own.drop_duplicates("metric").set_index("metric")
+        found = own.drop_duplicates(METRIC).set_index(METRIC)
         column = f"{CONTRAST_NAMES.get(str(own['contrast'].iloc[0]), 'BraTS')}, step {own['step'].iloc[0]:,}"
         if quality["setting"].nunique() > 1:
             column = f"{own['setting'].iloc[0]}, {column}"
-        values = {title: _interval(found.loc[name]) for name, title in names.items() if name in found.index}
+        values = {text: _interval(found.loc[name]) for name, text in names.items() if name in found.index}
         columns[column if column not in columns else str(run)] = values
     table = pd.DataFrame(columns)
-    return table.reindex([title for title in names.values() if title in table.index]).fillna("")
+    return table.reindex([text for text in names.values() if text in table.index]).fillna("")
 
 
 def apart(distances: pd.DataFrame) -> str:
-    """How far settings and seeds lie apart at the end; of `parity.tables.apart`."""
+    """How far settings and seeds lie apart at the end, from a table of `parity.tables.apart`."""
     if not len(distances):
         return f"paper: {NOT_MEASURED}"
     lines = [
@@ -98,7 +105,7 @@ def half(loss: pd.DataFrame) -> str:
 
 
 def power(table: pd.DataFrame) -> str:
-    """How far intervals reach with so many seeds; of `parity.tables.parity`."""
+    """How far intervals reach with so many seeds, from a table of `parity.tables.parity`."""
     if not len(table):
         return f"how far the intervals reach: {NOT_MEASURED}"
     seeds = int(table["seeds"].min())
@@ -106,15 +113,16 @@ def power(table: pd.DataFrame) -> str:
 
 
 def redrawn(kept: Kept, reference: str = "BASE") -> str:
-    """How far one model's volumes under each setting lie from those under the reference; a line a setting."""
+    """How far one model's volumes under each setting lie from those under the reference, a line for each setting."""
     table = tables.redrawn(kept.quality, reference)
     if not len(table):
         return f"redrawn: {NOT_MEASURED}"
     runs = {run["setting"]: run for run in drawn(kept.of("redrawn")).to_dict("records")}
     lines = []
-    for setting, margins in table.iterrows():
+    found: dict[Any, dict[Any, float]] = table.to_dict("index")
+    for setting, margins in found.items():
         apart = _apart(kept, runs[reference], runs[setting])
-        farthest = str(margins.abs().idxmax())
+        farthest = max(margins, key=lambda name: abs(margins[name]))
         lines.append(
             f"{setting}: slices {np.mean(apart):.2f} of 256 grey levels from {reference}'s on average; farthest of "
             f"{len(margins)} metrics {in_words(farthest)}, {abs(margins[farthest]):.3f} of its margin"
@@ -141,25 +149,33 @@ def slices(kept: Kept, plan: str = "short") -> str:
 
 
 def margins(table: pd.DataFrame) -> pd.DataFrame:
-    """Seconds a volume and, in margins, by how much each chain is worse than all timesteps; of `samplers`."""
+    """Seconds a volume, and how many margins each sampler is worse than all timesteps; from a table of `samplers`."""
     try:
-        worse = shortfall(table).round(2)
+        worse = titled(shortfall(table).round(2))
     except (BadInput, KeyError):
         return pd.DataFrame()
-    return worse.rename(columns=TITLES).assign(**{"s a volume": table["seconds_a_volume"].round(3)}).T
+    worse = worse.assign(**{"s a volume": table[SECONDS].round(3)})
+    return worse.set_axis([named(row) for row in worse.index], axis="index").T
+
+
+def titled(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with a column for each metric and tissue, its columns called as a reader calls them."""
+    names: list[Any] = table.columns.to_list()
+    return table.set_axis([title(*name) for name in names], axis="columns")
 
 
 def brats(quality: pd.DataFrame) -> str:
     """How well the model draws its one case, and whether it follows the mask when that is turned over."""
     if not len(quality):
         return f"brats: {NOT_MEASURED}"
-    found = labelled(quality, "brats").groupby("metric")["value"].mean()
+    found = with_most_steps(quality, "brats").groupby(METRIC)["value"].mean()
     lines = []
     for names, said in (
-        (("psnr", "ssim"), "against the case: PSNR {0:.1f} dB, SSIM {1:.3f}, the mean of four modalities"),
-        (("dice, brain", "dice, lesion", "dice_reference, lesion"),
+        ([("psnr", "all"), ("ssim", "all")],
+         "against the case: PSNR {0:.1f} dB, SSIM {1:.3f}, the mean of four modalities"),
+        ([("dice", "brain"), ("dice", "lesion"), ("dice_reference", "lesion")],
          "Dice with the mask: brain {0:.3f}, tumour {1:.3f} (recovered from the case itself: {2:.3f})"),
-        (("dice_mirrored, brain", "dice_mirrored, lesion"),
+        ([("dice_mirrored", "brain"), ("dice_mirrored", "lesion")],
          "Dice with the mask turned over: brain {0:.3f}, tumour {1:.3f}"),
     ):  # fmt: skip
         values = [float(found[name]) if name in found else float("nan") for name in names]
@@ -168,7 +184,7 @@ def brats(quality: pd.DataFrame) -> str:
 
 
 def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
-    """The mean absolute difference of two runs' samples, in grey levels, of every slice that both have."""
+    """The mean absolute difference of two runs' samples, in grey levels, for every slice that both have."""
     found = []
     for subject, axis in itertools.product(range(3), PLANES):
         at = f"{one['contrast']}/{subject}/{axis}"
@@ -179,22 +195,13 @@ def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[f
     return found
 
 
-def _with_reference(metric: str, title: str) -> list[tuple[str, str]]:
-    """A metric and, where it has one, the same of held-out volumes: names in the table, and titles."""
-    name, _, tissue = metric.partition(", ")
-    rows = [(metric, title)]
-    if f"{name}_reference" in METRICS:
-        rows.append((label(f"{name}_reference", tissue or "all"), f"{title}, of held-out"))
-    return rows
-
-
 def _interval(row: Any) -> str:
     value = f"{row['value']:.3g}" if abs(row["value"]) < 100 else f"{row['value']:.0f}"
     return value if np.isnan(row["low"]) else f"{value} [{row['low']:.3g}, {row['high']:.3g}]"
 
 
 def _place(contrast: str) -> int:
-    """Of a contrast, in the order of the figures."""
+    """The place of a contrast in the order of the figures."""
     return list(CONTRAST_NAMES).index(contrast) if contrast in CONTRAST_NAMES else len(CONTRAST_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""The subjects that the parity runs are trained and judged on, drawn once for all runs and kept on disk."""
+"""The subjects that the parity runs are trained and evaluated on, drawn once for all runs and kept on disk."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from medddpm.data.phantom import Contrast, Phantom
 from medddpm.data.volumes import VolumeFolder, Volumes
 from medddpm.quality.metrics import BRATS_TISSUES, HEAD_TISSUES, Tissues
 from medddpm.runtime.files import replacing
-from medddpm.study.parity.plans import BRATS, Run
+from medddpm.study.parity.plans import BRATS, TrainingRun
 
 TRAINED, HELD_OUT = 0, 1
-"""Seeds of the phantom: of the subjects trained on, which `medddpm train --phantom` has too, and of the others."""
+"""The phantom's seeds: for the subjects trained on, as in `medddpm train --phantom`, and for the held-out ones."""
 
 
 class Subjects(Dataset[tuple[Tensor, Tensor]]):
@@ -46,19 +46,19 @@ class Subjects(Dataset[tuple[Tensor, Tensor]]):
         return self._images[index], one_hot(self._labels[index], self.layout)
 
     def names(self) -> list[str]:
-        """As the phantom's."""
+        """The phantom's names."""
         return self._phantom.names()
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
-        """As the phantom's."""
+        """The phantom's reference."""
         return self._phantom.reference(index)
 
 
-def volumes_of(run: Run, folder: Path) -> tuple[Volumes, Volumes]:
-    """What a run is trained on, and what it is judged on: of one BraTS case, itself.
+def volumes_of(run: TrainingRun, folder: Path) -> tuple[Volumes, Volumes]:
+    """What a run is trained on, and what it is evaluated on; for BraTS the same case.
 
     Args:
-        run: whose.
+        run: says which subjects.
         folder: of `prepare`, where the phantom's subjects are or will be kept.
     """
     if run.contrast == BRATS:
@@ -68,7 +68,7 @@ def volumes_of(run: Run, folder: Path) -> tuple[Volumes, Volumes]:
     return trained, held_out
 
 
-def phantoms(run: Run) -> tuple[Phantom, Phantom]:
+def phantoms(run: TrainingRun) -> tuple[Phantom, Phantom]:
     """The subjects trained on, and those held out."""
     contrast: Contrast = run.contrast  # type: ignore[assignment]
     return (
@@ -77,22 +77,22 @@ def phantoms(run: Run) -> tuple[Phantom, Phantom]:
     )
 
 
-def tissues_of(run: Run) -> Tissues:
+def tissues_of(run: TrainingRun) -> Tissues:
     """What the labels of its masks mean."""
     return BRATS_TISSUES if run.contrast == BRATS else HEAD_TISSUES
 
 
-def channels_of(run: Run, volumes: Volumes) -> list[str]:
+def channels_of(run: TrainingRun, volumes: Volumes) -> list[str]:
     """Names of its image channels."""
     return list(volumes.layout.image_folders) if run.contrast == BRATS else [run.contrast]
 
 
-def prepare(runs: Sequence[Run], folder: Path, workers: int | None = None) -> None:
+def prepare(runs: Sequence[TrainingRun], folder: Path, workers: int | None = None) -> None:
     """Draws the subjects of all runs that are not kept yet, on all cores.
 
     Args:
-        runs: whose.
-        folder: a folder a set of subjects.
+        runs: say which subjects.
+        folder: gets a folder for each set of subjects.
         workers: processes; by default one a core, up to 16.
     """
     wanted = {kept_in(phantom, folder): phantom for run in runs if run.contrast != BRATS for phantom in phantoms(run)}
@@ -121,7 +121,7 @@ def keep(phantom: Phantom, folder: Path) -> Path:
 
 
 def kept_in(phantom: Phantom, folder: Path) -> Path:
-    """The name says all that the subjects depend on."""
+    """Where a phantom's subjects are kept; the name says all that they depend on."""
     size = "x".join(map(str, phantom.size))
     return folder / f"{phantom.contrast}_{size}_s{phantom.seed}_n{len(phantom)}"
 
@@ -137,6 +137,6 @@ def _drawn(size: Size, contrast: Contrast, seed: int, start: int, stop: int) -> 
 
 
 def _write(parts: Sequence[Drawn], path: Path) -> None:
-    for place, name in enumerate(("images", "labels")):  # the labels last: they say that it is whole
+    for place, name in enumerate(("images", "labels")):  # the labels last: once they are there, all is
         with replacing(path / f"{name}.npy") as temporary:
             np.save(temporary, np.concatenate([part[place] for part in parts]))

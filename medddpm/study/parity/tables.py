@@ -1,10 +1,11 @@
-"""What the parity runs say: settings against seeds, samplers against steps, and the sentences that hold the numbers."""
+"""What the parity records show: settings against seeds, samplers against steps."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,24 +13,26 @@ from scipy import stats
 
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import METRICS, equivalence_table, seed_margin
-from medddpm.study.parity.plans import CHAINS, FULL, Chain
+from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps
 from medddpm.study.parity.results import Kept, read
 from medddpm.switches import SETTINGS
 
-REFERENCE = "OPT1"  # against which FAST is held: the paper's own step that costs nothing but TF32's rounding
+REFERENCE = "OPT1"  # FAST is compared with it: of the paper's own steps the one that costs only TF32's rounding
 NOT_MEASURED = "not measured"
-EARLY = 10  # steps in which two settings have not had the time to part; at the first the network still answers nothing
-TITLES = {
+EARLY = 10  # steps in which two settings have had no time to part
+Metric = tuple[str, str]
+"""A metric and its tissue, "all" where it is not of one: the two columns `METRIC` of `QUALITY`."""
+METRIC = ["metric", "tissue"]
+SECONDS: Metric = ("seconds_a_volume", "all")
+METRIC_NAMES = {
     "held_out_loss": "held-out loss",
     "psnr": "PSNR",
     "ssim": "SSIM",
     "ms_ssim_between": "MS-SSIM to held-out",
     "diversity": "MS-SSIM between samples",
-    "wasserstein, brain": "Wasserstein, brain",
-    "wasserstein, lesion": "Wasserstein, lesion",
+    "wasserstein": "Wasserstein",
     "frechet": "Fréchet distance",
-    "dice, brain": "Dice, brain",
-    "dice, lesion": "Dice, lesion",
+    "dice": "Dice",
     "lesion_contrast": "lesion contrast",
 }
 CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
@@ -55,20 +58,29 @@ class Margin:
         return self.value * abs(reference) if self.relative else self.value
 
 
-MARGINS: dict[str, Margin] = {
-    "held_out_loss": Margin(0.05, True, "a twentieth of the loss"),
-    "psnr": Margin(0.5, False, "half a decibel: 6% of the error's amplitude"),
-    "ssim": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
-    "ms_ssim_between": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
-    "diversity": Margin(0.02, False, "two hundredths of a scale that ends at 1"),
-    "wasserstein, brain": Margin(0.02, False, "1% of the range of intensity: two or three of 256 grey levels"),
-    "wasserstein, lesion": Margin(0.04, False, "five of 256 grey levels; a lesion is small"),
-    "frechet": Margin(0.25, True, "a quarter of the distance itself, which small sets know no better"),
-    "dice, brain": Margin(0.01, False, "a hundredth: a voxel's width in places of the border"),
-    "dice, lesion": Margin(0.05, False, "a twentieth: two raters of one tumour differ by more (Menze et al. 2015)"),
-    "lesion_contrast": Margin(0.05, False, "six of 256 grey levels between a lesion and its surroundings"),
+MARGINS: dict[Metric, Margin] = {
+    ("held_out_loss", "all"): Margin(0.05, True, "a twentieth of the loss"),
+    ("psnr", "all"): Margin(0.5, False, "half a decibel: 6% of the error's amplitude"),
+    ("ssim", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("ms_ssim_between", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("diversity", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("wasserstein", "brain"): Margin(0.02, False, "1% of the range of intensity: two or three of 256 grey levels"),
+    ("wasserstein", "lesion"): Margin(0.04, False, "five of 256 grey levels; a lesion is small"),
+    ("frechet", "all"): Margin(0.25, True, "a quarter of the distance itself, which small sets know no better"),
+    ("dice", "brain"): Margin(0.01, False, "a hundredth: a voxel's width in places of the border"),
+    ("dice", "lesion"): Margin(0.05, False, "a twentieth: two raters of one tumour differ by more (Menze et al. 2015)"),
+    ("lesion_contrast", "lesion"): Margin(0.05, False, "six of 256 grey levels between a lesion and its surroundings"),
 }
-"""Metrics that are tested, by `label`. The other margin, `seed_margin`, is how far apart the reference's seeds are."""
+"""The tested metrics. The other margin, `seed_margin`, is the largest difference between the reference's seeds."""
+
+
+def title(metric: str, tissue: str, between: str = ", ") -> str:
+    """What a reader calls a metric and its tissue, which some metrics' names say already."""
+    name = METRIC_NAMES[metric]
+    return name if tissue == "all" or tissue in name else f"{name}{between}{tissue}"
+
+
+TITLES = {name: title(*name) for name in MARGINS}
 
 
 def recorded(root: Path, gpu: str) -> Kept:
@@ -76,38 +88,27 @@ def recorded(root: Path, gpu: str) -> Kept:
     return read(root / "figures" / "records" / gpu) or Kept()
 
 
-def label(metric: str, tissue: str) -> str:
-    """Of a row: the metric, and its tissue where it has several."""
-    return metric if tissue == "all" or metric.startswith("lesion_contrast") else f"{metric}, {tissue}"
-
-
-def labelled(quality: pd.DataFrame, plan: str, chain: Chain | None = None) -> pd.DataFrame:
-    """A plan's rows with `metric` the `label`, those of one chain and those that are of none.
+def with_most_steps(quality: pd.DataFrame, plan: str) -> pd.DataFrame:
+    """A plan's rows of the samples with most steps of each run, and those that belong to no sampler.
 
     Args:
         quality: schema `QUALITY`.
         plan: of `parity.plans.PLANS`.
-        chain: by default that with the most steps of each run.
     """
     rows = quality[quality["plan"] == plan]
     most = rows.groupby("run")["sampler_steps"].transform("max")
-    chosen = rows["sampler_steps"] == most
-    if chain is not None:
-        chosen = (rows["sampler"] == chain[0]) & (rows["sampler_steps"] == chain[1])
-    rows = rows[chosen | (rows["sampler_steps"] == 0)]
-    names = [label(metric, tissue) for metric, tissue in zip(rows["metric"], rows["tissue"], strict=True)]
-    return rows.assign(metric=names)
+    return rows[(rows["sampler_steps"] == most) | (rows["sampler_steps"] == 0)]
 
 
 def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short") -> pd.DataFrame:
     """Each setting against the reference, metric by metric, over the seeds that both were trained with to the end.
 
-    A run is one number a metric: the mean over the same held-out subjects, drawn with the same noise, so that subjects
-    and noise cancel in the difference of two settings and what is left is the training's. It is tested over the seeds.
+    A run gives one number for each metric: the mean over the same held-out subjects, drawn with the same noise, so that
+    both cancel in the difference of two settings and what is left is the training's. It is tested over the seeds.
 
     Args:
         quality: schema `QUALITY`.
-        reference: the setting that the others are held against.
+        reference: the setting that the others are compared with.
         plan: whose runs.
 
     Returns:
@@ -116,38 +117,37 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's largest
         difference between two seeds) and why (of the margin). Empty where fewer than two seeds have both.
     """
-    runs = labelled(quality, plan)
+    runs = with_most_steps(quality, plan)
     runs = runs[runs["step"] == runs["step"].max()]
     present = runs[runs["setting"] == reference]
-    means = present.groupby("metric")["value"].mean()
+    means = present.groupby(METRIC)["value"].mean()
     tables = []
     for setting in [name for name in SETTINGS if name != reference and name in set(runs["setting"])]:
-        pair = runs[runs["setting"].isin((reference, setting))][["setting", "seed", "metric", "value"]]
+        pair = runs[runs["setting"].isin((reference, setting))][["setting", "seed", *METRIC, "value"]]
         seeds = set(present["seed"]) & set(runs[runs["setting"] == setting]["seed"])
         pair = pair[pair["seed"].isin(seeds)]
         if len(seeds) < 2:
             continue
         margins = {name: margin.of(float(means[name])) for name, margin in MARGINS.items() if name in means}
         stated = equivalence_table(pair, margins, reference)
-        spread = {}
-        for name in margins:
-            values = present[(present["metric"] == name) & present["seed"].isin(seeds)]["value"].tolist()
-            if np.ptp(values) > 0:
-                spread[name] = seed_margin(values)
-        against = equivalence_table(pair, spread, reference) if spread else pd.DataFrame()
-        held = dict(zip(against["metric"], against["equivalent"], strict=True)) if len(against) else {}
-        wide = pair.pivot(index=["setting", "seed"], columns="metric", values="value")
-        worse = pd.DataFrame({name: _badness(wide, name) for name in margins})
-        worse = worse.melt(var_name="metric", ignore_index=False).reset_index()
-        most = equivalence_table(worse, margins, reference)["high"]
+        values = present[present["seed"].isin(seeds)].groupby(METRIC)["value"]
+        spread = {name: seed_margin(own.tolist()) for name, own in values if name in margins and np.ptp(own) > 0}
+        held = equivalence_table(pair, spread, reference).set_index(METRIC)["equivalent"].to_dict() if spread else {}
+        wide = pair.pivot(index=["setting", "seed"], columns=METRIC, values="value")
+        worse = pd.DataFrame({name: _badness(wide, name) for name in margins}).rename_axis(columns=METRIC)
+        most = equivalence_table(worse.melt(ignore_index=False).reset_index(), margins, reference)["high"]
         no_worse = most.to_numpy() < stated["margin"].to_numpy()
-        as_seeds = [bool(held.get(name, False)) for name in stated["metric"]]
+        as_seeds = [held.get(name, False) for name in _names(stated)]
         tables.append(stated.assign(no_worse=no_worse, as_seeds=as_seeds))
     if not tables:
         return pd.DataFrame()
     table = pd.concat(tables, ignore_index=True)
-    reasons = [MARGINS[name].why for name in table["metric"]]
-    return table.assign(reference=[float(means[name]) for name in table["metric"]], why=reasons)
+    names = _names(table)
+    return table.assign(reference=[float(means[name]) for name in names], why=[MARGINS[name].why for name in names])
+
+
+def _names(table: pd.DataFrame) -> list[Metric]:
+    return list(table[METRIC].itertuples(index=False, name=None))
 
 
 def reach(seeds: int) -> float:
@@ -155,19 +155,19 @@ def reach(seeds: int) -> float:
     return float(stats.t.ppf(0.95, seeds - 1)) / math.sqrt(seeds)
 
 
-def in_words(name: str) -> str:
+def in_words(name: Metric) -> str:
     """A metric's title within a sentence, which has commas of its own."""
-    return TITLES[name].replace(", ", " of the ")
+    return title(*name, between=" of the ")
 
 
 def verdict(table: pd.DataFrame) -> str:
-    """What `parity` comes to, in a sentence a setting."""
+    """What a table of `parity` comes to, in a sentence for each setting."""
     if not len(table):
         return f"parity: {NOT_MEASURED}"
     said = []
     for setting, rows in table.groupby("setting", sort=False):
         shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
-        open_ = [in_words(str(name)) for name in rows.loc[~rows["equivalent"], "metric"]]
+        open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
         rest = f"; not shown for {', '.join(open_)}" if open_ else ""
         said.append(
             f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin in {shown} of "
@@ -178,7 +178,7 @@ def verdict(table: pd.DataFrame) -> str:
 
 
 def apart(loss: pd.DataFrame, plan: str = "paper", reference: str = "BASE") -> pd.DataFrame:
-    """How far each setting's losses lie from the reference's of the same seed, and two seeds' from each other.
+    """How far each setting's losses lie from the reference's of the same seed, and those of two seeds from each other.
 
     Args:
         loss: schema `LOSS`.
@@ -243,12 +243,13 @@ _KNOWN = ["plan", "setting", "size"]  # of a run, in every row
 
 
 def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
-    """Where each run's training loss leapt back farthest, by run: plan, setting, size, step, times.
+    """Where each run's training loss jumped back farthest, by run: plan, setting, size, step, times.
 
     Args:
         loss: schema `LOSS`.
-        span: steps whose mean loss is held against those before; a mean of few leaps with the timesteps drawn.
-        before: such means before one whose median it is held against; a run that has no more is left out.
+        span: steps whose mean loss is compared with those before; the mean of fewer varies with the timesteps drawn.
+        before: how many such means before it make the median that a mean is compared with; a run without so many is
+            left out.
 
     Returns:
         `times` is the largest ratio of a mean to that median, `step` the last of its steps.
@@ -267,7 +268,7 @@ def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
 
 
 def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
-    """One model drawn under every setting: by how many margins each lies from the reference, by setting and metric.
+    """One model sampled under every setting: how many margins each lies from the reference, by setting and metric.
 
     Args:
         quality: schema `QUALITY`.
@@ -276,10 +277,10 @@ def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
     Returns:
         Positive where the metric's value is the larger. Empty without the reference.
     """
-    rows = labelled(quality, "redrawn")
+    rows = with_most_steps(quality, "redrawn")
     if reference not in set(rows["setting"]):
         return pd.DataFrame()
-    values = rows.pivot(index="setting", columns="metric", values="value")
+    values = rows.pivot(index="setting", columns=METRIC, values="value")
     names = [name for name in MARGINS if name in values]
     own = values.loc[reference].to_dict()
     apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
@@ -290,79 +291,74 @@ def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
 
 
 def samplers(quality: pd.DataFrame) -> pd.DataFrame:
-    """A row a chain, by its `named`, in the order of `CHAINS`: sampler, steps, and every metric by its `label`.
+    """A row for each sampler and number of steps, in the order of `SAMPLERS`; a column for each metric and tissue.
 
-    `seconds_a_volume` is one of them.
+    `SECONDS` is one of the columns.
     """
     rows = quality[(quality["plan"] == "samplers") & (quality["sampler_steps"] > 0)]
     if not len(rows):
         return pd.DataFrame()
-    names = [label(metric, tissue) for metric, tissue in zip(rows["metric"], rows["tissue"], strict=True)]
-    table = rows.assign(metric=names).pivot_table(index=["sampler", "sampler_steps"], columns="metric", values="value")
-    table = table.rename_axis(columns=None).reset_index().rename(columns={"sampler_steps": "steps"})
-    chains = list(zip(table["sampler"], table["steps"].astype(int), strict=True))
-    places = [CHAINS.index(chain) if chain in CHAINS else len(CHAINS) for chain in chains]
-    return table.set_axis([named(chain) for chain in chains]).iloc[np.argsort(places, kind="stable")]
+    table = rows.pivot_table(index=["sampler", "sampler_steps"], columns=METRIC, values="value")
+    places = [SAMPLERS.index(row) if row in SAMPLERS else len(SAMPLERS) for row in table.index]
+    return table.rename_axis(index=["sampler", "steps"]).iloc[np.argsort(places, kind="stable")]
 
 
-def shortfall(table: pd.DataFrame, full: Chain = FULL) -> pd.DataFrame:
-    """By how many margins each chain is worse than the full one, by chain and metric; negative where it is better.
+def shortfall(table: pd.DataFrame, full: SamplerSteps = FULL) -> pd.DataFrame:
+    """How many margins worse each row is than all timesteps, by metric; negative where it is better.
 
     Args:
         table: of `samplers`.
-        full: the chain of all timesteps.
+        full: the row of all timesteps.
 
     Raises:
         BadInput: it is not in the table.
     """
-    if named(full) not in table.index:
+    if full not in table.index:
         raise BadInput("samplers", f"no {named(full)} to compare with", "measure it too")
     found = {}
     for name in [name for name in MARGINS if name in table]:
         worse = _badness(table, name)
-        found[name] = (worse - worse[named(full)]) / MARGINS[name].of(float(table[name][named(full)]))
+        found[name] = (worse - worse[full]) / MARGINS[name].of(float(table[name][full]))
     return pd.DataFrame(found)
 
 
-def _badness(table: pd.DataFrame, name: str) -> pd.Series[float]:
-    """Of each row, a chain or a run, by a metric: more is worse."""
-    metric = name.partition(", ")[0]
+def _badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
+    """How bad each row of a table is by a metric: more is worse."""
+    metric, tissue = name
     better = "lower" if metric == "held_out_loss" else METRICS[metric].better
     if better in ("higher", "lower"):
         return -table[name] if better == "higher" else table[name]
-    ideal = "diversity_reference" if better == "as diversity_reference" else f"{metric}_reference"
-    return (table[name] - table[ideal]).abs()
+    return (table[name] - table[better, tissue]).abs()
 
 
-def advice(table: pd.DataFrame, full: Chain = FULL) -> str:
+def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
     """Which sampler to use: the quickest that is no more than a margin worse than all timesteps by any metric."""
-    if named(full) not in table.index or len(table) < 2:
+    if full not in table.index or len(table) < 2:
         return NOT_MEASURED
-    worst = {str(chain): float(margins.max()) for chain, margins in shortfall(table, full).iterrows()}
-    seconds = {str(chain): float(value) for chain, value in table["seconds_a_volume"].items()}
-    whole = seconds[named(full)]
-    others = [chain for chain in seconds if chain != named(full)]
-    good = [chain for chain in others if worst[chain] <= 1]
+    worst: dict[Any, float] = shortfall(table, full).max(axis="columns").to_dict()
+    seconds: dict[Any, float] = table[SECONDS].to_dict()
+    others = [row for row in seconds if row != full]
+    good = [row for row in others if worst[row] <= 1]
     if not good:
         best = min(others, key=worst.__getitem__)
         return (
-            f"{named(full)}: no shorter chain stays within the margins; the nearest is {best}, by its worst metric "
-            f"{worst[best]:.1f} margins worse, in {seconds[best]:.3g} s instead of {whole:.3g} s"
+            f"{named(full)}: no fewer steps stay within the margins; the nearest is {named(best)}, by its worst metric "
+            f"{worst[best]:.1f} margins worse, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
         )
     best = min(good, key=seconds.__getitem__)
     return (
-        f"{best}: {seconds[best]:.3g} s a volume instead of {whole:.3g} s, {whole / seconds[best]:.0f} times as quick, "
-        "and by no metric more than a margin worse"
+        f"{named(best)}: {seconds[best]:.3g} s a volume instead of {seconds[full]:.3g} s, "
+        f"{seconds[full] / seconds[best]:.0f} times as quick, and by no metric more than a margin worse"
     )
 
 
-def named(chain: Chain) -> str:
-    """As a reader calls a sampler and its steps."""
-    return f"{SAMPLER_NAMES[chain[0]]}, {chain[1]} steps"
+def named(row: tuple[str, int]) -> str:
+    """What a reader calls a sampler and its number of steps."""
+    return f"{SAMPLER_NAMES[row[0]]}, {row[1]} steps"
 
 
 def drawn(quality: pd.DataFrame) -> pd.DataFrame:
-    """A row a run that was sampled: run, setting, contrast, seed, subjects and what, the latter as slices are named."""
+    """A row for each run that was sampled: run, setting, contrast, seed, subjects and what, as slices are named."""
     rows = quality[quality["sampler_steps"] > 0].sort_values("sampler_steps").drop_duplicates("run", keep="last")
     rows = rows.sort_values("run")
     what = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]

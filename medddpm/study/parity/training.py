@@ -1,4 +1,4 @@
-"""The training of a parity run: `medddpm train`'s, ended by a clock where need be, and watched on held-out subjects."""
+"""The training of a parity run: that of `medddpm train`, watched on held-out subjects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import deferred_signals
-from medddpm.study.parity.plans import Run
+from medddpm.study.parity.plans import SamplerSteps, TrainingRun
 from medddpm.switches import SETTINGS
 from medddpm.training import run_folder
 from medddpm.training.device_cache import DeviceCache
@@ -30,7 +30,7 @@ from medddpm.training.run_folder import claim, newest
 from medddpm.training.trainer import Trainer
 
 SAVE_SECONDS = 75.0  # between checkpoints: what a killed run loses at most
-QUICK: tuple[str, int] = ("sde-dpm++", 25)  # how samples along the way are drawn
+QUICK = SamplerSteps("sde-dpm++", 25)  # what samples along the way are drawn with
 WATCH_SEED = 20_000
 
 Slices = dict[str, npt.NDArray[np.uint8]]
@@ -58,25 +58,23 @@ class Reached:
 
 
 def trained(
-    run: Run,
+    run: TrainingRun,
     volumes: Volumes,
     held_out: Volumes,
     folder: Path,
     device: torch.device,
-    until: float = float("inf"),
     keep: Callable[[GaussianDiffusion, int], None] | None = None,
 ) -> tuple[GaussianDiffusion, Reached]:
-    """Trains, from where the run in `folder`/train stands, to its last step or as long as there is time.
+    """Trains from where the run in `folder`/train stands to its last step.
 
     `medddpm train` with the same arguments goes on with that run too.
 
     Args:
         run: what is trained.
-        volumes: what on.
+        volumes: what it is trained on.
         held_out: what it is watched on.
         folder: the run's; watch.json beside the training says what was seen.
-        device: where.
-        until: `time.time()` at which the step in hand is the last.
+        device: that it is trained on.
         keep: is given the averaged model and the step, every `run.snapshots` steps (0: at each watch) and at the end.
 
     Returns:
@@ -93,19 +91,18 @@ def trained(
         trainer.load(found[1], found[0])
     reached = _read(folder / "watch.json", trainer.step)
     with SETTINGS[run.setting].on(trainer.unet), deferred_signals() as stopped:
-        _loop(run, trainer, reached, held_out, folder, stopped, until, keep)
+        _loop(run, trainer, reached, held_out, folder, stopped, keep)
     reached.step, reached.losses, reached.stopped = trainer.step, trainer.losses, stopped.is_set()
     return trainer.averaged, reached
 
 
 def _loop(
-    run: Run,
+    run: TrainingRun,
     trainer: Trainer,
     reached: Reached,
     held_out: Volumes,
     folder: Path,
     stopped: threading.Event,
-    until: float,
     keep: Callable[[GaussianDiffusion, int], None] | None,
 ) -> None:
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
@@ -119,7 +116,7 @@ def _loop(
             continue
         if not np.isfinite(trainer.read_losses()).all():
             raise BadInput(folder, f"the loss is no longer a number at step {step}", "lower --learning-rate")
-        leave = stopped.is_set() or time.time() > until or step == run.steps
+        leave = stopped.is_set() or step == run.steps
         save = leave or time.monotonic() - saved > SAVE_SECONDS
         if not (watch or save):
             continue
@@ -139,11 +136,11 @@ def _loop(
 
 
 @torch.no_grad()
-def held_out_losses(run: Run, diffusion: GaussianDiffusion, held_out: Volumes) -> Tensor:
+def held_out_losses(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes) -> Tensor:
     """The loss of each of the first held-out subjects, (n,) on the CPU, at timesteps and noise that never change.
 
-    A training loss leaps from step to step with the timestep that was drawn; this one does not, so that two runs may
-    be compared, also of different seeds.
+    A training loss varies from step to step with the timestep that was drawn; this one does not, so that runs can be
+    compared, also of different seeds.
 
     Args:
         run: how many subjects and timesteps, and under which setting.
@@ -153,7 +150,7 @@ def held_out_losses(run: Run, diffusion: GaussianDiffusion, held_out: Volumes) -
     device = diffusion.betas.device
     times = ((torch.arange(run.watched[1]) + 0.5) * (diffusion.timesteps / run.watched[1])).long().to(device)
     # At once as many as keep every tensor of the network well below 2³¹ elements, which kernels count to.
-    together = max(1, 2**30 // (4 * run.channels * math.prod(run.size)))
+    together = max(1, 2**30 // (4 * run.config.model_channels * math.prod(run.size)))
     found = []
     with SETTINGS[run.setting].on(diffusion.denoise_fn):
         for subject in range(min(run.watched[0], len(held_out))):
@@ -170,21 +167,21 @@ def held_out_losses(run: Run, diffusion: GaussianDiffusion, held_out: Volumes) -
 
 
 def draw(
-    run: Run, diffusion: GaussianDiffusion, masks: Tensor, chain: tuple[str, int], seed: int = 0
+    run: TrainingRun, diffusion: GaussianDiffusion, masks: Tensor, by: SamplerSteps, seed: int = 0
 ) -> tuple[Tensor, list[float]]:
     """Samples for masks, and how long each batch took.
 
     The noise of volume i is that of `seed` and i under every setting, drawn on the device.
 
     Args:
-        run: batch and setting.
+        run: how many at once, and under which setting.
         diffusion: what is sampled.
         masks: (N, M, D, W, H) on the host.
-        chain: sampler and steps.
+        by: sampler and steps.
         seed: of the noise.
 
     Returns:
-        (N, C, D, W, H) on the host, and seconds by batch; batches of one size, the first one warmed up for.
+        (N, C, D, W, H) on the host, and the seconds of each batch, after a warm-up.
     """
     device = diffusion.betas.device
     drawn, spent = [], []
@@ -195,7 +192,7 @@ def draw(
             generators = [torch.Generator(device).manual_seed(1000 * (seed + 1) + start + i) for i in range(len(batch))]
             _wait(device)
             began = time.perf_counter()
-            drawn.append(diffusion.sample(batch, chain[1], chain[0], generator=generators))
+            drawn.append(diffusion.sample(batch, by.steps, by.sampler, generator=generators))
             _wait(device)
             spent.append(time.perf_counter() - began)
         cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory

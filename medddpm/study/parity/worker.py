@@ -1,4 +1,4 @@
-"""The program that `medddpm.study.parity.run` runs for a model: it trains and judges one run, in a process of its own.
+"""The program that `medddpm parity` starts for each run: it trains and evaluates one model, in a process of its own.
 
 The run's folder holds spec.json (what is to be done), train/ (a run of `medddpm train`), watch.json and watch.npz (seen
 along the way) and, at the end, slices.npz and result.json. Killed at any time, the same command goes on.
@@ -24,21 +24,24 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
-from medddpm.study.parity.evaluate import judged, snapshot
-from medddpm.study.parity.plans import Run
+from medddpm.study.parity.evaluate import evaluate_run, snapshot
+from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.subjects import volumes_of
 from medddpm.study.parity.training import Reached, Slices, trained
 
-WINDOWS = 200  # of a loss curve: more rows than a figure is wide serve nobody
+WINDOWS = 200  # of a loss curve: a figure is not wide enough to show more
 STOPPED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what `parser` describes; returns the exit code. What went wrong is one line on stderr."""
-    arguments = parser().parse_args(argv)
+    """Trains and evaluates the run of a folder; returns the exit code. What went wrong is one line on stderr."""
+    top = argparse.ArgumentParser(prog="python -m medddpm.study.parity.worker", description=__doc__)
+    top.add_argument("folder", type=Path, help="with spec.json, of a run")
+    top.add_argument("--data", type=Path, required=True, help="folder of the subjects")
+    top.add_argument("--device", default="auto", help="auto, cuda, cpu")
+    arguments = top.parse_args(argv)
     try:
-        device = pick_device(arguments.device)
-        return work(arguments.folder, arguments.until, device, arguments.data, arguments.shared)
+        return work(arguments.folder, pick_device(arguments.device), arguments.data)
     except BadInput as error:
         print(error, file=sys.stderr)
     except torch.OutOfMemoryError:
@@ -46,36 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
-    top = argparse.ArgumentParser(prog="python -m medddpm.study.parity.worker", description=__doc__)
-    top.add_argument("folder", type=Path, help="with spec.json, of a run")
-    top.add_argument("--data", type=Path, required=True, help="folder of the subjects")
-    top.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970 at which training ends")
-    top.add_argument("--device", default="auto", help="auto, cuda, cpu")
-    top.add_argument("--shared", action="store_true", help="others use the device too: no time is recorded")
-    return top
-
-
-def work(folder: Path, until: float, device: torch.device, data: Path, shared: bool = False) -> int:
-    """Trains and judges the run of a folder; returns the exit code."""
-    run = Run.of(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+def work(folder: Path, device: torch.device, data: Path) -> int:
+    """Trains and evaluates the run of a folder; returns the exit code."""
+    run = TrainingRun.of(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
     volumes, held_out = volumes_of(run, data)
     if run.checkpoint is not None:
         diffusion, reached = load_checkpoint(run.checkpoint, device=device), Reached()
         seen: Slices = {}
     else:
         print("training", flush=True)
-        diffusion, reached, seen = _trained(run, volumes, held_out, folder, device, until)
+        diffusion, reached, seen = _trained(run, volumes, held_out, folder, device)
         if reached.stopped:
             return STOPPED
-    print(f"judging, at step {reached.step}", flush=True)
+    print(f"evaluating, at step {reached.step}", flush=True)
     diffusion.eval()
     began = time.monotonic()
-    rows, slices = judged(run, diffusion, held_out)
-    if shared:
-        rows = [row for row in rows if row["metric"] != "seconds_a_volume"]
-    elif reached.timed:
+    rows, slices = evaluate_run(run, diffusion, held_out)
+    if reached.timed:
         value = 1e3 * reached.seconds / reached.timed
         where = {"metric": "ms_a_step", "channel": "all", "tissue": "all"}
         rows.append({"sampler": None, "sampler_steps": None, **where, "value": value, "n": reached.timed})
@@ -84,8 +74,7 @@ def work(folder: Path, until: float, device: torch.device, data: Path, shared: b
         "spec": asdict(run),
         "step": reached.step,
         "training_s": round(reached.seconds, 2),
-        "judging_s": round(time.monotonic() - began, 2),
-        "shared": shared,
+        "evaluation_s": round(time.monotonic() - began, 2),
         "quality": rows,
         "loss": curve(reached, run.steps),
     }
@@ -108,7 +97,7 @@ def curve(reached: Reached, wanted: int) -> list[dict[str, Any]]:
 
 
 def _trained(
-    run: Run, volumes: Volumes, held_out: Volumes, folder: Path, device: torch.device, until: float
+    run: TrainingRun, volumes: Volumes, held_out: Volumes, folder: Path, device: torch.device
 ) -> tuple[GaussianDiffusion, Reached, Slices]:
     seen: Slices = {}
     path = folder / "watch.npz"
@@ -120,7 +109,7 @@ def _trained(
         seen.update(snapshot(run, diffusion, held_out, step))
         _save(path, seen)
 
-    diffusion, reached = trained(run, volumes, held_out, folder, device, until, keep if run.snapshots else None)
+    diffusion, reached = trained(run, volumes, held_out, folder, device, keep if run.snapshots else None)
     return diffusion, reached, seen
 
 

@@ -16,9 +16,9 @@ from medddpm.study.figures import quality as figures_quality
 from medddpm.study.figures.style import SETTING_COLOURS
 from medddpm.study.parity import results, sentences
 from medddpm.study.parity import tables as parity_tables
-from medddpm.study.parity.plans import CHAINS, FULL, brats, contrasts, long, paper, redrawn, samplers, short
+from medddpm.study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
 from medddpm.study.parity.results import Kept
-from medddpm.study.parity.tables import MARGINS
+from medddpm.study.parity.tables import MARGINS, METRIC, SECONDS
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
@@ -37,7 +37,7 @@ def shown(kept: Kept) -> pd.DataFrame:
 
 
 def parity_of(shift: float, seeds: int = 6) -> pd.DataFrame:
-    return parity_tables.parity(tables(short(seeds=range(seeds)), shift)[0]).set_index("metric")
+    return parity_tables.parity(tables(short(seeds=range(seeds)), shift)[0]).set_index(METRIC)
 
 
 # equivalence
@@ -55,12 +55,12 @@ def test_settings_that_differ_by_less_than_their_seeds_are_equivalent() -> None:
 @pytest.mark.parametrize(
     ("shift", "broken", "said"),
     [
-        (-60.0, "psnr", "PSNR"),
-        (60.0, "wasserstein, brain", "Wasserstein of the brain"),
-        (60.0, "held_out_loss", "held-out loss"),
+        (-60.0, ("psnr", "all"), "PSNR"),
+        (60.0, ("wasserstein", "brain"), "Wasserstein of the brain"),
+        (60.0, ("held_out_loss", "all"), "held-out loss"),
     ],
 )
-def test_a_setting_that_is_worse_is_not(shift: float, broken: str, said: str) -> None:
+def test_a_setting_that_is_worse_is_not(shift: float, broken: tuple[str, str], said: str) -> None:
     table = parity_of(shift)
     assert not table.loc[broken, "equivalent"]
     assert not table.loc[broken, "as_seeds"]
@@ -71,15 +71,22 @@ def test_a_setting_that_is_worse_is_not(shift: float, broken: str, said: str) ->
 def test_what_is_within_the_margin_may_still_be_more_than_another_seed_does() -> None:
     """Three deviations: 0.15 dB of the half that is allowed."""
     table = parity_of(-4.0)
-    assert table.loc["psnr", "equivalent"]
-    assert not table.loc["psnr", "as_seeds"]
+    assert table.loc[("psnr", "all"), "equivalent"]
+    assert not table.loc[("psnr", "all"), "as_seeds"]
 
 
 @pytest.mark.parametrize(
     ("metric", "shift", "no_worse"),
-    [("psnr", 60.0, True), ("psnr", -60.0, False), ("wasserstein, brain", -60.0, True), ("diversity", 60.0, False)],
+    [
+        (("psnr", "all"), 60.0, True),
+        (("psnr", "all"), -60.0, False),
+        (("wasserstein", "brain"), -60.0, True),
+        (("diversity", "all"), 60.0, False),
+    ],
 )
-def test_what_is_better_is_no_worse_though_not_equivalent(metric: str, shift: float, no_worse: bool) -> None:
+def test_what_is_better_is_no_worse_though_not_equivalent(
+    metric: tuple[str, str], shift: float, no_worse: bool
+) -> None:
     """Diversity is best where it is the held-out volumes' own: more is a loss too."""
     table = parity_of(shift)
     assert not table.loc[metric, "equivalent"]
@@ -90,8 +97,8 @@ def test_what_is_better_is_no_worse_though_not_equivalent(metric: str, shift: fl
 def test_a_relative_margin_goes_by_the_reference() -> None:
     table = parity_of(0.0)
     loss = tables(short())[0].query("metric == 'held_out_loss' and setting == 'OPT1'")["value"].mean()
-    assert table.loc["held_out_loss", "margin"] == pytest.approx(0.05 * loss)
-    assert table.loc["psnr", "margin"] == 0.5
+    assert table.loc[("held_out_loss", "all"), "margin"] == pytest.approx(0.05 * loss)
+    assert table.loc[("psnr", "all"), "margin"] == 0.5
 
 
 def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
@@ -118,7 +125,7 @@ def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_
 
 def test_an_intervals_reach_is_that_of_the_test() -> None:
     quality, _ = tables(short(seeds=range(5)))
-    row = parity_tables.parity(quality).set_index("metric").loc["psnr"]
+    row = parity_tables.parity(quality).set_index(METRIC).loc[("psnr", "all")]
     values = quality[quality["metric"] == "psnr"].pivot_table(index="seed", columns="setting", values="value")
     deviation = (values["FAST"] - values["OPT1"]).std()
     assert row["high"] - row["difference"] == pytest.approx(parity_tables.reach(5) * deviation)
@@ -155,12 +162,12 @@ def test_half_the_steps_cost_what_the_curve_says() -> None:
     assert "41% higher" in sentences.half(loss)
 
 
-def test_the_reach_of_the_intervals_is_told() -> None:
+def test_the_reach_of_the_intervals_is_said() -> None:
     table = parity_of(0.0)
     assert sentences.power(table).startswith("6 seeds: an interval reaches 0.82 deviations")
     half = (table["high"] - table["low"]) / 2
     quality = tables(short())[0].query("metric == 'psnr'").pivot(index="seed", columns="setting", values="value")
-    assert half["psnr"] == pytest.approx(0.8226 * (quality["FAST"] - quality["OPT1"]).std(), rel=1e-3)
+    assert half["psnr", "all"] == pytest.approx(0.8226 * (quality["FAST"] - quality["OPT1"]).std(), rel=1e-3)
 
 
 def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
@@ -186,11 +193,11 @@ def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
 # one model under every setting
 
 
-def test_settings_that_draw_a_model_otherwise_are_told_by_how_much(kept: Kept) -> None:
+def test_settings_that_draw_a_model_otherwise_are_said_to(kept: Kept) -> None:
     table = parity_tables.redrawn(kept.quality)
     assert list(table.index) == ["OPT1", "OPT2", "OPT12", "FAST"]
     rows = kept.of("redrawn").query("metric == 'psnr'").set_index("setting")["value"]
-    assert table.loc["FAST", "psnr"] == pytest.approx((rows["FAST"] - rows["BASE"]) / 0.5)
+    assert table.loc["FAST", ("psnr", "all")] == pytest.approx((rows["FAST"] - rows["BASE"]) / 0.5)
     fast = redrawn(["FAST"])[0].key
     moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in kept.slices.items()}
     one, *_, last = sentences.redrawn(Kept(kept.quality, kept.loss, kept.meta, moved)).splitlines()
@@ -203,24 +210,25 @@ def test_settings_that_draw_a_model_otherwise_are_told_by_how_much(kept: Kept) -
 # samplers
 
 
-def test_the_quickest_chain_within_the_margins_is_advised(kept: Kept) -> None:
+def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
     table = parity_tables.samplers(kept.quality)
-    assert list(table.index[:2]) == ["DDPM, 250 steps", "DDIM, 10 steps"]
+    ddim = ("ddim", 10)
+    assert list(table.index[:2]) == [FULL, ddim]
     worse = parity_tables.shortfall(table)
-    assert (worse.loc["DDPM, 250 steps"] == 0).all()
-    assert worse.loc["DDIM, 10 steps", "psnr"] == pytest.approx(4 * 6 * 0.05 / 0.5)
-    assert worse.loc["DDIM, 10 steps", "lesion_contrast"] > 0, "further from the held-out volumes' own"
-    good = [str(chain) for chain in table.index[1:] if (worse.loc[chain] <= 1).all()]
-    quickest = min(good, key=lambda chain: table.loc[chain, "seconds_a_volume"])
-    assert parity_tables.advice(table).startswith(f"{quickest}: ")
+    assert (worse.loc[FULL] == 0).all()
+    assert worse["psnr", "all"][ddim] == pytest.approx(4 * 6 * 0.05 / 0.5)
+    assert worse["lesion_contrast", "lesion"][ddim] > 0, "further from the held-out volumes' own"
+    good = [row for row in table.index[1:] if (worse.loc[row] <= 1).all()]
+    quickest = min(good, key=lambda row: table[SECONDS][row])
+    assert parity_tables.advice(table).startswith(f"{parity_tables.named(quickest)}: ")
     assert "by no metric more than a margin worse" in parity_tables.advice(table)
 
 
-def test_where_no_chain_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
+def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
     table = parity_tables.samplers(kept.quality)
-    table.loc[table.index != "DDPM, 250 steps", "psnr"] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
+    table.loc[table.index != FULL, ("psnr", "all")] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
     said = parity_tables.advice(table)
-    assert said.startswith("DDPM, 250 steps: no shorter chain")
+    assert said.startswith("DDPM, 250 steps: no fewer steps")
     assert "the nearest is SDE-DPM-Solver++, 50 steps" in said
     assert parity_tables.advice(table[1:]) == "not measured"
     with pytest.raises(BadInput, match="no DDPM, 250 steps to compare with"):
@@ -245,7 +253,7 @@ def test_every_sentence_stands_without_a_record_too() -> None:
 def test_sentences_have_the_records_numbers(kept: Kept) -> None:
     said = sentences.plan(kept, "short")
     assert said == "short: 8 runs, OPT1, FAST, 4 seeds, FLAIR, 64x64x64, 32 channels, 40 of 4,000 steps"
-    assert "a trained model judged" in sentences.plan(kept, "samplers")
+    assert "a trained model evaluated" in sentences.plan(kept, "samplers")
     lines = sentences.brats(kept.of("brats")).splitlines()
     assert lines[2] == "Dice with the mask turned over: brain 0.600, tumour 0.600"
     table = sentences.summary(shown(kept))
@@ -376,7 +384,7 @@ def test_samplers_look_as_stored(kept: Kept) -> Figure:
 
 @drawn
 def test_samples_of_samplers_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.samplers_slices(kept.slices, kept.of("samplers"), [FULL, CHAINS[-1], CHAINS[3]])
+    figure = figures_quality.samplers_slices(kept.slices, kept.of("samplers"), [FULL, SAMPLERS[-1], SAMPLERS[3]])
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["held out", "DDPM\n250 steps", "SDE-DPM-Solver++\n50 steps", "DDIM\n50 steps"]
     assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"

@@ -14,7 +14,7 @@ from matplotlib import image as pictures
 from scipy import ndimage
 
 from medddpm.data.phantom import phantom_subject
-from medddpm.study.figures.viewer import View, slice_grid, view
+from medddpm.study.figures.viewer import Viewer, show_volume, slice_grid
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def subject():
     return phantom_subject(0, (32, 36, 28))
 
 
-def sprite(shown: View, which: str) -> np.ndarray:
+def sprite(shown: Viewer, which: str) -> np.ndarray:
     """Red, green and blue of the picture that holds all sagittal slices side by side, row by row."""
     coded = re.search(rf'id="{which}-v"[^>]*src="data:image/png;base64,([^"]+)"', shown.page)
     assert coded
@@ -39,9 +39,9 @@ def sagittal(picture: np.ndarray, depth: int, height: int, width: int) -> np.nda
 
 def test_what_is_shown_is_the_volume_with_the_lesion_s_outline(subject) -> None:
     volume, lesion = nibabel.Nifti1Image(subject.flair, np.diag([2, 2, 2, 1])), subject.labels == 2
-    plain = sagittal(sprite(view(volume), "overlayImg"), 32, 28, 36)
+    plain = sagittal(sprite(show_volume(volume), "overlayImg"), 32, 28, 36)
     assert np.abs(plain - np.clip(subject.flair, 0, 1)[..., None]).max() < 0.5 / 63 + 1 / 255
-    outlined = sagittal(sprite(view(volume, lesion), "overlayImg"), 32, 28, 36)
+    outlined = sagittal(sprite(show_volume(volume, lesion), "overlayImg"), 32, 28, 36)
     changed = (outlined != plain).any(axis=3)
     assert changed.any()
     assert lesion[changed].all()
@@ -49,32 +49,32 @@ def test_what_is_shown_is_the_volume_with_the_lesion_s_outline(subject) -> None:
 
 
 def test_the_same_volume_gives_the_same_page_another_does_not(subject) -> None:
-    page = view(subject.flair).page
-    assert page == view(subject.flair.copy()).page
-    assert page != view(subject.t1).page
+    page = show_volume(subject.flair).page
+    assert page == show_volume(subject.flair.copy()).page
+    assert page != show_volume(subject.t1).page
 
 
 def test_it_needs_nothing_from_outside_and_few_kilobytes(subject) -> None:
     """No script, style or picture is fetched; and a large volume is brought to what a notebook can bear."""
-    shown = view(subject.flair, subject.labels == 2)
+    shown = show_volume(subject.flair, subject.labels == 2)
     assert re.findall(r"<(?:script|img|iframe)[^>]*src=\"(?!data:)", shown.page) == []
     assert re.findall(r"<link[^>]*stylesheet", shown.page) == []
     assert "brainsprite(" in shown.page
     assert shown.kilobytes < 100
     large = np.random.default_rng(0).random((160, 160, 130), np.float32)  # noise compresses worst
-    assert view(large).kilobytes < 500
+    assert show_volume(large).kilobytes < 500
 
 
 def test_it_opens_at_the_lesion_and_reads_files(subject, tmp_path: Path) -> None:
     lesion = subject.labels == 2
-    shown = view(subject.flair, lesion, title="a < b")
+    shown = show_volume(subject.flair, lesion, title="a < b")
     counts = lesion.sum(axis=(1, 2))
     opened = int(re.search(r'"numSlice": {"X": (\d+)', shown.page)[1])
     assert counts[opened] == counts.max()
     path = tmp_path / "v.nii.gz"
     nibabel.save(nibabel.Nifti1Image(subject.flair, np.eye(4)), path)
-    assert view(path).page == view(subject.flair).page
-    assert "<b" not in re.sub(r"<body", "", view(subject.flair, title="<b>")._repr_html_())
+    assert show_volume(path).page == show_volume(subject.flair).page
+    assert "<b" not in re.sub(r"<body", "", show_volume(subject.flair, title="<b>")._repr_html_())
 
 
 @pytest.mark.filterwarnings("error")
@@ -82,14 +82,14 @@ def test_voxels_need_not_be_cubes_nor_axes_ras(subject) -> None:
     turned = nibabel.Nifti1Image(subject.flair, np.diag([2.0, 1.5, 3.0, 1.0]))
     flipped = nibabel.as_closest_canonical(turned).as_reoriented(np.array([[2, 1], [0, -1], [1, 1]]))
     for image in (turned, flipped):
-        assert sprite(view(image), "overlayImg").std() > 0.1
+        assert sprite(show_volume(image), "overlayImg").std() > 0.1
 
 
 def test_what_is_no_volume_is_refused(subject) -> None:
     with pytest.raises(ValueError, match="shape"):
-        view(subject.flair[0])
+        show_volume(subject.flair[0])
     with pytest.raises(ValueError, match="lesion"):
-        view(subject.flair, subject.labels[:4] == 2)
+        show_volume(subject.flair, subject.labels[:4] == 2)
 
 
 def test_a_grid_goes_through_what_is_there(subject) -> None:

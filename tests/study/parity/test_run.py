@@ -1,4 +1,4 @@
-"""The parity runs: what is planned, that settings see the same, that a cut run goes on, and what is kept of it."""
+"""The parity runs: what is planned, that settings see the same, that a stopped run goes on, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import json
 import signal
 import sys
 import textwrap
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers.repository import ROOT
 from torch import Tensor, nn
 
 from medddpm.checkpoints import shipped
+from medddpm.cli.main import main
 from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import Phantom
 from medddpm.diffusion import GaussianDiffusion
@@ -25,20 +26,28 @@ from medddpm.study.parity import evaluate, plans, results, worker
 from medddpm.study.parity import run as parity_run
 from medddpm.study.parity import subjects as parity_subjects
 from medddpm.study.parity import training as parity_training
-from medddpm.study.parity.plans import CHAINS, FULL, Run, planned
+from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps, TrainingRun, planned, training_run
 from medddpm.study.parity.subjects import Subjects, keep, prepare
 from medddpm.study.parity.training import held_out_losses, trained
 from medddpm.study.records import schemas
 from medddpm.study.records.store import ONE_RUN, Store
+from medddpm.study.records.tables import meta_path, read_meta
 from medddpm.switches import SETTINGS
-from medddpm.training.run_folder import checkpoints_of
 from medddpm.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "abc", "date": "2026-01-01T00:00:00"}
-TINY = Run(
-    "short", "OPT1", (8, 8, 8), 32, "t1", 0, 6, chains=(("dpm++", 2),), held_out=2, subjects=3, watch=2, watched=(2, 3)
-)
+
+
+def tiny(setting: str = "OPT1", seed: int = 0, **changes: object) -> TrainingRun:
+    known = {
+        "size": (8, 8, 8), "contrast": "t1", "steps": 6, "model_channels": 32, "channel_mult": (1, 2),
+        "held_out": 2, "subjects": 3, "samplers": (SamplerSteps("dpm++", 2),), "watch": 2, "watched": (2, 3),
+    }  # fmt: skip
+    return training_run("short", setting, seed, **{**known, **changes})  # type: ignore[arg-type]
+
+
+TINY = tiny()
 
 
 # plans
@@ -50,21 +59,35 @@ def test_every_plan_has_runs_of_keys_of_their_own(tmp_path: Path) -> None:
         keys = [replace(run, checkpoint="f" if run.checkpoint is not None else None).key for run in runs]
         assert len(set(keys)) == len(keys) > 0, name
         assert all(run.plan == name and run.setting in SETTINGS for run in runs)
-        assert all(run.accumulation == 1 and run.config.batch_size == run.volumes for run in runs)
+        assert all(run.config.accumulation == 1 and run.config.image_size == run.size[0] for run in runs)
+
+
+def test_the_plans_make_every_run_of_the_record_by_its_name() -> None:
+    """Slices, tables and figures find runs by these names."""
+    recorded = read_meta(ROOT / "figures" / "records" / "H200" / "quality.csv")["runs"]
+    made = {run.key: run for plan in plans.PLANS.values() for run in plan()}
+    assert set(recorded) <= set(made)
+    for key, known in recorded.items():
+        run = made[key]
+        if run.checkpoint is None:
+            assert (known["steps_wanted"], known["learning_rate"]) == (run.steps, run.config.learning_rate), key
+            for name in ("offset_noise", "clip_norm", "ema_decay", "norm_groups"):  # the first runs lack some
+                assert known.get(name, getattr(run.config, name)) == getattr(run.config, name), key
 
 
 def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
     runs = plans.short()
-    assert [(run.setting, run.seed) for run in runs[:4]] == [("OPT1", 0), ("FAST", 0), ("OPT1", 1), ("FAST", 1)]
-    assert len({run.seed for run in runs}) == 6
-    both = [{key: value for key, value in asdict(run).items() if key != "setting"} for run in runs[:2]]
-    assert both[0] == both[1], "a pair differs in more than its setting"
+    pairs = [(run.setting, run.config.seed) for run in runs]
+    assert pairs == [(setting, seed) for seed in range(6) for setting in ("OPT1", "FAST")]
+    one, two = runs[:2]
+    assert replace(one, config=replace(one.config, setting="FAST")) == two, "a pair differs in more than its setting"
 
 
 def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
-    training = {"offset_noise", "groups", "clip_norm", "volumes", "memory"}
+    training = ("offset_noise", "norm_groups", "clip_norm", "batch_size", "ema_decay")
     for run, other in zip(plans.short(seeds=range(12)), plans.offset(), strict=True):
-        assert replace(other, plan="short", **{name: getattr(run, name) for name in training}) == run
+        own = {name: getattr(run.config, name) for name in training}
+        assert replace(other, plan="short", config=replace(other.config, **own)) == run
         assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
         assert (other.config.offset_noise, other.config.clip_norm, other.config.batch_size) == (0.1, 1.0, 4)
         assert run.key != other.key
@@ -72,47 +95,38 @@ def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trai
 
 def test_the_clipped_run_begins_as_the_long_one() -> None:
     (run,), longer = plans.clipped(), plans.long()[0]
-    assert (run.setting, run.clip_norm, longer.clip_norm) == ("FAST", 1.0, 0.0)
-    same = {"plan", "steps", "snapshots", "clip_norm"}
-    assert replace(longer, **{name: getattr(run, name) for name in same}) == run
-    assert (run.config.seed, run.config.learning_rate) == (longer.config.seed, longer.config.learning_rate)
+    assert (run.setting, run.config.clip_norm, longer.config.clip_norm) == ("FAST", 1.0, 0.0)
+    own = {name: getattr(run.config, name) for name in ("clip_norm", "ema_decay")}
+    same = {name: getattr(run, name) for name in ("plan", "steps", "snapshots")}
+    assert replace(longer, **same, config=replace(longer.config, **own, ema_start=run.config.ema_start)) == run
 
 
-def test_the_papers_settings_share_a_seed_and_the_slowest_begin() -> None:
+def test_the_papers_settings_share_a_seed() -> None:
     runs = plans.paper()
-    assert [run.setting for run in runs if run.seed == 0] == ["OPT2", "BASE", "OPT12", "OPT1", "FAST"]
-    assert {run.setting for run in runs if run.seed} == {"OPT1", "FAST"}
+    assert [run.setting for run in runs if run.config.seed == 0] == list(SETTINGS)
+    assert [run.setting for run in runs if run.config.seed] == ["OPT1", "FAST"] * 2
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    for run in (TINY, plans.brats()[0], replace(TINY, mult=(1, 2))):
+    for run in (TINY, plans.brats()[0], tiny(channel_mult=(1, 2))):
         run.write(tmp_path / "spec.json")
-        assert Run.of(json.loads((tmp_path / "spec.json").read_text())) == run
+        assert TrainingRun.of(json.loads((tmp_path / "spec.json").read_text())) == run
 
 
 def test_what_is_asked_for_takes_the_place_of_a_plans_own() -> None:
-    runs = planned(["short"], settings=["FAST"], seeds=[3], steps=9, channels=64, only=["flair"])
-    assert [(run.setting, run.seed, run.steps, run.channels) for run in runs] == [("FAST", 3, 9, 64)]
-    with pytest.raises(BadInput, match=r"--only: no run's key contains moon"):
-        planned(["short"], only=["moon"])
+    (run,) = planned(["short"], settings=["FAST"], seeds=[3], steps=9, model_channels=64, subjects=None)
+    assert (run.setting, run.config.seed, run.steps, run.config.model_channels) == ("FAST", 3, 9, 64)
+    assert (run.subjects, run.config.ema_start) == (128, 2)
     with pytest.raises(BadInput, match="no model to draw from"):
         planned(["samplers"])
     with pytest.raises(BadInput, match="no case to train on"):
         planned(["brats"])
 
 
-def test_what_is_slower_is_expected_to_take_longer() -> None:
-    spent = {name: plans.seconds(replace(TINY, setting=name, size=(128,) * 3, steps=100))[0] for name in SETTINGS}
-    assert sorted(spent, key=lambda name: spent[name]) == ["FAST", "OPT1", "OPT12", "BASE", "OPT2"]
-    runs = plans.short()
-    assert plans.makespan(runs, 4) < 0.5 * plans.makespan(runs, 1)
-    assert plans.makespan(runs[:1], 4) == sum(plans.seconds(runs[0]))
-
-
 def test_the_average_remembers_a_part_of_the_run_at_most_what_is_published() -> None:
-    short, long = replace(TINY, steps=1000).config, replace(TINY, steps=10**6).config
+    short, long = tiny(steps=1000).config, tiny(steps=10**6).config
     assert short.ema_decay ** (0.05 * 1000 / short.ema_every) == pytest.approx(0.5, abs=0.01)
-    twice = replace(TINY, steps=1000, memory=0.1).config
+    twice = tiny(steps=1000, memory=0.1).config
     assert twice.ema_decay ** (0.1 * 1000 / twice.ema_every) == pytest.approx(0.5, abs=0.01)
     assert (long.ema_decay, long.ema_start) == (0.995, 2000)
     assert short.ema_start == 250
@@ -144,7 +158,7 @@ def test_no_held_out_subject_is_trained_on(tmp_path: Path) -> None:
 
 def draws(setting: str, volumes: Subjects) -> list[tuple[Tensor, ...]]:
     """Image, timestep, noise and mask of each of four steps."""
-    trainer = Trainer(replace(TINY, setting=setting).config, volumes, CPU)
+    trainer = Trainer(tiny(setting).config, volumes, CPU)
     inner, seen, masks = trainer.diffusion.add_noise, [], []
 
     def record(image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
@@ -173,7 +187,7 @@ def test_weights_start_alike_and_the_first_loss_says_so(tmp_path: Path) -> None:
     losses = {}
     for setting in SETTINGS:
         volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
-        run = replace(TINY, setting=setting, steps=1)
+        run = tiny(setting, steps=1)
         _, reached = trained(run, volumes, held_out, tmp_path / setting, CPU)
         losses[setting] = reached.losses[0]
     assert max(losses.values()) - min(losses.values()) < 1e-5 * losses["BASE"], losses
@@ -201,15 +215,15 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
     volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
     whole, reached = trained(TINY, volumes, held_out, tmp_path / "whole", CPU)
     assert (reached.step, reached.stopped, sorted(reached.held_out)) == (6, False, [2, 4, 6])
-    told: list[int] = []
+    kept: list[int] = []
 
     def stop(_diffusion: object, step: int) -> None:
-        told.append(step)
+        kept.append(step)
         signal.raise_signal(signal.SIGTERM)
 
     _, cut = trained(TINY, volumes, held_out, tmp_path / "cut", CPU, keep=stop)
     assert cut.stopped
-    assert told == [2]
+    assert kept == [2]
     assert cut.step < 6
     resumed, again = trained(TINY, volumes, held_out, tmp_path / "cut", CPU)
     assert again.losses == reached.losses
@@ -219,19 +233,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_training_ends_with_its_time_and_says_how_far_it_came(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_is_named(tmp_path: Path) -> None:
     volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
-    _, reached = trained(TINY, volumes, held_out, tmp_path / "run", CPU, until=time.time() - 1)
-    assert (reached.step, reached.stopped) == (1, False)
-    assert list(reached.held_out) == [1]
-    assert len(checkpoints_of(tmp_path / "run" / "train")) == 1
-    _, more = trained(TINY, volumes, held_out, tmp_path / "run", CPU)
-    assert more.step == 6
-
-
-def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
-    volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
-    run = replace(TINY, learning_rate=1e30)
+    run = tiny(learning_rate=1e30)
     with pytest.raises(BadInput, match=r"the loss is no longer a number at step \d; lower --learning-rate"):
         trained(run, volumes, held_out, tmp_path / "run", CPU)
 
@@ -246,11 +250,15 @@ def test_a_curve_has_every_loss_once() -> None:
     assert rows[-1] == {"part": "held-out", "step": 500, "steps": 1, "loss": 0.5}
 
 
-# a run judged
+# a run evaluated
 
 
-def test_a_run_is_trained_judged_and_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = replace(TINY, size=(16, 16, 16), steps=2, held_out=4, watch=1, snapshots=1, watched=(1, 2))
+def test_a_run_is_trained_evaluated_and_kept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "QUICK", SamplerSteps("dpm++", 3))
+    # A network for 8³ has no attention over all voxels, which would take most of the time.
+    run = tiny(size=(16, 16, 16), image_size=8, steps=2, held_out=4, watch=1, snapshots=1, watched=(1, 2))
     folder = tmp_path / "out" / run.key
     folder.mkdir(parents=True)
     run.write(folder / "spec.json")
@@ -279,10 +287,10 @@ def test_a_run_is_trained_judged_and_kept(tmp_path: Path, capfd: pytest.CaptureF
     for kind, count in (("sample", 9), ("truth", 9), ("mask", 9), ("watch", 4)):
         assert sum(name.startswith(f"{kind}/") for name in kept.slices) == count, kind
     assert all(plane.shape == (16, 16) for plane in kept.slices.values())
-    assert parity_run.finished(store, run, tmp_path / "out") is not None
-    assert parity_run.finished(store, replace(run, learning_rate=1.0), tmp_path / "out") is None
-    assert parity_run.finished(Store(store.folder, {**META, "commit": "other"}), run, tmp_path / "out") is None
-    assert "judging, at step 2" in capfd.readouterr().out
+    assert parity_run.finished(store, run)
+    assert not parity_run.finished(store, replace(run, config=replace(run.config, learning_rate=1.0)))
+    assert not parity_run.finished(Store(store.folder, {**META, "commit": "other"}), run)
+    assert "evaluating, at step 2" in capfd.readouterr().out
 
 
 def test_a_damaged_data_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,7 +321,7 @@ def test_a_model_that_only_remembers_its_case_is_found_out(monkeypatch: pytest.M
     case = OneCase()
     remembered, mask = case[0]
 
-    def draw(run: Run, _diffusion: object, masks: Tensor, chain: tuple[str, int]) -> tuple[Tensor, list[float]]:
+    def draw(run: TrainingRun, _diffusion: object, masks: Tensor, by: SamplerSteps) -> tuple[Tensor, list[float]]:
         turned = follows and not torch.equal(masks[0], mask)
         return (remembered.flip(-1) if turned else remembered)[None].repeat(len(masks), 1, 1, 1, 1), [1.0, 2.0]
 
@@ -322,7 +330,7 @@ def test_a_model_that_only_remembers_its_case_is_found_out(monkeypatch: pytest.M
     monkeypatch.setattr(evaluate, "brightness_kept", lambda *_: 1.0)
     run = replace(plans.brats()[0], size=(16, 16, 16), held_out=4, batch=2)
     model = SimpleNamespace(betas=torch.zeros(1))
-    rows, slices = evaluate.judged(run, model, case, resamples=10)  # type: ignore[arg-type]
+    rows, slices = evaluate.evaluate_run(run, model, case, resamples=10)  # type: ignore[arg-type]
     found = {(row["metric"], row["tissue"], row["channel"]): row["value"] for row in rows}
     assert found["dice", "brain", "all"] > 0.95
     assert found["psnr", "all", "t1"] > 60
@@ -350,8 +358,8 @@ class Known(nn.Module):
 
 
 @pytest.mark.parametrize(("image", "kept"), [(True, 0.0), (False, 1.0)])
-def test_how_much_of_a_shift_a_model_believes_is_told(tmp_path: Path, image: bool, kept: float) -> None:
-    run = replace(TINY, setting="BASE")
+def test_how_much_of_a_shift_a_model_believes_is_measured(tmp_path: Path, image: bool, kept: float) -> None:
+    run = tiny("BASE")
     _, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     known = held_out[0][0][None] if image else torch.randn(held_out[0][0][None].shape)
     found = evaluate.brightness_kept(run, GaussianDiffusion(Known(known, image)), held_out)
@@ -365,18 +373,17 @@ import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
 spec = json.loads((folder / "spec.json").read_text())
 (folder / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
-if spec["seed"] == 7:
+seed = spec["config"]["seed"]
+if seed == 7:
     print("it went wrong\\nout of luck: try another seed", file=sys.stderr)
     sys.exit(1)
-if spec["seed"] == 8:
+if seed == 8:
     time.sleep(60)
 import numpy
 numpy.savez(folder / "slices.npz")
 row = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all",
        "value": 0.5, "low": 0.4, "high": 0.6, "n": 4}
-result = {"spec": spec, "step": spec["steps"] - (spec["seed"] == 6), "training_s": 1, "judging_s": 1,
-          "shared": "--shared" in sys.argv, "quality": [row],
-          "loss": []}
+result = {"spec": spec, "step": spec["steps"], "training_s": 1, "evaluation_s": 1, "quality": [row], "loss": []}
 (folder / "result.json").write_text(json.dumps(result))
 """
 
@@ -386,23 +393,22 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script in place of a run's program."""
     script = tmp_path / "played.py"
     script.write_text(textwrap.dedent(PLAYED))
-    shared = "--shared"
 
-    def command(folder: Path, data: Path, until: float, device: str, several: bool) -> list[str]:
-        return [sys.executable, str(script), str(folder), *([shared] if several else [])]
+    def command(folder: Path, data: Path, device: str) -> list[str]:
+        return [sys.executable, str(script), str(folder)]
 
-    monkeypatch.setattr(parity_run, "command", command)
+    monkeypatch.setattr(parity_run, "worker_command", command)
     return script
 
 
-def queue(tmp_path: Path, gpus: tuple[str | None, ...] = (None,), **known: object) -> parity_run.Queue:
-    return parity_run.Queue(tmp_path / "out", gpus, META, tmp_path / "tables", **known)  # type: ignore[arg-type]
+def queue(tmp_path: Path, gpus: tuple[str | None, ...] = (None,), tables: Path | None = None) -> parity_run.Queue:
+    return parity_run.Queue(tmp_path / "out", gpus, META, tables or tmp_path / "tables")
 
 
 def test_runs_are_spread_over_the_gpus_and_done_once(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [replace(TINY, seed=seed) for seed in range(4)]
+    runs = [tiny(seed=seed) for seed in range(4)]
     queue(tmp_path, ("3", "5")).work(runs)
     assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3", "5"}
     first = capsys.readouterr().out
@@ -415,59 +421,22 @@ def test_runs_are_spread_over_the_gpus_and_done_once(
     assert len(results.read(tmp_path / "tables").quality) == 4  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("gpus", "shared"), [(("3", "3"), False), (("3",), True)])
-def test_runs_that_share_a_gpu_are_said_to(tmp_path: Path, played: Path, gpus: tuple[str, ...], shared: bool) -> None:
-    """With each other, or with what the caller knows of."""
-    runs = [replace(TINY, seed=seed) for seed in range(3)]
-    queue(tmp_path, gpus, shared=shared).work(runs)
-    assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3"}
-    kept = results.read(tmp_path / "tables")
-    assert kept is not None
-    assert [told["shared"] for told in kept.meta["runs"].values()] == [True] * 3
-
-
-def test_runs_that_share_a_gpu_are_not_timed(tmp_path: Path) -> None:
-    run = replace(TINY, size=(16, 16, 16), steps=1, held_out=4, watched=(1, 2))
-    folder = tmp_path / "alone"
-    folder.mkdir()
-    run.write(folder / "spec.json")
-    for words, timed in (([], True), (["--shared"], False)):
-        assert worker.main([str(folder), "--data", str(tmp_path / "data"), "--device", "cpu", *words]) == 0
-        found = {row["metric"] for row in json.loads((folder / "result.json").read_text())["quality"]}
-        assert ({"seconds_a_volume"} <= found) == timed
-
-
 def test_a_failed_run_is_a_line_and_the_others_go_on(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = queue(tmp_path)
-    work.work([replace(TINY, seed=seed) for seed in (7, 1)])
+    work.work([tiny(seed=seed) for seed in (7, 1)])
     said = capsys.readouterr()
-    assert said.err == f"medddpm: {replace(TINY, seed=7).key}: out of luck: try another seed\n"
-    assert list(work.failed) == [replace(TINY, seed=7).key]
-    assert f"{replace(TINY, seed=1).key}: step 6" in said.out
-
-
-def test_a_cut_run_is_begun_again_and_one_without_time_is_left(
-    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = replace(TINY, seed=6)
-    work = queue(tmp_path)
-    work.work([cut])
-    assert "step 5 of 6; the same command goes on" in capsys.readouterr().out
-    assert work.left == [cut.key]
-    late = queue(tmp_path, deadline=time.time() + 1)
-    late.work([cut, replace(TINY, seed=1)])
-    assert capsys.readouterr().out.count("no time left") == 2
-    assert late.left == [cut.key, replace(TINY, seed=1).key]
-    assert results.collect(tmp_path / "out", META, tmp_path / "tables")["step"].tolist() == [5], "it was judged"
+    assert said.err == f"medddpm: {tiny(seed=7).key}: out of luck: try another seed\n"
+    assert list(work.failed) == [tiny(seed=7).key]
+    assert f"{tiny(seed=1).key}: step 6" in said.out
 
 
 def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     inner = parity_run.Queue._begun
 
-    def note(self: parity_run.Queue, run: Run, gpu: str | None) -> parity_run.Job:
+    def note(self: parity_run.Queue, run: TrainingRun, gpu: str | None) -> parity_run.Job:
         begun.append(inner(self, run, gpu))
         return begun[-1]
 
@@ -477,24 +446,31 @@ def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, mo
     monkeypatch.setattr(parity_run.Queue, "_begun", note)
     monkeypatch.setattr(parity_run.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        queue(tmp_path).work([replace(TINY, seed=8)])
+        queue(tmp_path).work([tiny(seed=8)])
     assert [job.process.poll() is not None for job in begun] == [True]
 
 
 # the command
 
 
-def test_the_plan_is_told_and_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--plan", "short,paper", "--out", str(tmp_path / "out"), "--dry-run", "--minutes", "1", "--device", "cpu"]
-    assert parity_run.main(words) == 0
-    said = capsys.readouterr().out
-    assert "21 runs, 1 at a time: about" in said
-    assert "more than 1 minutes" in said
-    assert said.count("-m medddpm.study.parity.worker") == 21
-    assert "--shared" not in said
-    assert parity_run.main([*words, "--shared"]) == 0
-    assert capsys.readouterr().out.count("--shared") == 21
+def test_the_commands_are_printed_and_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--plan", "short,paper", "--out", str(tmp_path / "out"), "--dry-run", "--device", "cpu"]
+    assert main(["parity", *words]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 21
+    assert all("-m medddpm.study.parity.worker" in line for line in printed)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_runs_the_plans_and_says_what_failed(
+    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["parity", "--plan", "short", "--settings", "fast", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    words += ["--size", "8", "--steps", "1", "--subjects", "1", "--held-out", "1", "--tables", str(tmp_path / "tables")]
+    assert main([*words, "--seeds", "0,1"]) == 0
+    assert "tables/quality.csv: 2 runs, 2 rows" in capsys.readouterr().out
+    assert main([*words, "--seeds", "7"]) == 1
+    assert capsys.readouterr().err.count("out of luck") == 1
 
 
 @pytest.mark.parametrize(
@@ -504,14 +480,13 @@ def test_the_plan_is_told_and_nothing_is_done(tmp_path: Path, capsys: pytest.Cap
         (["--plan", "samplers"], "no model to draw from"),
         (["--plan", "samplers", "--checkpoint", "{tmp}"], "this folder has no checkpoints"),
         (["--plan", "samplers", "--checkpoint", "{tmp}/none.pt"], "no such checkpoint"),
-        (["--plan", "short", "--only", "moon"], "no run's key contains moon"),
     ],
 )
 def test_what_is_wrong_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     given = [word.replace("{tmp}", str(tmp_path)) for word in words]
-    assert parity_run.main([*given, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 1
+    assert main(["parity", *given, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("medddpm: ")
     assert error.count("\n") == 1
@@ -520,56 +495,67 @@ def test_what_is_wrong_is_one_line(
 
 @pytest.mark.parametrize(
     "words",
-    [["--plan", "tall"], ["--plan", "short", "--chains", "ddpm:10"], ["--plan", "short", "--at-once", "0"]],
+    [["--plan", "tall"], ["--plan", "short", "--samplers", "ddpm:10"], ["--plan", "short", "--gpus", "0"]],
 )
 def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parity_run.main([*words, "--out", str(tmp_path)])
+        main(["parity", *words, "--out", str(tmp_path)])
     assert ended.value.code == 2
     assert "is no" in capsys.readouterr().err
 
 
-def test_samplers_are_told_by_what_was_trained_and_how(tmp_path: Path) -> None:
-    run = replace(TINY, contrast="t2", steps=1, groups=8, offset_noise=0.1, clip_norm=0.5)
+def test_the_command_knows_every_plan_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    from medddpm.cli import parity
+
+    assert list(plans.PLANS) == list(parity.PLANS)
+    with pytest.raises(SystemExit) as ended:
+        main(["parity", "--help"])
+    assert ended.value.code == 0
+    assert "examples:\n  medddpm parity" in capsys.readouterr().out
+
+
+def test_samplers_are_described_by_what_was_trained_and_how(tmp_path: Path) -> None:
+    run = tiny(contrast="t2", steps=1, norm_groups=8, offset_noise=0.1, clip_norm=0.5)
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)
-    run.write(folder / "spec.json")
-    runs = planned(["samplers"], checkpoint=parity_run._checkpoint(folder), size=(64, 64, 64))
-    assert [run.chains for run in runs] == [CHAINS]
-    assert {(run.size, run.channels, run.contrast, run.steps) for run in runs} == {((8, 8, 8), 32, "t2", 0)}
-    assert {(run.groups, run.offset_noise, run.clip_norm) for run in runs} == {(8, 0.1, 0.5)}
+    (drawn,) = planned(["samplers"], checkpoint=parity_run.newest_checkpoint(folder), size=(64, 64, 64))
+    assert drawn.samplers == SAMPLERS
+    assert (drawn.size, drawn.config.model_channels, drawn.contrast, drawn.steps) == ((8, 8, 8), 32, "t2", 0)
+    assert (drawn.config.norm_groups, drawn.config.offset_noise, drawn.config.clip_norm) == (8, 0.1, 0.5)
 
 
-def test_the_model_of_the_package_is_redrawn_and_told_as_its_card_does() -> None:
+def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
     (run,) = planned(["redrawn"], settings=["OPT1"])
     assert Path(str(run.checkpoint)) == shipped.weights()
-    assert (run.setting, run.contrast, run.size, run.steps, run.chains) == ("OPT1", "flair", (64, 64, 64), 0, (FULL,))
-    assert (run.groups, run.offset_noise, run.volumes, run.learning_rate) == (8, 0.1, 4, 3e-4)
+    assert (run.setting, run.contrast, run.size, run.steps) == ("OPT1", "flair", (64, 64, 64), 0)
+    assert run.samplers == (FULL,)
+    config = run.config
+    assert (config.norm_groups, config.offset_noise, config.batch_size, config.learning_rate) == (8, 0.1, 4, 3e-4)
     assert run.held_out == 16, "the card's own held-out subjects"
 
 
 # what is kept
 
 
-def test_tables_of_two_machines_calls_are_joined_by_run(tmp_path: Path, played: Path) -> None:
-    queue(tmp_path).work([replace(TINY, seed=seed) for seed in (0, 1)])
+def test_tables_of_two_calls_are_joined_by_run(tmp_path: Path, played: Path) -> None:
     target = tmp_path / "records"
-    assert results.merge(tmp_path / "tables", target) == 2
-    other = queue(tmp_path / "later")
-    other.work([replace(TINY, seed=1, learning_rate=5.0), replace(TINY, seed=2)])
-    assert results.main([str(tmp_path / "later" / "tables"), str(target)]) == 0
+    queue(tmp_path, tables=target).work([tiny(seed=seed) for seed in (0, 1)])
+    before = read_meta(target / results.QUALITY)
+    before["runs"][tiny(seed=0).key]["shared"] = True  # as in records of before
+    meta_path(target / results.QUALITY).write_text(json.dumps(before))
+    queue(tmp_path / "later", tables=target).work([tiny(seed=1, learning_rate=5.0), tiny(seed=2)])
     kept = results.read(target)
     assert kept is not None
     assert kept.quality["seed"].tolist() == [0, 1, 2]
-    assert [told["learning_rate"] for told in kept.meta["runs"].values()] == [1e-4, 5.0, 1e-4]
-    assert all(told[name] == META[name] for told in kept.meta["runs"].values() for name in ONE_RUN)
+    runs = list(kept.meta["runs"].values())
+    assert [run["learning_rate"] for run in runs] == [1e-4, 5.0, 1e-4]
+    assert [run.get("shared") for run in runs] == [True, None, None]
+    assert all(run[name] == META[name] for run in runs for name in ONE_RUN)
 
 
-def test_what_is_broken_is_named(tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_broken_is_named(tmp_path: Path, played: Path) -> None:
     assert results.read(tmp_path) is None
-    assert results.main([str(tmp_path), str(tmp_path / "to")]) == 1
-    assert "holds no quality.csv" in capsys.readouterr().err
     queue(tmp_path).work([TINY])
     (tmp_path / "tables" / results.SLICES).write_bytes(b"PK")
     with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):

@@ -1,0 +1,94 @@
+"""The command `medddpm parity`: does a setting cost quality?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medddpm.cli.options import SAMPLERS, SETTINGS, Commands, add_command
+from medddpm.runtime.arguments import positive, several, whole
+
+if TYPE_CHECKING:
+    from medddpm.study.parity.plans import SamplerSteps
+
+PLANS = ("short", "offset", "paper", "long", "clipped", "contrasts", "samplers", "redrawn", "brats")
+
+
+def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
+    """`medddpm parity`."""
+    command = add_command(
+        commands,
+        parity,
+        "train models under several settings and seeds, and evaluate what they draw; what is there already is left "
+        "alone, and what was cut short goes on",
+        """
+        medddpm parity --plan short --out runs/parity                         OPT1 and FAST from six seeds each
+        medddpm parity --plan long,contrasts --out runs/parity --tables figures/records/H200
+        medddpm parity --plan samplers --checkpoint runs/parity/long_fast_flair_128_c64_s0 --out runs/parity
+        medddpm parity --plan brats --data my_case --out runs/parity
+        medddpm parity --plan short --seeds 0,1 --size 16 --steps 10 --samplers dpm++:2 --device cpu --out runs/toy
+        """,
+    )
+    command.add_argument("--plan", type=several(PLANS), required=True, metavar="NAME,…", help=", ".join(PLANS))
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets a folder for each run")
+    command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
+    command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many, a run on each (all)")
+    command.add_argument("--device", default="auto", help="auto (GPUs where there are any), cpu, cuda")
+    command.add_argument("--data", type=Path, metavar="DIR", help="a BraTS case, for the plan brats")
+    command.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers and redrawn")
+    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    own = command.add_argument_group("in place of the plans' own")
+    own.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))
+    own.add_argument("--seeds", type=_seeds, metavar="N,…", help="of weights, order, timesteps and noise")
+    own.add_argument("--size", type=whole(8), metavar="N", help="side of the volume")
+    own.add_argument("--channels", type=whole(32), metavar="N", help="base width of the network")
+    own.add_argument("--steps", type=whole(1), metavar="N", help="of training")
+    own.add_argument("--learning-rate", type=positive, metavar="X", help="Adam's")
+    own.add_argument("--subjects", type=whole(1), metavar="N", help="trained on")
+    own.add_argument("--held-out", type=whole(1), metavar="N", help="subjects evaluated on")
+    own.add_argument("--samplers", type=_samplers, metavar="NAME:STEPS,…", help="ddpm:250, ddim:10, dpm++:25 …")
+
+
+def parity(arguments: argparse.Namespace) -> int:
+    """Trains and evaluates; see `medddpm.study.parity.run`."""
+    from medddpm.study.parity.plans import cube, planned
+    from medddpm.study.parity.run import newest_checkpoint
+    from medddpm.study.parity.run import parity as run
+
+    runs = planned(
+        arguments.plan,
+        settings=None if arguments.settings is None else [name.upper() for name in arguments.settings],
+        seeds=arguments.seeds,
+        data=arguments.data,
+        checkpoint=None if arguments.checkpoint is None else newest_checkpoint(arguments.checkpoint),
+        size=None if arguments.size is None else cube(arguments.size),
+        model_channels=arguments.channels,
+        steps=arguments.steps,
+        learning_rate=arguments.learning_rate,
+        subjects=arguments.subjects,
+        held_out=arguments.held_out,
+        samplers=arguments.samplers,
+    )
+    failed = run(
+        runs, arguments.out, arguments.tables, command=sys.argv, gpus=arguments.gpus, device=arguments.device,
+        dry_run=arguments.dry_run,
+    )  # fmt: skip
+    return 1 if failed else 0
+
+
+def _seeds(text: str) -> list[int]:
+    return [whole(0)(word) for word in text.split(",")]
+
+
+def _samplers(text: str) -> tuple[SamplerSteps, ...]:
+    from medddpm.study.parity.plans import FULL, SamplerSteps
+
+    found = []
+    for word in text.split(","):
+        name, _, steps = word.partition(":")
+        if name not in SAMPLERS or not steps.isdigit() or (name == FULL.sampler and int(steps) != FULL.steps):
+            raise argparse.ArgumentTypeError(f"{word!r} is no sampler and its steps: ddpm:250, ddim:10, dpm++:25 …")
+        found.append(SamplerSteps(name, int(steps)))
+    return tuple(found)
