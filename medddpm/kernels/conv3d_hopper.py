@@ -25,7 +25,7 @@ BUSY = 0.7  # part of the processors that must have a tile in the last round
 
 
 def pays(x: Tensor, channels: int) -> bool:
-    """Whether `convolve` of `x` to so many channels fills its tiles and the card: if not, cuDNN is as fast."""
+    """Whether `convolve` of `x` to this number of channels fills its tiles and the card: if not, cuDNN is as fast."""
     n, _, d, h, w = x.shape
     inside, across, deep = tile(x.shape, ROW)
     high = triton.cdiv(h, ROWS)

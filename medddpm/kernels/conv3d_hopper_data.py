@@ -209,7 +209,7 @@ def tile(space: torch.Size, voxels: int) -> tuple[float, int, int]:
 
 
 def volume(x: Tensor, across: int, deep: int, channels: int) -> TensorDescriptor:
-    """Describes x (N, C, D, H, W) to TMA, which fetches a row of a tile, so many channels of it."""
+    """Describes x (N, C, D, H, W) to TMA, which fetches one row of a tile, `channels` channels deep."""
     n, c, d, h, w = x.shape
     strides = [d * h * w * c, h * w * c, w * c, c, 1]
     layout = gl.NVMMASharedLayout(channels * BYTES, 16, 5)
