@@ -1,4 +1,4 @@
-"""The 3-D U-Net of Med-DDPM (Dorjsembe et al. 2024, doi:10.1109/JBHI.2024.3385504), by the published names."""
+"""The 3-D U-Net of Med-DDPM (Dorjsembe et al. 2024, doi:10.1109/JBHI.2024.3385504), with the published names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUPS = 32  # of every group norm, as published
 
 
 def timestep_embedding(t: Tensor, dim: int, max_period: float = 1000.0) -> Tensor:
-    """`[cos(t·f), sin(t·f)]` with `f_k = max_period^(-k / (dim/2))`; the published period is 1000, not 10 000.
+    """Returns `[cos(t·f), sin(t·f)]`, `f_k = max_period^(-k / (dim/2))`; the published period is 1000, not 10 000.
 
     Args:
         t: (N,) timesteps, integer or float.
@@ -40,7 +40,7 @@ class GroupNorm32(nn.GroupNorm):
 
 
 def zeroed(layer: nn.Conv3d | nn.Conv1d) -> nn.Conv3d | nn.Conv1d:
-    """`layer` with weight and bias at zero: each residual branch, and the output, starts at nothing."""
+    """Sets weight and bias of `layer` to zero, so that each residual branch, and the output, starts at zero."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -48,7 +48,7 @@ def zeroed(layer: nn.Conv3d | nn.Conv1d) -> nn.Conv3d | nn.Conv1d:
 
 
 class ResBlock(nn.Module):
-    """norm → SiLU → conv → + timestep → norm → SiLU → conv, beside a skip that is a 1³ conv where the width changes."""
+    """norm → SiLU → conv → + timestep → norm → SiLU → conv, plus a skip, which is a 1³ conv if the width changes."""
 
     def __init__(self, in_channels: int, emb_channels: int, out_channels: int, groups: int = GROUPS) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Upsample(nn.Module):
 
 
 class Stage(nn.Sequential):
-    """What makes up one entry of `input_blocks` or `output_blocks`; hands the embedding to the blocks that take it."""
+    """One entry of `input_blocks` or `output_blocks`; passes the embedding to the blocks that take it."""
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:  # type: ignore[override]
         """x: (N, C, D, H, W); emb: (N, E)."""
@@ -133,20 +133,20 @@ class UNet3D(nn.Module):
     """ε_θ(x_t ⊕ mask, t): the published network.
 
     Args:
-        image_size: side of the volume the network is configured for; it sets the default widths and where attention
-            sits. Any volume whose sides are multiples of `stride` may be passed in.
+        image_size: side of the volume the network is configured for; it sets the default widths and which levels have
+            attention. Any volume whose sides are multiples of `stride` may be passed in.
         in_channels: noisy image channels plus mask channels.
         out_channels: image channels.
         model_channels: base width, a multiple of `norm_groups`.
-        num_res_blocks: residual blocks a level in the encoder; the decoder has one more.
-        channel_mult: width of each level over the base; default (1, 2, 3, 4) up to 64, (1, 1, 2, 3, 4) above.
+        num_res_blocks: residual blocks in each level of the encoder; the decoder has one more.
+        channel_mult: width of each level divided by the base; default (1, 2, 3, 4) up to 64, (1, 1, 2, 3, 4) above.
         attention_rates: downsampling rates at which each block is followed by attention; default `image_size // 16`,
-            which for 192 is no level's. The middle always has one.
-        norm_groups: of every group norm; published: 32. Where a group is a single channel (32 of 32), a norm takes a
-            volume's brightness away, and the network can hardly know it.
+            which no level has for 192. The middle always has attention.
+        norm_groups: groups of every group norm; published: 32. If a group is a single channel (32 of 32), a norm
+            removes a volume's brightness, and the network can hardly learn it.
 
     Raises:
-        ValueError: on a width that the groups do not divide.
+        ValueError: if the groups do not divide the width.
     """
 
     def __init__(
@@ -226,12 +226,12 @@ class UNet3D(nn.Module):
 
     @property
     def stride(self) -> int:
-        """What every side of a volume must be a multiple of: the encoder halves it `levels - 1` times."""
+        """Every side of a volume must be a multiple of this: the encoder halves it `levels - 1` times."""
         return 2 ** (len(self.channel_mult) - 1)
 
     @property
     def config(self) -> dict[str, int | list[int]]:
-        """The constructor's arguments, as plain numbers: what a checkpoint keeps to build the network again."""
+        """The constructor's arguments as plain numbers, from which a checkpoint builds the network again."""
         return {
             "image_size": self.image_size,
             "in_channels": self.in_channels,
@@ -251,14 +251,14 @@ class UNet3D(nn.Module):
         """Predicts the noise in `x`.
 
         Args:
-            x: (N, in_channels, D, H, W), the noisy image with the mask's channels behind it.
+            x: (N, in_channels, D, H, W), the noisy image followed by the mask's channels.
             t: (N,) timesteps.
 
         Returns:
             (N, out_channels, D, H, W), of x's dtype.
 
         Raises:
-            ValueError: on a shape the network does not take.
+            ValueError: if the network does not take this shape.
         """
         if not self.takes(x):
             raise ValueError(
@@ -280,13 +280,13 @@ class UNet3D(nn.Module):
 
 
 def config_from_tensors(tensors: Mapping[str, Tensor]) -> dict[str, int | list[int]]:
-    """Reads `UNet3D.config` off a published state dict: the widths, the levels and the attention are in its shapes.
+    """Reads `UNet3D.config` from a published state dict, whose shapes tell the widths, the levels and the attention.
 
-    The image size is not: it is the published one that puts attention where these tensors have it (192 where no level
-    has any), which changes nothing in the network built.
+    They do not tell the image size. It is set to the published one that puts attention where these tensors have it (192
+    if no level has any), which changes nothing in the network built.
 
     Raises:
-        KeyError: where a name the network always has is missing.
+        KeyError: if a name that the network always has is missing.
     """
     base, in_channels = tensors["input_blocks.0.0.weight"].shape[:2]
     mult: list[int] = []

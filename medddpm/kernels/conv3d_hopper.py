@@ -1,6 +1,6 @@
 """3³ convolutions of 32 channels or more on a Hopper GPU: when the kernels serve, and their gradients.
 
-`kernels.conv3d` comes here. The kernels are in `kernels.conv3d_hopper_data` and `kernels.conv3d_hopper_weight`.
+`conv3d.conv3d` calls this. The kernels are in `conv3d_hopper_data` and `conv3d_hopper_weight`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from medddpm.kernels import dispatch
 from medddpm.kernels.conv3d_hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
 from medddpm.kernels.conv3d_hopper_weight import STRIP, weight_gradient
+from medddpm.kernels.layout import channels_last
 
 LEAST = 32  # channels on either side
-COVERED = 0.7  # of the tiles' voxels, at least, lie in the volume
-BUSY = 0.7  # of the processors, at least, have a tile in the last round
+COVERED = 0.7  # part of the tiles' voxels that must lie in the volume
+BUSY = 0.7  # part of the processors that must have a tile in the last round
 
 
 def pays(x: Tensor, channels: int) -> bool:
-    """Whether `convolve` of `x` to so many channels fills its tiles and the card: elsewhere cuDNN is as fast."""
+    """Whether `convolve` of `x` to this number of channels fills its tiles and the card: if not, cuDNN is as fast."""
     n, _, d, h, w = x.shape
     inside, across, deep = tile(x.shape, ROW)
     high = triton.cdiv(h, ROWS)
@@ -55,10 +57,10 @@ def takes(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """Whether `device` is a Hopper GPU on which this Triton's Gluon, still an experiment of its makers, computes this.
+    """Whether `device` is a Hopper GPU on which this Triton's Gluon, which is experimental, computes correctly.
 
-    The matrix instructions are those of compute capability 9.0 and of no other. A small convolution is held against
-    PyTorch's once a process; where it fails or differs, it says so, and cuDNN is used.
+    Only compute capability 9.0 has these matrix instructions. Once in each process a small convolution is compared with
+    PyTorch's; if it fails or differs, rank 0 warns, and cuDNN is used.
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return False
@@ -70,13 +72,13 @@ def works(device: torch.device) -> bool:
         for shape in ((1, 32, 3, 5, 16), (1, 40, 3, 5, 16), (40, 32, 3, 3, 3))
     )
     try:
-        found = (convolve(x, weight), convolve(dy, weight, turned=True), weight_gradient(x, dy))
+        found = (convolve(x, weight), convolve(dy, weight, adjoint=True), weight_gradient(x, dy))
         right = (functional.conv3d(x, weight, padding=1), *_ordinary(dy, x, weight, True, True))
         off = [float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(found, right, strict=True)]
         problem = "" if max(off) < 1e-2 else f"differ by {max(off):.1e}"
     except Exception as error:  # a compiler's
         problem = f"do not compile ({type(error).__name__})"
-    if problem:
+    if problem and dispatch.first_rank():
         warnings.warn(
             f"the 3³ convolution's kernels {problem} with Triton {triton.__version__}: cuDNN's are used", stacklevel=2
         )
@@ -91,7 +93,7 @@ def _ordinary(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool
 
 
 class Conv(torch.autograd.Function):
-    """3³ convolution at stride 1 and padding 1 of what `takes` takes."""
+    """3³ convolution at stride 1 and padding 1 of tensors that `takes` accepts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -106,13 +108,13 @@ class Conv(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
-        dy = grads[0].contiguous(memory_format=torch.channels_last_3d)
+        dy = channels_last(grads[0])
         of_x, of_weight = ctx.needs_input_grad[:2]
         ours = of_x and pays(dy, weight.shape[1]), of_weight and gradient_pays(x)
         theirs = of_x and not ours[0], of_weight and not ours[1]
         dx, dw = _ordinary(dy, x, weight, *theirs) if any(theirs) else (None, None)
         if ours[0]:
-            dx = convolve(dy, weight, turned=True)
+            dx = convolve(dy, weight, adjoint=True)
         if ours[1]:
             dw = weight_gradient(x, dy)
         db = None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)

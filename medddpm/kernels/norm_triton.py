@@ -339,7 +339,7 @@ def _norm_apply_backward(
 
 
 def channel_block(c: int, tile: int) -> tuple[int, int]:
-    """Rows and channels of a program's tile: the largest power of two in `c`, up to 128, where that is 32 or more."""
+    """Rows and channels of a program's tile. Channels are a power of two, up to 128, that divides `c` if 32 does."""
     block = c & -c
     if block < 32:
         block = triton.next_power_of_2(c)  # the last block is masked
@@ -348,7 +348,7 @@ def channel_block(c: int, tile: int) -> tuple[int, int]:
 
 
 def summing(n: int, v: int, *widths: int) -> tuple[int, int, int]:
-    """Rows and channels of a tile and programs a sample, for sweeps that sum over parts of so many channels."""
+    """Rows and channels of a tile, and programs for each sample, of sweeps that sum over parts of these widths."""
     block = min(channel_block(c, SUM_TILE)[1] for c in widths)
     rows = SUM_TILE // block
     wanted = PROGRAMS // (n * triton.cdiv(max(widths), block))
@@ -356,7 +356,7 @@ def summing(n: int, v: int, *widths: int) -> tuple[int, int, int]:
 
 
 def even(v: int, c: int, rows: int, block: int) -> bool:
-    """Whether tiles cover the tensor without a rest, and need no mask."""
+    """Whether tiles cover the tensor exactly, and need no mask."""
     return v % rows == 0 and c % block == 0
 
 

@@ -1,4 +1,4 @@
-"""Work captured once as a CUDA graph and launched as one (PyTorch's notes on CUDA semantics, whole-network capture)."""
+"""Captures work as a CUDA graph and launches it as one (PyTorch's notes on CUDA semantics, whole-network capture)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class GraphedCall(Generic[Outputs]):
     """`function(*example_inputs)` as one graph: it is run a few times, captured, and from then on replayed.
 
     The function must do the same work on the same addresses each time: it may not read a value back, make tensors on
-    the host, nor choose by a tensor's content. It runs `warmup` times before the capture, effects and all, and does not
-    run again: whoever calls it keeps alive what it reads beside its inputs (weights, tables).
+    the host or branch on a tensor's content. It runs `warmup` times before the capture, side effects included, and does
+    not run again: the caller keeps alive whatever it reads beside its inputs (weights, tables).
 
     Args:
-        function: of tensors; its outputs may be tensors in any nesting.
-        example_inputs: on one CUDA device, in the shape, dtype and layout of all inputs to come.
-        generators: of that device, those the function draws from. Their seed and offset count at each replay, so one
-            seeded before a call draws in the graph what it would draw outside.
-        warmup: runs before the capture, for libraries to choose and load their kernels.
+        function: takes tensors; its outputs may be tensors in any nesting.
+        example_inputs: on one CUDA device, in the shape, dtype and layout of all later inputs.
+        generators: those of that device from which the function draws. A replay uses their seed and offset at that
+            time, so one seeded before a call draws in the graph what it would draw outside.
+        warmup: runs before the capture, in which libraries choose and load their kernels.
 
     Attributes:
         inputs: the tensors the graph reads.
 
     Raises:
-        RuntimeError: where an input is not on a CUDA device, or the function cannot be captured.
+        RuntimeError: if an input is not on a CUDA device, or the function cannot be captured.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class GraphedCall(Generic[Outputs]):
                 self._outputs = function(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        """Copies the inputs to where the graph reads them and replays it, without waiting for the device.
+        """Copies the inputs to the tensors that the graph reads and replays it, without waiting for the device.
 
         Args:
-            inputs: of the examples' shapes; on any device. Pinned host memory is copied while the host goes on.
+            inputs: in the examples' shapes; on any device. Pinned host memory is copied asynchronously.
 
         Returns:
             the captured outputs: the same tensors at each call, overwritten by the next one.
 
         Raises:
-            ValueError: on another number or shape of inputs.
+            ValueError: if the number or the shapes of the inputs differ.
         """
         if [tensor.shape for tensor in inputs] != [tensor.shape for tensor in self.inputs]:
             given, known = ([tuple(tensor.shape) for tensor in tensors] for tensors in (inputs, self.inputs))
@@ -84,14 +84,14 @@ class GraphedCall(Generic[Outputs]):
 
 
 def wanted(network: nn.Module) -> bool:
-    """Whether work on `network` is to be captured: it was accelerated, is on a GPU, and graphs are not `off`."""
+    """Whether to capture work on `network`: it is accelerated, on a GPU, and graphs are not `off`."""
     first = next(network.parameters(), None)
     return _allowed and getattr(network, "acceleration", None) is not None and first is not None and first.is_cuda
 
 
 @contextlib.contextmanager
 def off() -> Iterator[None]:
-    """Inside, nothing new is captured or replayed: every kernel is launched by itself, for measuring and profiling."""
+    """Inside, `wanted` is False: every kernel is launched by itself, for measuring and profiling."""
     global _allowed
     before, _allowed = _allowed, False
     try:
@@ -101,15 +101,15 @@ def off() -> Iterator[None]:
 
 
 def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
-    """The graph that `capture` made for this key, captured again only where it no longer fits.
+    """Returns the graph that `capture` made for this key, and captures it again only if it no longer fits.
 
-    One graph is kept for each acceleration of a network, and let go with it. It fits as long as the tensors of `owner`
-    lie where they lay and the flags of precision are as they were.
+    One graph is kept for each acceleration of a network, and freed with it. It fits as long as the tensors of `owner`
+    have their addresses and the precision flags their values.
 
     Args:
         owner: holds all tensors that the captured function reads beside its inputs.
-        network: the accelerated one.
-        key: what else the graph depends on, such as the inputs' shapes.
+        network: the accelerated network.
+        key: whatever else the graph depends on, such as the inputs' shapes.
         capture: makes the graph.
     """
     acceleration = network.acceleration
@@ -126,7 +126,7 @@ def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[
 
 
 def forget(network: nn.Module) -> None:
-    """Frees the graph `kept` of a network, and the memory it computes in."""
+    """Frees the graph `kept` for a network, and its memory."""
     _kept.pop(id(getattr(network, "acceleration", None)), None)
 
 

@@ -97,7 +97,7 @@ def test_cudnn_is_used_where_the_hopper_kernels_fail(monkeypatch: pytest.MonkeyP
     from medddpm.kernels import conv3d_hopper
 
     monkeypatch.setattr(conv3d_hopper, "works", functools.cache(conv3d_hopper.works.__wrapped__))
-    monkeypatch.setattr(conv3d_hopper, "convolve", lambda x, weight, bias=None, turned=False: torch.zeros_like(x))
+    monkeypatch.setattr(conv3d_hopper, "convolve", lambda x, weight, bias=None, adjoint=False: torch.zeros_like(x))
     x, weight = volume(1, 64, 64, 64, 64, dtype=BF16, device=DEVICE), volume(64, 64, *CUBE, dtype=BF16, device=DEVICE)
     assert conv3d_hopper.pays(x, 64)
     with pytest.warns(UserWarning, match="cuDNN's are used"):
