@@ -258,7 +258,7 @@ def test_unknown_names_are_refused(option: str, capsys) -> None:
 
 def test_the_command_defaults_to_everything() -> None:
     arguments = parser().parse_args(["profile", "--out", "x"])
-    assert [name.upper() for name in arguments.switches] == list(SETTINGS)
+    assert [name.upper() for name in arguments.setting] == list(SETTINGS)
     assert tuple(arguments.view) == run.VIEWS
     assert Program(
         arguments.size, arguments.channels, arguments.accumulation, convert_on=arguments.convert_on,
