@@ -39,7 +39,7 @@ class TrainingRun:
 
     Args:
         plan: the key of `PLANS` that it belongs to.
-        config: how it is trained; `config.switches` is also the setting under which it is sampled.
+        config: how it is trained; `config.setting` is also the setting under which it is sampled.
         size: (H, W, D).
         contrast: of the phantom, or `BRATS`.
         steps: of training.
@@ -111,7 +111,7 @@ def training_run(
     """
     own = {field.name: known.pop(field.name) for field in fields(TrainingRun) if field.name in known}
     training: dict[str, Any] = {
-        "switches": setting, "seed": seed, "image_size": size[0], "num_res_blocks": 2 if contrast == BRATS else 1,
+        "setting": setting, "seed": seed, "image_size": size[0], "num_res_blocks": 2 if contrast == BRATS else 1,
         "learning_rate": 1e-4, "accumulation": 1, "save_every": 0, "sample_every": 0, "keep": 1,
         "ema_decay": round(min(0.995, 0.5 ** (EMA_EVERY / max(1.0, memory * steps))), 4),
         "ema_every": EMA_EVERY, "ema_start": min(2000, steps // 4),
