@@ -174,18 +174,24 @@ def executed(source: str, count: int, printed: str = "", tags: tuple[str, ...] =
     return nbformat.v4.new_code_cell(source, execution_count=count, outputs=outputs, metadata={"tags": list(tags)})
 
 
+AS_STORED = executed("x = 1", 3)
+STRAY = executed("open('../stray.txt', 'w').close()", 3)
+
+
 @pytest.mark.parametrize(
-    ("last", "code", "told"),
+    ("last", "processes", "code", "printed"),
     [
-        (executed("x = 1", 3), 0, "notebook cells compared: 2 (of 3 code cells; 1 with output that cannot repeat)"),
-        (executed("print(3)", 3, "4\n"), 1, "notebook cells compared: 2 (of 3 code cells;"),
-        (executed("open('../stray.txt', 'w').close()", 3), 1, "stray.txt: changed while the notebooks ran"),
-        (executed("open('../figures/a.txt', 'w').close()", 3), 0, "notebook cells compared: 2 (of 3"),
+        (AS_STORED, 0, 0, "notebook cells compared: 2 (of 3 code cells; 1 with output that cannot repeat)"),
+        (AS_STORED, 2, 0, "notebook cells compared: 2 (of 3 code cells; 1 with output that cannot repeat)"),
+        (executed("print(3)", 3, "4\n"), 0, 1, "notebook cells compared: 2 (of 3 code cells;"),
+        (STRAY, 0, 1, "stray.txt: changed while the notebooks ran"),
+        (STRAY, 2, 1, "stray.txt: changed while the notebooks ran"),
+        (executed("open('../figures/a.txt', 'w').close()", 3), 0, 0, "notebook cells compared: 2 (of 3"),
     ],
-    ids=["as stored", "another output", "a stray file", "a figure"],
+    ids=["as stored", "as stored, two", "another output", "a stray file", "a stray file, two", "a figure"],
 )
 def test_notebooks_are_compared_counted_and_kept_to_their_folders(
-    tmp_path: Path, last: NotebookNode, code: int, told: str
+    tmp_path: Path, last: NotebookNode, processes: int, code: int, printed: str
 ) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "figures").mkdir()
@@ -195,8 +201,9 @@ def test_notebooks_are_compared_counted_and_kept_to_their_folders(
     nb.cells = [executed("print(1)", 1, "1\n"), cannot_repeat, last]
     nbformat.write(nb, tmp_path / "notebooks" / "01.ipynb")
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", "notebooks"]
+    command += ["-n", str(processes), "--dist", "loadfile"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert told in done.stdout
+    assert printed in done.stdout
     assert done.returncode == code
 
 
