@@ -20,8 +20,9 @@ help:
 book: $(READY)
 	$(PY) -m medddpm book $(ARGS)
 
+# Two processes, each notebook and each test file in one of them; in the order they are found, the longest first.
 test: lint
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	$(PY) -m ruff check .

@@ -18,20 +18,25 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
-SETTINGS = {"SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0", "JUPYTER_PREFER_ENV_PATH": "1"}
+ENVIRONMENT = {
+    "SOURCE_DATE_EPOCH": "0",
+    "PYTHONHASHSEED": "0",
+    "JUPYTER_PREFER_ENV_PATH": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave their core to others
+}
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """One link of the chain, as committed.
+    """A committed notebook.
 
     Args:
         path: notebooks/NAME.ipynb.
         title: its first heading.
         cells: number of code cells.
-        source: digest of what it says: every cell's text and tags, and what it declares.
+        source: digest of every cell's text and tags and of what it declares.
         inputs: globs of the files it reads, relative to the repository.
-        outputs: globs of the files it writes, likewise. Both stand in its metadata under "medddpm".
+        outputs: globs of the files it writes, likewise. Its metadata declares both under "medddpm".
         parameters: names assigned in its cell tagged `parameters`.
     """
 
@@ -189,7 +194,7 @@ def _read_notebook(path: Path) -> Notebook:
         raise BadInput(path, f"is not a notebook ({problem})", "restore it (git checkout)") from None
     declared = nb.metadata.get("medddpm", {})
     tags = [cell.metadata.get("tags", []) for cell in nb.cells]
-    said = [(cell.cell_type, cell.source, own) for cell, own in zip(nb.cells, tags, strict=True)]
+    content = [(cell.cell_type, cell.source, own) for cell, own in zip(nb.cells, tags, strict=True)]
     literals = "\n".join(cell.source for cell, own in zip(nb.cells, tags, strict=True) if "parameters" in own)
     inputs, outputs = tuple(declared.get("inputs", ())), tuple(declared.get("outputs", ()))
     for pattern in (*inputs, *outputs):
@@ -199,7 +204,7 @@ def _read_notebook(path: Path) -> Notebook:
         path=path,
         title=next((cell.source.splitlines()[0].lstrip("# ") for cell in nb.cells if cell.source.startswith("#")), ""),
         cells=sum(cell.cell_type == "code" for cell in nb.cells),
-        source=hashlib.sha256(json.dumps([said, inputs, outputs]).encode()).hexdigest(),
+        source=hashlib.sha256(json.dumps([content, inputs, outputs]).encode()).hexdigest(),
         inputs=inputs,
         outputs=outputs,
         parameters=frozenset(re.findall(r"^(\w+)\s*(?::[^=]+)?=", literals, re.MULTILINE)),
@@ -217,7 +222,7 @@ def _named(chain: list[Notebook], name: str, option: str) -> Notebook:
 
 
 def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], place: str) -> None:
-    """Runs `notebook` in its own folder, as nbval does, on this interpreter; keeps the executed copy, failed or not."""
+    """Runs `notebook` in its own folder, as nbval does, and keeps the executed copy, also of one that failed."""
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from papermill.exceptions import PapermillExecutionError
@@ -247,9 +252,9 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """What the kernels inherit: `SETTINGS`, and no plotting backend but the notebook's own. Put back after."""
-    before = {name: os.environ.get(name) for name in (*SETTINGS, "MPLBACKEND")}
-    os.environ.update(SETTINGS)
+    """Inside, kernels inherit `ENVIRONMENT` and no plotting backend but the notebook's own."""
+    before = {name: os.environ.get(name) for name in (*ENVIRONMENT, "MPLBACKEND")}
+    os.environ.update(ENVIRONMENT)
     os.environ.pop("MPLBACKEND", None)
     try:
         yield
@@ -270,7 +275,7 @@ def _first_line(text: str) -> str:
 
 
 def _refresh(executed: Path, committed: Path) -> None:
-    """Puts the executed copy in the committed notebook's place, less what differs from run to run."""
+    """Replaces the committed notebook by the executed copy, without what differs from run to run."""
     import nbformat
 
     nb = nbformat.read(executed, as_version=4)

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from medddpm.data.volumes import Volumes
-from medddpm.switches import SETTINGS
+from medddpm.switches import SETTINGS, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
 
@@ -36,17 +36,29 @@ def training_curves(
     for index in range(len(volumes)):
         volumes[index]  # fills the data set's cache
     rows = []
+    curves: dict[Switches, list[tuple[int, float, float]]] = {}
     for name in settings:
-        trainer = Trainer(replace(config, setting=name), volumes, device)
-        with SETTINGS[name].on(trainer.unet):
-            for _ in range(steps):
-                _wait(device)
-                begin = time.perf_counter()
-                trainer.train_step()
-                _wait(device)
-                spent = 1000 * (time.perf_counter() - begin)
-                rows.append((name, trainer.step, trainer.read_losses()[0], spent))
+        # TF32 is a mode of the GPU: on a CPU, settings that differ in it alone are one training, and have its rows.
+        computed = replace(SETTINGS[name], name="", tf32=SETTINGS[name].tf32 and device.type == "cuda")
+        if computed not in curves:
+            curves[computed] = _curve(replace(config, setting=name), volumes, steps, device)
+        rows += [(name, *row) for row in curves[computed]]
     return pd.DataFrame(rows, columns=["setting", "step", "loss", "step_ms"])
+
+
+def _curve(config: TrainConfig, volumes: Volumes, steps: int, device: torch.device) -> list[tuple[int, float, float]]:
+    """Step (from 1), loss and time in ms of every step of one training."""
+    rows = []
+    trainer = Trainer(config, volumes, device)
+    with SETTINGS[config.setting].on(trainer.unet):
+        for _ in range(steps):
+            _wait(device)
+            begin = time.perf_counter()
+            trainer.train_step()
+            _wait(device)
+            spent = 1000 * (time.perf_counter() - begin)
+            rows.append((trainer.step, trainer.read_losses()[0], spent))
+    return rows
 
 
 def _wait(device: torch.device) -> None:

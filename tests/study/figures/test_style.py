@@ -155,3 +155,14 @@ def test_every_setting_trains_from_the_same_start(head_folder: Path) -> None:
     assert (loss.sub(loss["BASE"], axis=0).abs() < 1e-3).all(axis=None)
     assert loss["BASE"].nunique() == 3
     assert (table["step_ms"] > 0).all()
+
+
+@pytest.mark.parametrize(("without", "with_tf32"), [("BASE", "OPT1"), ("OPT2", "OPT12")])
+def test_tf32_changes_nothing_on_a_cpu(head_folder: Path, without: str, with_tf32: str) -> None:
+    """Asked for alone, each is trained; together they are trained once."""
+    config = TrainConfig(image_size=8, model_channels=32, learning_rate=1e-3)
+    volumes, cpu = VolumeFolder(head_folder, (8, 8, 8)), torch.device("cpu")
+    asked = ([without], [with_tf32], [without, with_tf32])
+    first, second, both = (training_curves(config, volumes, 2, cpu, names)["loss"].tolist() for names in asked)
+    assert first == second
+    assert both == first + second
