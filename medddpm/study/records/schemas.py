@@ -173,7 +173,7 @@ QUALITY = Schema(
         "size": Column("str", "H×W×D of a volume, as 64x64x64"),
         "width": Column("int64", "base channels of the network"),
         "seed": Column("int64", "of weights, order, timesteps and noise of the training"),
-        "step": Column("int64", "optimizer steps trained; 0 where a given model was judged"),
+        "step": Column("int64", "optimizer steps trained; 0 where a given model was evaluated"),
         "sampler": Column("str", "ddpm, ddim, dpm++ or sde-dpm++; none where nothing was sampled", nullable=True),
         "sampler_steps": Column("int64", "network evaluations of a sample; 0 where nothing was sampled"),
         "metric": Column(
