@@ -6,6 +6,7 @@ What is drawn is compared with `baseline/NAME.csv`. After new weights, this file
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 import re
 import subprocess
@@ -55,11 +56,15 @@ def kept(volume: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame({"mean": blocks.mean(axis=1, dtype=np.float64), "voxel": blocks[:, 292]})  # (4, 4, 4) in it
 
 
+@functools.cache
+def reference() -> VolumeSet:
+    return VolumeSet.of(Phantom(8, (64, 64, 64), "flair", seed=2), range(8))
+
+
 def recovered(volumes: torch.Tensor) -> pd.Series:
     """Dice of brain and lesion recovered from volumes (N, 1, D, W, H) in [-1, 1] drawn for MASK, their means."""
     labels = torch.from_numpy(read_mask(MASK, (1, 2)).get_fdata().astype(np.uint8).transpose(2, 1, 0).copy())
-    reference = VolumeSet.of(Phantom(8, (64, 64, 64), "flair", seed=2), range(8))
-    table = agreement(VolumeSet(volumes, labels.expand(len(volumes), -1, -1, -1)), reference, ["image"])
+    table = agreement(VolumeSet(volumes, labels.expand(len(volumes), -1, -1, -1)), reference(), ["image"])
     return table[table["metric"] == "dice"].groupby("tissue")["value"].mean()
 
 
