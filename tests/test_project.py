@@ -223,7 +223,6 @@ def test_retired_words_name_nothing() -> None:
     assert not found
 
 
-@pytest.mark.xfail(reason="some still do")
 def test_no_docstring_begins_with_of() -> None:
     found = []
     for path in python_files():
