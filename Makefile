@@ -1,6 +1,6 @@
 # Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
-.PHONY: help book test lint lock clean
+.PHONY: help book test lint fuzz lock clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -14,6 +14,7 @@ help:
 	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
 	@echo "make lock    make requirements.lock anew from pyproject.toml"
 	@echo "make clean   remove .venv, runs/ and caches"
 
@@ -23,6 +24,9 @@ book: $(READY)
 # Two processes, each notebook and each test file in one of them; in the order they are found, the longest first.
 test: lint
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+fuzz: $(READY)
+	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
 
 lint: $(READY)
 	$(PY) -m ruff check .
@@ -52,4 +56,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .venv-lock runs build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf .venv .venv-lock runs build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

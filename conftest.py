@@ -18,7 +18,7 @@ from nbval.plugin import IPyNbCell
 
 ROOT = Path(__file__).parent
 MAY_BE_WRITTEN = {"figures", "runs"}  # at the top of the repository
-NOT_LOOKED_AT = re.compile(r"\.git|\.venv.*|__pycache__|\.\w+_cache|\.ipynb_checkpoints|.*\.egg-info")
+NOT_LOOKED_AT = re.compile(r"\.git|\.venv.*|__pycache__|\.\w+_cache|\.hypothesis|\.ipynb_checkpoints|.*\.egg-info")
 CELLS = pytest.StashKey[Counter[str]]()
 BEFORE = pytest.StashKey[dict[str, tuple[int, int]]]()
 STRAYS = pytest.StashKey[set[str]]()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+
+LONGEST = 300  # characters of a problem or a remedy that are shown
 
 
 class BadInput(ValueError):
     """An error that the user can correct.
 
-    `str()` of it is one line, ``path: problem; remedy``. The command prints that line and exits with 1.
+    `str()` of it is one line, ``path: problem; remedy``. The command prints that line and exits with 1. What a file
+    says goes into it clipped and escaped: it neither floods a terminal nor sends it control characters.
 
     Args:
         path: the file or folder at fault, or the option where no file is.
@@ -20,8 +24,19 @@ class BadInput(ValueError):
         self.path = os.fspath(path)
         self.problem = problem
         self.remedy = remedy
-        super().__init__(" ".join(f"{self.path}: {problem}; {remedy}".split()))
+        super().__init__(f"{printable(self.path)}: {_clipped(problem)}; {_clipped(remedy)}")
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         # A data loader's worker sends it to the parent pickled; the default would lose the arguments.
         return BadInput, (self.path, self.problem, self.remedy)
+
+
+def printable(text: str) -> str:
+    """`text` as a single line for a terminal: whitespace as blanks, anything else that does not print escaped."""
+    line = re.sub(r"[\t\n\r\f\v]", " ", text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def _clipped(text: str) -> str:
+    half = LONGEST // 2 - 1
+    return printable(text if len(text) <= LONGEST else f"{text[:half]} … {text[-half:]}")

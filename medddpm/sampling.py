@@ -12,11 +12,11 @@ import torch
 from medddpm.checkpoints.files import diffusion_from, read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.data.layouts import LAYOUTS, Layout
-from medddpm.data.nifti import check_name, read_mask
-from medddpm.data.volumes import checked_size, condition, write_sample_volumes
+from medddpm.data.nifti import check_name, is_written, read_mask, split_name
+from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
+from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
@@ -39,6 +39,7 @@ def sample_to_files(
     setting: Switches = BASE,
     device: str = "auto",
     progress: bool = False,
+    force: bool = False,
 ) -> list[Path]:
     """Draws volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
 
@@ -56,6 +57,7 @@ def sample_to_files(
         setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
+        force: replaces samples that are there already.
 
     Returns:
         the files written.
@@ -64,17 +66,21 @@ def sample_to_files(
         BadInput: a file is not what it should be, or the sampler cannot take that number of steps.
     """
     check_name(out)
+    if missing := [image for image in images if not image.is_file()]:
+        raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
     condition_channels = condition(mask, layout, size, list(images) or None)
-    check_writable(out)
+    outs = numbered(out, count)
+    for file in (file for one in outs for file in channel_files(one, layout)):
+        check_output(file, [checkpoint, mask, *images], is_written, force)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
     where = pick_device(device)
     diffusion.to(where).eval()
-    outs, reference, written = numbered(out, count), read_mask(mask, layout.labels), list[Path]()
+    reference, written = read_mask(mask, layout.labels), list[Path]()
     with setting.on(diffusion.denoise_fn):
         for first in range(0, count, batch):
             files = outs[first : first + batch]
@@ -119,8 +125,7 @@ def numbered(out: Path, count: int) -> list[Path]:
     """The files of `count` volumes: ``NAME_1.nii.gz`` and so on, or `out` itself for one."""
     if count == 1:
         return [out]
-    ending = ".nii" if out.name.endswith(".nii") else ".nii.gz"
-    stem = out.name.removesuffix(ending)
+    stem, ending = split_name(out)
     return [out.with_name(f"{stem}_{number}{ending}") for number in range(1, count + 1)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from medddpm.checkpoints import released
+from medddpm.checkpoints.archive import check_archive, damaged
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
@@ -19,6 +19,7 @@ from medddpm.unet import UNet3D, config_from_tensors
 
 # A schedule buffer of published checkpoints that neither training nor sampling reads.
 UNREAD = {"posterior_mean_coef3"}
+LARGEST = 4096  # of a configuration's numbers: channels, sides, blocks
 
 
 def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
@@ -47,18 +48,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise BadInput(path, "no such checkpoint", "give the path of a .pt file, or train one with `medddpm train`")
     if path.suffix == released.SUFFIX:
         return released.read_released(path)
+    check_archive(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "unsupported global" in str(error).lower():
-            raise BadInput(
-                path,
-                "it carries code beside its tensors, which loading would run",
-                "have its author save tensors only: torch.save({'step': …, 'model': model.state_dict(), 'ema': …})",
-            ) from None
-        raise damaged(path) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
-        # Which of these a truncated or foreign file raises depends on where the reader fails.
+    except Exception:  # a dozen kinds, by where the reader fails
         raise damaged(path) from None
     states = [content.get(key) for key in ("model", "ema")] if isinstance(content, dict) else []
     if not states or not any(is_state(state) for state in states):
@@ -99,8 +92,14 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     try:
         config = content.get("config") or config_from_tensors(network_state)
         timesteps = state["betas"].shape[0] if "betas" in state else 250
+        check_config(config, len(network_state))
+        with torch.device("meta"):  # its names and shapes, before it takes memory
+            shapes = {prefix + name: tensor for name, tensor in UNet3D(**config).state_dict().items()}
+        _same_tensors(shapes, {name: tensor for name, tensor in state.items() if name.startswith(prefix)}, path)
         diffusion = GaussianDiffusion(UNet3D(**config), timesteps)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError):
+    except BadInput:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError):
         raise BadInput(
             path,
             "its tensors are not those of this network",
@@ -110,13 +109,41 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     return diffusion
 
 
-def load_state(diffusion: GaussianDiffusion, state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Copies `state` into `diffusion`; every name and shape must match.
+def check_config(config: Mapping[str, Any], tensors: int) -> None:
+    """Checks, before a network is built, that its configuration is one that `tensors` tensors can be the weights of.
 
     Raises:
-        BadInput: names the tensors that are missing, extra or of another shape.
+        ValueError: it asks for more blocks than that, or for a width or size that no volume has.
     """
+    whole = {name: value for name, value in config.items() if type(value) is int}
+    widths = config.get("channel_mult") or ()
+    if any(not 0 < value <= LARGEST for value in (*whole.values(), *widths)):
+        raise ValueError(f"a number of the configuration is not from 1 to {LARGEST}")
+    if config.get("num_res_blocks", 1) * max(len(widths), 1) > tensors:
+        raise ValueError("the configuration has more blocks than there are weights")
+
+
+def load_state(diffusion: GaussianDiffusion, state: object, path: str | os.PathLike[str]) -> None:
+    """Copies `state` into `diffusion`; every name and shape must match, and every weight be finite.
+
+    Raises:
+        BadInput: names the tensors that are missing, extra, of another shape, or not finite.
+    """
+    if not is_state(state):
+        raise BadInput(path, "it has no map of named tensors where its weights should be", "use an earlier checkpoint")
     own = diffusion.state_dict()
+    _same_tensors(own, state, path)
+    if broken := not_finite(state):
+        raise BadInput(path, f"its weights are not finite ({some(broken)})", "use an earlier checkpoint")
+    diffusion.load_state_dict({name: state[name] for name in own})
+
+
+def not_finite(state: Mapping[str, Tensor]) -> list[str]:
+    """The names of the tensors that hold NaN or infinity."""
+    return [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+
+
+def _same_tensors(own: Mapping[str, Tensor], state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
     missing = own.keys() - state.keys()
     extra = state.keys() - own.keys() - UNREAD
     other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
@@ -131,7 +158,6 @@ def load_state(diffusion: GaussianDiffusion, state: Mapping[str, Tensor], path: 
             f"its tensors do not fit the network: {', '.join(parts)}",
             "it was made for another configuration: give the checkpoint of this one",
         )
-    diffusion.load_state_dict({name: state[name] for name in own})
 
 
 def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
@@ -141,11 +167,6 @@ def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
         and bool(value)
         and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
     )
-
-
-def damaged(path: Path) -> BadInput:
-    """The error for a file that is not a whole checkpoint."""
-    return BadInput(path, "it is damaged, or no PyTorch checkpoint", "fetch it again, or use an earlier one")
 
 
 def some(names: Iterable[str], at_most: int = 3) -> str:

@@ -7,6 +7,7 @@ rebuild the network (config, timesteps), describe its training (layout, size, st
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from medddpm.runtime.files import replacing
 
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
+MOST_TIMESTEPS = 100_000
 KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
 """The parts of a checkpoint kept beside the weights; `medddpm release` adds the last three."""
 PREFIX = "denoise_fn."
@@ -57,7 +59,7 @@ def release(
     weights = {k.removeprefix(PREFIX): v.to(dtype).contiguous() for k, v in state.items() if k.startswith(PREFIX)}
     with replacing(path) as temporary:
         try:
-            save_file(weights, temporary, {"format": FORMAT, "about": about, **metadata})
+            save_file(weights, temporary, {"format": FORMAT, "about": about, "digest": digest(weights), **metadata})
         except SafetensorError as error:  # also for a full disk
             raise BadInput(path, f"it could not be written: {error}", "make room, and try again") from None
     return path
@@ -73,22 +75,39 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            weights = {PREFIX + name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError):
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError):  # TypeError: of a dtype that PyTorch does not have
         raise BadInput(path, "it is damaged, or no safetensors file", "fetch it again") from None
+    if metadata.get("digest", digest(stored)) != digest(stored):  # a version before it had none
+        raise BadInput(path, "it is damaged: its weights are not those that were written", "fetch it again")
+    weights = {PREFIX + name: tensor.float() for name, tensor in stored.items()}
     try:
         content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
-        schedule = GaussianDiffusion(torch.nn.Identity(), int(content["timesteps"])).state_dict()
+        if type(content["timesteps"]) is not int or not 1 <= content["timesteps"] <= MOST_TIMESTEPS:
+            raise ValueError
+        schedule = GaussianDiffusion(torch.nn.Identity(), content["timesteps"]).state_dict()
         parts = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
         if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in parts):
             raise ValueError
         if "training" in content:
             content["training"] = renamed(content["training"])
-    except (KeyError, ValueError, TypeError):
+        advised = content.get("sampling", {"sampler": "", "steps": 1})
+        if type(advised["sampler"]) is not str or type(advised["steps"]) is not int:
+            raise ValueError
+    except (KeyError, ValueError, TypeError, RecursionError):
         raise BadInput(
             path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
     return {**content, "about": metadata.get("about", ""), "ema": {**weights, **schedule}}
+
+
+def digest(weights: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of weights, by name, dtype, shape and bytes: safetensors has no checksum of its own."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def renamed(training: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from medddpm import __version__
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
@@ -20,6 +21,7 @@ from medddpm.cli.study import add_bench, add_book, add_parse, add_profile
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
 
+NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
 ON_A_MODEL = ("train", "sample", "release", "check")
 """The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
 
@@ -31,11 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         its exit code. Whatever the user can correct is one line on stderr, never a traceback.
     """
     words = sys.argv[1:] if argv is None else argv
+    open_streams()
     try:
         with plain_lines():
             arguments = parser().parse_args(words)
             command: Callable[[argparse.Namespace], int] = arguments.command
-            return command(arguments)
+            code = command(arguments)
+        sys.stdout.flush()  # a full disk shows here, not when the interpreter has ended
+        return code
     except BadInput as error:
         return complain(str(error))
     except ModuleNotFoundError as error:
@@ -47,17 +52,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # `medddpm check … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return 0
-    except OSError as error:
-        if error.filename is None:
-            raise
+    except OSError as error:  # with no file's name where a library's own thread or stream met it
+        name = error.filename if isinstance(error.filename, str | bytes) else "a file"
         problem = (error.strerror or "it cannot be used").lower()
-        return complain(str(BadInput(error.filename, problem, "correct it and try again")))
-    except RuntimeError as error:
-        if "out of memory" not in str(error).lower():
+        if error.filename is None:
+            silence(sys.stdout)  # what it still holds cannot be written either
+        return complain(str(BadInput(os.fsdecode(name), problem, "correct it and try again")))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_MEMORY):
             raise
-        return complain("--device: too little memory for this; use a smaller --size or --batch-size, or --device cpu")
+        return complain("--device: too little memory for this; use a smaller --size, --channels or --batch-size")
+
+
+def open_streams() -> None:
+    """Makes stdout and stderr writable: where a shell closed one (`2>&-`), or where it cannot write every character."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def silence(stream: TextIO) -> None:
+    """Has what a stream still holds go nowhere: it cannot be written, and Python would say so once more as it ends."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -53,7 +53,11 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--steps", type=whole(1), required=True, help="steps in all, including those of a resumed run")
     add_setting(command)
     command.add_argument(
-        "--size", type=whole(2), nargs="+", metavar="N", help="H W D of the model, or one side (128; BraTS 192 192 144)"
+        "--size",
+        type=whole(2, 1024),
+        nargs="+",
+        metavar="N",
+        help="H W D of the model, or one side (128; BraTS 192 192 144)",
     )
     command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="the phantom's (t1)")
     command.add_argument(
@@ -62,8 +66,8 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         default="volume",
         help="scale intensities by volume, or by slice as published (volume)",
     )
-    command.add_argument("--channels", type=whole(32), default=64, help="base width, a multiple of 32 (64)")
-    command.add_argument("--blocks", type=whole(1), help="residual blocks in a level (1; BraTS 2)")
+    command.add_argument("--channels", type=whole(32, 4096), default=64, help="base width, a multiple of 32 (64)")
+    command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
         "--channel-mult",
         type=whole(1),
@@ -72,12 +76,14 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         help="each level's width divided by the base (as published)",
     )
     command.add_argument(
-        "--norm-groups", type=whole(1), default=32, metavar="N",
+        "--norm-groups", type=whole(1, 4096), default=32, metavar="N",
         help="groups of each norm (32); fewer than --channels if the network is to learn a volume's brightness",
     )  # fmt: skip
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
-    command.add_argument("--batch-size", type=whole(1), default=1, help="volumes in a micro-step of a process (1)")
-    command.add_argument("--accumulation", type=whole(1), default=2, help="micro-steps in a step (2)")
+    command.add_argument(
+        "--batch-size", type=whole(1, 1024), default=1, help="volumes in a micro-step of a process (1)"
+    )
+    command.add_argument("--accumulation", type=whole(1, 10_000), default=2, help="micro-steps in a step (2)")
     command.add_argument(
         "--offset-noise", type=not_negative, default=0.0, metavar="X",
         help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
@@ -86,13 +92,15 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "--clip-norm", type=not_negative, default=0.0, metavar="X",
         help="scale a step's gradient down to this norm if it is larger (0: never)",
     )  # fmt: skip
-    command.add_argument("--seed", type=whole(0), default=0, help="of initial weights, order, timesteps and noise (0)")
+    command.add_argument(
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps and noise (0)"
+    )
     command.add_argument(
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
     )
     command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
     command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
-    command.add_argument("--workers", type=whole(0), default=0, help="processes that prepare volumes ahead (0)")
+    command.add_argument("--workers", type=whole(0, 256), default=0, help="processes that prepare volumes ahead (0)")
     add_renamed(
         command, "--device-cache", "--resident", action="store_true",
         help="prepare all volumes first and keep them in the device's memory",
@@ -200,12 +208,13 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         "--weights", choices=["ema", "model"], default="ema", help="the checkpoint's average or its weights (ema)"
     )
     command.add_argument(
-        "--seed", type=whole(0), default=0, help="of the noise; each further volume takes the next (0)"
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="of the noise; each further volume takes the next (0)"
     )
     command.add_argument(
-        "--count", type=whole(1), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1)"
+        "--count", type=whole(1, 100_000), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1)"
     )
-    command.add_argument("--batch", type=whole(1), default=1, help="volumes computed at once (1)")
+    command.add_argument("--batch", type=whole(1, 1024), default=1, help="volumes computed at once (1)")
+    command.add_argument("--force", action="store_true", help="replace samples that are there already")
     add_setting(command)
     add_device(command)
 
@@ -237,6 +246,7 @@ def sample(arguments: argparse.Namespace) -> int:
         setting=SETTINGS[arguments.setting.upper()],
         device=arguments.device,
         progress=not arguments.quiet,
+        force=arguments.force,
     )
     print("\n".join(map(str, files)))
     return 0
@@ -272,12 +282,13 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--steps", type=whole(1), default=20, help="its number of steps (20)")
     command.add_argument(
-        "--held-out", type=whole(0), default=16, metavar="N",
+        "--held-out", type=whole(0, 10_000), default=16, metavar="N",
         help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",
     )  # fmt: skip
     command.add_argument(
         "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"
     )
+    command.add_argument("--force", action="store_true", help="replace a released model that is there already")
     add_setting(command)
     add_device(command)
 
@@ -299,6 +310,7 @@ def release(arguments: argparse.Namespace) -> int:
         setting=SETTINGS[arguments.setting.upper()],
         device=arguments.device,
         progress=not arguments.quiet,
+        force=arguments.force,
     )
     print("\n".join(map(str, files)))
     return 0

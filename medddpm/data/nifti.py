@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import os
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,14 +21,19 @@ from nibabel.wrapstruct import WrapStructError
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 
-MAX_VOXELS = 1024**3
-"""The largest volume that is read: 4 GiB as float32, far above any head scan."""
+MAX_VOXELS = 512**3
+"""The largest volume that is read: half a GiB as float32, more than any head scan."""
+
+LARGEST = 1e30
+"""The largest intensity: differences and squares of larger ones are not float32 numbers."""
 
 _DEFLATE_RATIO = 1032
 """Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
 
 _HEADER_BYTES = 540  # NIfTI-2, the longer header
+_GZIP_TRAILER = 8  # the checksum and the length of what is packed (RFC 1952)
 _TRAILING_BYTES = 1 << 20  # may follow the voxels; a longer stream is not an image
+_VOLUME, _MASK = "Med-DDPM volume", "Med-DDPM mask"  # what a written file says of itself
 _AGAIN = "copy or download it again"
 _DAMAGE = (
     EOFError,
@@ -46,6 +52,22 @@ _DAMAGE = (
 def is_nifti_name(path: str | os.PathLike[str]) -> bool:
     """Whether `path` ends in ``.nii`` or ``.nii.gz``."""
     return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
+
+
+def split_name(path: Path) -> tuple[str, str]:
+    """The name before its NIfTI ending, and the ending as it is written, in capitals or not."""
+    length = next(len(ending) for ending in (".nii.gz", ".nii") if path.name.lower().endswith(ending))
+    return path.name[:-length], path.name[-length:]
+
+
+def is_written(path: Path) -> bool:
+    """Whether `write_volume` or `write_mask` wrote the file at `path`."""
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
+            header = _header(path, stream.read(_HEADER_BYTES))
+    except (*_DAMAGE, OSError):  # BadInput is a ValueError
+        return False
+    return bytes(header["descrip"]).rstrip(b"\0") in (_VOLUME.encode(), _MASK.encode())
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
@@ -76,10 +98,13 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
     data = image.get_fdata(dtype=np.float32)
-    bad = data.size - int(np.isfinite(data).sum())
-    if bad:
+    low, high = float(data.min()), float(data.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        bad = data.size - int(np.isfinite(data).sum())
         raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. with 0")
-    if data.min() == data.max():
+    if max(-low, high) > LARGEST:
+        raise BadInput(path, f"a voxel of {max(low, high, key=abs):g} is no intensity", "replace it, e.g. with 0")
+    if low == high:
         what = "is empty: every voxel is 0" if not data.any() else f"every voxel is {data.flat[0]:g}"
         raise BadInput(path, what, "replace it with a volume that has content, or leave the case out")
     return image
@@ -116,6 +141,25 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
     return _in_memory(image, whole.astype(np.uint8))
 
 
+def digest_of(paths: Iterable[Path]) -> str:
+    """A digest of files, a few characters long; of a gzipped one its own checksum is taken, which costs no reading.
+
+    Raises:
+        BadInput: a file cannot be read.
+    """
+    found = hashlib.sha256()
+    for path in paths:
+        try:
+            with open(path, "rb") as stream:
+                if path.name.lower().endswith(".gz"):
+                    stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
+                found.update(path.name.encode("utf-8", "surrogateescape"))
+                found.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
+    return found.hexdigest()[:16]
+
+
 def same_grid(
     image_path: str | os.PathLike[str], image: nib.Nifti1Image, mask_path: str | os.PathLike[str], mask: nib.Nifti1Image
 ) -> None:
@@ -140,12 +184,12 @@ def write_volume(path: str | os.PathLike[str], data: npt.NDArray[np.floating], l
         BadInput: `path` does not end in .nii or .nii.gz, or cannot be written.
         ValueError: the shapes of `data` and `like` differ.
     """
-    _write(path, np.asarray(data, np.float32), like, "Med-DDPM volume")
+    _write(path, np.asarray(data, np.float32), like, _VOLUME)
 
 
 def write_mask(path: str | os.PathLike[str], labels: npt.NDArray[np.integer], like: nib.Nifti1Image) -> None:
     """Writes `labels` (H, W, D) as uint8 on the grid of `like`; otherwise as `write_volume`."""
-    _write(path, np.asarray(labels, np.uint8), like, "Med-DDPM mask")
+    _write(path, np.asarray(labels, np.uint8), like, _MASK)
 
 
 def _write(
@@ -160,6 +204,8 @@ def _write(
     header.set_intent("none")
     header["cal_min"] = header["cal_max"] = 0
     header["aux_file"] = b""
+    if "db_name" in header.keys():  # of NIfTI-1; a patient's name may stand there  # noqa: SIM118
+        header["db_name"] = b""
     header["descrip"] = description.encode()
     with replacing(path) as temporary:
         nib.save(image, temporary)
@@ -182,7 +228,8 @@ def _read(path: Path) -> nib.Nifti1Image:
             raise BadInput(path, f"goes on after the {claimed} bytes its header claims", _AGAIN)
     image = (nib.Nifti2Image if len(header.binaryblock) == _HEADER_BYTES else nib.Nifti1Image).from_bytes(content)
     _check_affine(path, image)
-    data = image.get_fdata(dtype=np.float32, caching="unchanged")
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
+        data = image.get_fdata(dtype=np.float32, caching="unchanged")
     return _in_memory(image, data.reshape(data.shape[:3]))
 
 
@@ -279,8 +326,8 @@ def _claimed_bytes(path: Path, header: nib.Nifti1Header, size: int) -> int:
 
 def _check_affine(path: Path, image: nib.Nifti1Image) -> None:
     affine = _affine(image)
-    if not np.isfinite(affine).all():
-        raise BadInput(path, "its affine holds NaN or infinite numbers", "set its sform to a valid one")
+    if not np.isfinite(affine).all() or np.abs(affine).max() > LARGEST:
+        raise BadInput(path, "its affine holds NaN, infinite or absurd numbers", "set its sform to a valid one")
     lengths = np.linalg.norm(affine[:3, :3], axis=0)
     if lengths.min() <= 0 or abs(np.linalg.det(affine[:3, :3] / lengths)) < 1e-6:
         raise BadInput(path, "its affine is singular: its axes do not span space", "set its sform to a valid one")

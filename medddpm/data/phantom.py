@@ -154,6 +154,10 @@ class Phantom(Dataset[tuple[Tensor, Tensor]]):
         """The contrast, seed and index that determine each subject."""
         return [f"phantom {self.contrast}, seed {self.seed}, subject {index}" for index in range(self.count)]
 
+    def digests(self) -> list[str]:
+        """As the names, which determine the subjects."""
+        return self.names()
+
     def reference(self, index: int) -> nib.Nifti1Image:
         """The mask of a subject, in MNI space."""
         labels = self._item(index)[1]

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from medddpm.data.grid import Size, from_grid, to_grid
 from medddpm.data.layouts import BRATS, LAYOUTS, Case, Layout, find_cases, find_layout
 from medddpm.data.masks import one_hot, prepared, read_beside
-from medddpm.data.nifti import read_image, read_mask, same_grid, write_volume
+from medddpm.data.nifti import digest_of, read_image, read_mask, same_grid, split_name, write_volume
 from medddpm.errors import BadInput
 
 
@@ -36,6 +36,10 @@ class Volumes(Protocol):
 
     def names(self) -> list[str]:
         """A name for each item, the same in every run on the same data."""
+        ...
+
+    def digests(self) -> list[str]:
+        """What identifies each item's content and preparation: another digest is other data."""
         ...
 
     def reference(self, index: int) -> nib.Nifti1Image:
@@ -122,6 +126,10 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         """The cases' names."""
         return [case.name for case in self.cases]
 
+    def digests(self) -> list[str]:
+        """The scaling, and a digest of each case's files."""
+        return [f"{self.scaling} {digest_of([case.mask, *case.images])}" for case in self.cases]
+
     def reference(self, index: int) -> nib.Nifti1Image:
         """The mask of a case, as in its file."""
         return read_mask(self.cases[index].mask, self.layout.labels)
@@ -187,13 +195,20 @@ def write_sample_volumes(sample: Tensor, path: Path, like: nib.Nifti1Image, layo
         layout: names the channels.
         size: (H, W, D) of the model.
     """
-    ending = ".nii" if path.name.endswith(".nii") else ".nii.gz"
-    stem = path.name.removesuffix(ending)
-    names = [""] if len(sample) == 1 else [f"_{name}" for name in layout.image_folders]
-    paths = [path.with_name(f"{stem}{name}{ending}") for name in names]
+    paths = channel_files(path, layout)
+    if not sample.isfinite().all():
+        raise BadInput(path, "not written: the sample is not finite", "use a checkpoint from before training diverged")
     for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):
         write_volume(file, channel, like)
     return paths
+
+
+def channel_files(path: Path, layout: Layout) -> list[Path]:
+    """The files of a sample: `path` itself, or ``NAME_t1.nii.gz`` and so on where the layout has several channels."""
+    if layout.image_channels == 1:
+        return [path]
+    stem, ending = split_name(path)
+    return [path.with_name(f"{stem}_{name}{ending}") for name in layout.image_folders]
 
 
 def scaled(data: npt.NDArray[np.float32], scaling: Scaling = "volume") -> npt.NDArray[np.float32]:

@@ -6,35 +6,37 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 
+LARGEST = 1e6  # of a rate, a deviation or a norm: far above any that trains
 
-def whole(least: int) -> Callable[[str], int]:
-    """An argument type: a whole number, `least` or more."""
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """An argument type: a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not a whole number from {least} to {most}")
         return value
 
     return parse
 
 
 def positive(text: str) -> float:
-    """An argument type: a number above 0."""
+    """An argument type: a number above 0, up to `LARGEST`."""
     value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    if not 0 < value <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number above 0, up to {LARGEST:g}")
     return value
 
 
 def not_negative(text: str) -> float:
-    """An argument type: a number, 0 or more."""
+    """An argument type: a number from 0 to `LARGEST`."""
     value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    if not 0 <= value <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number from 0 to {LARGEST:g}")
     return value
 
 
@@ -44,10 +46,15 @@ def several(names: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         chosen = [word.strip().lower() for word in text.split(",")]
         if unknown := [word for word in chosen if word not in names]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(names)}")
+            raise argparse.ArgumentTypeError(f"{_short(unknown[0])} is none of {', '.join(names)}")
         return list(dict.fromkeys(chosen))
 
     return parse
+
+
+def _short(text: str) -> str:
+    """What was given, as it is quoted: the first characters, control characters escaped."""
+    return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
 def _number(text: str) -> float:

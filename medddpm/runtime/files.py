@@ -1,13 +1,16 @@
-"""Files that are either whole or absent: written beside their place, flushed, then moved into it."""
+"""Files that are either whole or absent, what may be replaced by them, and JSON read back."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from medddpm.errors import BadInput
 
@@ -17,12 +20,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path in `path`'s folder; moves it over `path` once the block has ended well.
 
     The temporary name keeps the whole suffix of `path` (``.nii.gz``), for writers that read the format from it. A block
-    that fails, or a process that is killed, leaves the old file at `path` as it was.
+    that fails, or a process that is killed, leaves the old file at `path` as it was. A file that is replaced keeps its
+    permissions; of a symbolic link the file is replaced that it points to.
 
     Raises:
         BadInput: the disk is full, the folder read-only or a permission missing.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     temporary: Path | None = None
     try:
         with _named_failures(path):
@@ -30,9 +34,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield temporary
             with open(temporary, "rb+") as stream:
                 os.fsync(stream.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)  # mkstemp makes files for the owner alone
+            temporary.chmod(_permissions(path))  # mkstemp makes files for the owner alone
             os.replace(temporary, path)
             temporary = None
     finally:
@@ -46,8 +48,69 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         BadInput: it cannot.
     """
-    with _named_failures(Path(path)):
-        _beside(Path(path)).unlink()
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise BadInput(path, "a folder stands there", "give a file's name")
+    with _named_failures(path):
+        _beside(path).unlink()
+
+
+def check_output(
+    path: str | os.PathLike[str],
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    ours: Callable[[Path], bool] = lambda _path: True,
+    force: bool = False,
+) -> None:
+    """Checks, before long work, that its result may take the place of what is at `path`.
+
+    Args:
+        path: the result's.
+        inputs: what the work reads; none of it is ever replaced.
+        ours: whether a file was written by the same command; no other file is ever replaced.
+        force: replaces a file that is there.
+
+    Raises:
+        BadInput: it may not, or it cannot be written.
+    """
+    path = Path(path)
+    if path.exists():
+        if any(os.path.exists(read) and os.path.samefile(path, read) for read in inputs):
+            raise BadInput(path, "it is also read, and would be replaced", "give the output another name")
+        if path.is_file() and not ours(path):
+            raise BadInput(path, "a file stands there that this command did not write", "give the output another name")
+        if path.is_file() and not force:
+            raise BadInput(path, "it exists already", "give --force to replace it, or choose another name")
+    check_writable(path)
+
+
+def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
+    """Reads an object from a JSON file.
+
+    Args:
+        path: the file.
+        remedy: what the error tells the user to do.
+
+    Raises:
+        BadInput: it is missing, is not JSON, or holds something else than an object.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise BadInput(path, "it is missing", remedy) from None
+    except (OSError, ValueError, RecursionError):  # RecursionError: brackets in thousands
+        raise BadInput(path, "it is damaged: not readable as JSON", remedy) from None
+    if not isinstance(content, dict):
+        raise BadInput(path, "it is damaged: no JSON object", remedy)
+    return content
+
+
+def _permissions(path: Path) -> int:
+    """Those of the file that is replaced; of a new one what the process's umask leaves."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def _beside(path: Path) -> Path:
@@ -69,6 +132,8 @@ def _named_failures(path: Path) -> Iterator[None]:
             problem, remedy = "may not be written", "choose another folder, or ask for permission to write here"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
             problem, remedy = "a file stands where its folder should be", "choose another place"
-        else:
-            raise
+        elif error.errno == errno.EISDIR:
+            problem, remedy = "a folder stands there", "give a file's name"
+        else:  # never the error itself, which names the temporary file
+            problem, remedy = (error.strerror or "it cannot be written").lower(), "correct it and try again"
         raise BadInput(path, problem, remedy) from None

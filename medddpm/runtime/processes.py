@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
 
 Item = TypeVar("Item")
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -29,6 +33,8 @@ def pick_device(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+        if device.type == "meta":  # which computes nothing
+            raise RuntimeError
         if device.type == "cuda":
             device = torch.device(
                 "cuda", int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
@@ -42,10 +48,22 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
+def processes() -> int:
+    """How many processes torchrun started, this one among them; 1 without it.
+
+    Raises:
+        BadInput: WORLD_SIZE is not a number.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal() or int(size) < 1:
+        raise BadInput("WORLD_SIZE", f"{size!r} is no number of processes", "unset it, or start with torchrun")
+    return int(size)
+
+
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[None]:
     """Joins torchrun's process group, where torchrun started this process: NCCL on GPUs, else Gloo."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+    if processes() == 1 or distributed.is_initialized():
         yield
         return
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -96,22 +114,84 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
-    """Returns `iter(loader)`, whose worker processes ignore the Ctrl-C sent to the whole group: the parent ends them.
+class Items(Protocol):
+    """What can be loaded: items by index."""
 
-    A Ctrl-C that arrives while they start reaches this process afterwards.
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class Handed(Dataset[Any]):
+    """A data set whose `BadInput` is an item: a loader's process hands it over as that, and `iterated` raises it.
+
+    Raised in the process it would come as a RuntimeError with that process's traceback in it.
     """
-    loader.worker_init_fn = _end_when_told
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.items[index]
+        except BadInput as error:
+            return error
+
+
+def collated(items: Sequence[Any]) -> Any:
+    """PyTorch's collation; of items with a `BadInput` among them, the first of those."""
+    return next((item for item in items if isinstance(item, BadInput)), None) or default_collate(list(items))
+
+
+def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
+    """Yields what the loader yields; its processes live and die with this one, and hear no signal but from it.
+
+    A batch system, as a terminal, signals the whole process group. Loading processes leave it when they begin, so that
+    this process saves its work first; they end with it, however it ends. A signal that arrives while they begin reaches
+    this process afterwards.
+
+    Args:
+        loader: of a data set that is `Handed`, collating by `collated`.
+
+    Raises:
+        BadInput: an item is bad, or a loading process was killed.
+    """
+    loader.worker_init_fn = functools.partial(_serve, os.getpid())
+    waiting = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
     try:
-        return iter(loader)
+        items = iter(loader)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "worker" not in str(error):
+                raise
+            raise BadInput(
+                "--workers", "a process that loads volumes was killed", "use fewer, or leave the machine more memory"
+            ) from None
+        if isinstance(item, BadInput):
+            raise item
+        yield item
 
 
-def _end_when_told(_worker: int) -> None:
-    """Lets SIGTERM end a loading process, whatever its handler in the parent."""
+def _serve(parent: int, _worker: int) -> None:
+    """Makes a loading process its parent's alone, as it begins."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # which died before that
+        os._exit(1)
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # forgets one that came while they were blocked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def told_to_stop(stopped: threading.Event, device: torch.device) -> bool:

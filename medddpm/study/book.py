@@ -84,14 +84,14 @@ def run_book(
     root = root.resolve()
     if refresh and measure:
         raise BadInput("--refresh", "committed notebooks hold their default parameters", "leave out --measure")
-    if only and start:
+    if only is not None and start is not None:
         raise BadInput("--only", "cannot be combined with --from", "give one of the two")
     chain = read_chain(root)
     forced = {n.name for n in chain} if force else set()
-    if only:
+    if only is not None:
         chain = [_named(chain, only, "--only")]
         forced = {chain[0].name}
-    elif start:
+    elif start is not None:
         chain = chain[chain.index(_named(chain, start, "--from")) :]
         forced = {n.name for n in chain}
     book = _Book(root, measure, refresh)
@@ -175,9 +175,10 @@ class _Book:
     def _load(self) -> dict[str, Any]:
         try:
             state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}  # nothing known is nothing fresh
-        return state if isinstance(state, dict) else {}
+        known = state.items() if isinstance(state, dict) else ()
+        return {name: left for name, left in known if isinstance(left, dict)}
 
     def _save(self) -> None:
         with replacing(self.folder / "state.json") as temporary:

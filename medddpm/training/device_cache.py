@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import nibabel
 import torch
@@ -13,7 +14,7 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import iterated
+from medddpm.runtime.processes import Handed, iterated
 
 SHARE = 0.5  # of the device's free memory, at most
 
@@ -47,11 +48,7 @@ class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
                 )
         self._images = torch.empty((len(volumes), *image.shape), dtype=image.dtype, device=device)
         self._masks = torch.empty((len(volumes), *mask.shape), dtype=torch.int8, device=device)
-        loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-            volumes,  # type: ignore[arg-type]
-            batch_size=None,
-            num_workers=workers,
-        )
+        loader: DataLoader[Any] = DataLoader(Handed(volumes), batch_size=None, num_workers=workers)
         bar = functools.partial(tqdm, desc="preparing", unit="volume", disable=not progress, leave=False)
         for index, (image, mask) in enumerate(bar(iterated(loader), total=len(volumes))):
             self._images[index], self._masks[index] = image, mask
@@ -70,6 +67,10 @@ class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
     def names(self) -> list[str]:
         """As in the data set."""
         return self._volumes.names()
+
+    def digests(self) -> list[str]:
+        """As in the data set."""
+        return self._volumes.digests()
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
         """As in the data set."""

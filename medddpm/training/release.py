@@ -20,7 +20,7 @@ from medddpm.checkpoints.model_card import model_card
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_output, replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
@@ -49,6 +49,7 @@ def release_run(
     setting: Switches = BASE,
     device: str = "auto",
     progress: bool = False,
+    force: bool = False,
 ) -> list[Path]:
     """Writes a run's newest averaged weights as NAME.safetensors, with NAME.csv and NAME.md.
 
@@ -60,6 +61,7 @@ def release_run(
         about: a sentence for the card: what it was trained on, and for how long.
         setting, device: compute the volumes that are measured.
         progress: shows a bar over these volumes.
+        force: replaces files of an earlier release.
 
     Returns:
         the three files.
@@ -67,6 +69,9 @@ def release_run(
     Raises:
         BadInput: the folder is not a run or has no checkpoint, or the files cannot be written.
     """
+    files = [out.with_suffix(suffix) for suffix in (released.SUFFIX, ".csv", ".md")]
+    for file in files:
+        check_output(file, ours=_is_released, force=force)
     if not (run / "run.json").is_file() or (found := newest(run)) is None:
         raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
     content = {**found[1], "training": training_of(run), "sampling": {"sampler": sampler, "steps": steps}}
@@ -75,14 +80,25 @@ def release_run(
         subjects = Phantom(held_out, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
         content["evaluation"] = evaluation(released.read_released(out), subjects, setting, device, progress)
         released.release(content, out, about=about)
-    csv, card = out.with_suffix(".csv"), out.with_suffix(".md")
+    _, csv, card = files
     table = training_record(content["losses"].numpy())
     with replacing(csv) as temporary:
         table.to_csv(temporary, index=False, float_format="%.5f")
     text = card_of(out)
     with replacing(card) as temporary:
         temporary.write_text(text)
-    return [out, csv, card]
+    return files
+
+
+def _is_released(path: Path) -> bool:
+    """Whether `release_run` wrote the file at `path`."""
+    if path.suffix == released.SUFFIX:
+        try:
+            return bool(released.read_released(path))
+        except BadInput:
+            return False
+    start = path.read_bytes()[:200].decode(errors="replace")
+    return start.startswith("step,loss\n") if path.suffix == ".csv" else "library_name: medddpm" in start
 
 
 def card_of(path: Path) -> str:

@@ -2,75 +2,154 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from medddpm.checkpoints.files import read_checkpoint, save_checkpoint
+from medddpm.checkpoints.files import not_finite, read_checkpoint, save_checkpoint, some
 from medddpm.checkpoints.released import renamed
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_writable, read_json, replacing
 from medddpm.runtime.reports import log
 from medddpm.training.config import FREE, TrainConfig
 
+LOCK = ".lock"
+_STEP = re.compile(r"step-\d+\.pt")
+
 
 def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
-    """Makes the run's folder, or checks that it belongs to this run."""
+    """Makes the run's folder, or checks that it belongs to this run.
+
+    A folder without a checkpoint belongs to no run yet: a first start that failed does not keep it.
+
+    Raises:
+        BadInput: it is another run's, or holds something else; says what differs.
+    """
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
     wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
-    wanted["volumes"] = volumes.names()
-    if record.exists():
-        known = {**asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
-        changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
+    wanted |= {"volumes": volumes.names(), "data": volumes.digests()}
+    if record.exists() and checkpoints_of(out):
+        known = {**wanted, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
+        changed = [key for key in wanted if key not in FREE and known[key] != wanted[key]]
         if changed:
-            key = changed[0]
-            was, now = ("other files", "these") if key == "volumes" else (known.get(key), wanted[key])
             raise BadInput(
                 out,
-                f"its run was begun with {key} {was}, not {now}",
+                f"its run was begun with {_difference(changed[0], known, wanted)}",
                 "resume it with the same, or train in another folder",
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
     with replacing(record) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1) + "\n")
     for torn in out.rglob(".writing-*"):  # left by a killed run
         torn.unlink()
 
 
+def _difference(key: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    if key == "volumes":
+        return "other files"
+    if key == "data":
+        names = zip(wanted["volumes"], known[key], wanted[key], strict=False)
+        return f"other data in {next((name for name, was, now in names if was != now), 'its volumes')}"
+    return f"{key} {known[key]}, not {wanted[key]}"
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Within it, no other training runs in the folder.
+
+    Raises:
+        BadInput: one does; names its process. Or the folder holds something else.
+    """
+    foreign = out.exists() and not (out / "run.json").exists()
+    if foreign and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
+        raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
+    check_writable(out / LOCK)
+    with open(out / LOCK, "a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read() or "another"
+            raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
 def read_run(out: Path) -> dict[str, Any]:
-    """Reads a run's run.json: its configuration, and the volumes' size and names."""
-    record = out / "run.json"
-    try:
-        content = json.loads(record.read_text())
-        if not isinstance(content, dict):
-            raise ValueError
-    except ValueError:
-        raise BadInput(record, "it is damaged", "remove it together with the run, or choose another folder") from None
-    return renamed(content)
+    """Reads a run's run.json: its configuration, and the volumes' size and names.
+
+    Raises:
+        BadInput: it is missing or damaged.
+    """
+    record, remedy = out / "run.json", "remove it together with the run, or choose another folder"
+    content = renamed(read_json(record, remedy))
+    default = asdict(TrainConfig())
+    wrong = [
+        name
+        for name, value in content.items()
+        if name in default and name != "channel_mult" and not isinstance(value, _kinds(default[name]))
+    ]
+    names = content.get("volumes")
+    if wrong or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(record, f"it is damaged: {wrong[0] if wrong else 'volumes'} is not what it should be", remedy)
+    return content
+
+
+def _kinds(default: object) -> tuple[type, ...]:
+    return (int, float) if isinstance(default, float) else (type(default),)
 
 
 def checkpoints_of(out: Path) -> list[Path]:
     """A run's checkpoints, oldest first."""
-    return sorted((out / "checkpoints").glob("step-*.pt"))
+    numbered = {path: _STEP.fullmatch(path.name) for path in (out / "checkpoints").glob("step-*.pt")}
+    return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
 
 
 def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
-    """Writes a checkpoint, then removes all but the newest `keep`."""
-    save_checkpoint(out / "checkpoints" / f"step-{content['step']:07d}.pt", content)
-    for old in checkpoints_of(out)[: -max(keep, 1)]:
+    """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
+
+    Raises:
+        BadInput: a weight is not finite, or the disk is full; the checkpoints that are there stay.
+    """
+    for kind in ("model", "ema"):
+        if broken := not_finite(content[kind]):
+            raise BadInput(
+                out,
+                f"at step {content['step']} the weights are no longer finite ({some(broken)})",
+                "lower --learning-rate; the last checkpoint is kept",
+            )
+    path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
+    save_checkpoint(path, content)
+    older = [known for known in checkpoints_of(out) if int(known.stem[5:]) < content["step"]]
+    for old in older[: len(older) - max(keep, 1) + 1]:
         old.unlink()
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Reads a run's newest readable checkpoint; reports each unreadable one and goes back to the previous one."""
-    for path in reversed(checkpoints_of(out)):
+    """Reads a run's newest readable checkpoint; an unreadable one is set aside as NAME.pt.unreadable.
+
+    Raises:
+        BadInput: it has checkpoints, and none is readable.
+    """
+    found = checkpoints_of(out)
+    for path in reversed(found):
         try:
             return path, read_checkpoint(path)
         except BadInput as error:
-            log.warning(f"{error}; going back to the one before")
+            aside = path.with_name(path.name + ".unreadable")
+            path.rename(aside)
+            log.warning(f"{error}; set aside as {aside.name}")
+    if found:
+        raise BadInput(
+            out, f"none of its {len(found)} checkpoints is readable", "restore one, or train in another folder"
+        )
     return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,16 +23,17 @@ from medddpm.data.volumes import Volumes, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.processes import deferred_signals, iterated, joined, pick_device, told_to_stop
+from medddpm.runtime.processes import Handed, collated, deferred_signals, iterated, joined, pick_device, told_to_stop
 from medddpm.runtime.reports import log
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike
 from medddpm.training.progress import Report
-from medddpm.training.run_folder import claim, newest, save
+from medddpm.training.run_folder import claim, locked, newest, save
 from medddpm.unet import UNet3D
 
+MOST_OF_MEMORY = 0.9  # of the machine's that a training may claim
 PHASES = ("load", "forward", "backward", "update")
 """The phases of a step, as a `Trainer` names them; a step in a CUDA graph has only the first and the last."""
 
@@ -142,11 +145,12 @@ class Trainer:
             if isinstance(self.volumes, DeviceCache):
                 self._batches = map(self.volumes.batch, self._order())
             else:
-                loader: DataLoader[list[Tensor]] = DataLoader(
-                    self.volumes,  # type: ignore[arg-type]
+                loader: DataLoader[Any] = DataLoader(
+                    Handed(self.volumes),
                     batch_sampler=self._order(),
                     num_workers=self.config.workers,
                     pin_memory=self.device.type == "cuda",
+                    collate_fn=collated,
                 )
                 self._batches = iterated(loader)
         image, mask = next(self._batches)
@@ -234,14 +238,17 @@ class Trainer:
             BadInput: it does not fit this run.
         """
         for name, model in (("model", self.diffusion), ("ema", self.ema)):
-            load_state(model, content.get(name, {}), path)
+            load_state(model, content.get(name), path)
         try:
+            step, losses = content["step"], content["losses"].tolist()
+            if type(step) is not int or len(losses) != step:
+                raise ValueError
             self._load_optimizer(content["optimizer"])
-            self.step, self.losses = int(content["step"]), content["losses"].tolist()
-        except (KeyError, ValueError, AttributeError, TypeError):
+        except (KeyError, ValueError, AttributeError, TypeError, IndexError, RuntimeError):
             raise BadInput(
                 path, "it holds no state of a training run", "sample from it, or train in another folder"
             ) from None
+        self.step, self.losses = step, losses
         self._pending, self._batches = [], None
         self._graphed = self._acceleration = None
         self.optimizer.zero_grad()
@@ -250,6 +257,11 @@ class Trainer:
         # Which of Adam's implementations runs depends on this machine, not on the checkpoint's.
         ours = {name: self.optimizer.defaults[name] for name in ("fused", "foreach", "capturable")}
         groups = [{**group, **ours} for group in saved["param_groups"]]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for index, moments in saved["state"].items():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if moments[name].shape != parameters[index].shape or not moments[name].isfinite().all():
+                    raise ValueError(f"{name} of parameter {index}")
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
 
 
@@ -260,22 +272,49 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
         BadInput: no such network has this width or takes volumes of this size.
     """
     layout = volumes.layout
+    built = functools.partial(
+        UNet3D,
+        image_size=config.image_size,
+        in_channels=layout.image_channels + layout.mask_channels,
+        out_channels=layout.image_channels,
+        model_channels=config.model_channels,
+        num_res_blocks=config.num_res_blocks,
+        channel_mult=config.channel_mult,
+        norm_groups=config.norm_groups,
+    )
     try:
-        unet = UNet3D(
-            image_size=config.image_size,
-            in_channels=layout.image_channels + layout.mask_channels,
-            out_channels=layout.image_channels,
-            model_channels=config.model_channels,
-            num_res_blocks=config.num_res_blocks,
-            channel_mult=config.channel_mult,
-            norm_groups=config.norm_groups,
-        )
+        with torch.device("meta"):  # what it would take, before it takes it
+            weights = sum(parameter.numel() for parameter in built().parameters())
+        voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
+        need_memory(weights, voxels * config.model_channels)
+        unet = built()
+    except BadInput:
+        raise
     except ValueError as error:
         raise BadInput("--channels", str(error), "choose 32, 64, 96 …, or other --norm-groups") from None
     if any(side % unet.stride for side in volumes.size):
         sides = "×".join(map(str, volumes.size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
     return unet
+
+
+def need_memory(weights: int, activations: int) -> None:
+    """Checks that the host has what a training takes at the very least.
+
+    Args:
+        weights: float32 numbers: kept with their gradient, their average and Adam's two moments.
+        activations: float32 numbers in a tensor of the first level, of which a step holds two at once.
+
+    Raises:
+        BadInput: it has not.
+    """
+    wanted, free = 4 * (5 * weights + 2 * activations), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > MOST_OF_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise BadInput(
+            "--size",
+            f"training takes at least {wanted / 2**30:.1f} GiB; {free / 2**30:.1f} are free here",
+            "choose a smaller --size, --channels or --batch-size",
+        )
 
 
 def train(
@@ -313,15 +352,16 @@ def train(
         cached = DeviceCache(volumes, where, config.workers, progress) if device_cache else volumes
         trainer = Trainer(config, cached, where)
         lead = trainer.rank == 0
-        if lead:
-            claim(out, config, volumes)
-        if found := newest(out):
-            trainer.load(found[1], found[0])
         setting = SETTINGS[config.setting]
         if setting.fast and where.type == "cuda" and trainer.world > 1:
             log.warning(f"{setting.name}: several processes train without CUDA graphs")
-        with setting.on(trainer.unet), contextlib.closing(trainer):
-            _loop(trainer, out, steps, stopped, progress and lead)
+        with locked(out) if lead else contextlib.nullcontext():
+            if lead:
+                claim(out, config, volumes)
+            if found := newest(out):
+                trainer.load(found[1], found[0])
+            with setting.on(trainer.unet), contextlib.closing(trainer):
+                _loop(trainer, out, steps, stopped, progress and lead)
         return torch.tensor(trainer.losses)
 
 

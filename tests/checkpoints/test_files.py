@@ -122,7 +122,7 @@ def test_a_checkpoint_that_carries_code_is_refused(tmp_path: Path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     content = {**published(small()), "extra": Code()}
     torch.save(content, "model.pt", _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(BadInput, match="carries code"):
+    with pytest.raises(BadInput, match="format of before 1.6" if legacy else "carries code"):
         load_checkpoint("model.pt")
     assert not Path("carried-code-ran").exists()
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_carries_code_is_refused(tmp_path: Path, monkeypatch, 
 def test_a_bare_pickle_with_code_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model.pt").write_bytes(pickle.dumps(Code()))
-    with pytest.warns(UserWarning, match="pickle protocol"), pytest.raises(BadInput):
+    with pytest.raises(BadInput, match="no PyTorch checkpoint"):
         load_checkpoint("model.pt")
     assert not Path("carried-code-ran").exists()
 

@@ -94,7 +94,7 @@ def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
     assert main([*several, str(tmp_path / "fast.nii"), "--setting", "fast"]) == 0
     volumes = [nibabel.load(file).get_fdata() for file in files]
     for number, volume in enumerate(volumes):
-        assert main([*command, "--seed", str(5 + number), "--out", str(tmp_path / "one.nii")]) == 0
+        assert main([*command, "--seed", str(5 + number), "--out", str(tmp_path / "one.nii"), "--force"]) == 0
         np.testing.assert_allclose(nibabel.load(tmp_path / "one.nii").get_fdata(), volume, atol=1e-5)
         np.testing.assert_allclose(nibabel.load(tmp_path / f"fast_{number + 1}.nii").get_fdata(), volume, atol=1e-4)
     assert np.abs(volumes[0] - volumes[1]).max() > 0.1

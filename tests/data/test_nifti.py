@@ -92,7 +92,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "zero": (lambda p: save(p, np.zeros((4, 4, 4), np.int16)), "is empty"),
     "singular": (lambda p: rewritten(save(p, volume()), SROW, "4f", 0, 0, 2, 0), "affine is singular"),
     "NaN affine": (lambda p: rewritten(save(p, volume()), SROW, "f", np.nan), "affine holds NaN"),
-    "absurd": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 1000, 1000, 1000), "more than the"),
+    "absurd": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 500, 500, 500), "more than the"),
     "above the cap": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 30000, 30000, 30000), "above the limit"),
     "negative": (lambda p: rewritten(save(p, volume()), DIM, "4h", 3, 6, -7, 8), "impossible shape 6x-7x8"),
     "nine dimensions": (lambda p: rewritten(save(p, volume()), DIM, "h", 9), "not a NIfTI|impossible shape"),
@@ -123,7 +123,7 @@ def test_bad_file_gets_one_line_with_path_problem_and_remedy(
 def test_absurd_claim_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
     import tracemalloc
 
-    path = rewritten(save(tmp_path / "a.nii.gz", volume()), DIM, "4h", 3, 1000, 1000, 1000)
+    path = rewritten(save(tmp_path / "a.nii.gz", volume()), DIM, "4h", 3, 500, 500, 500)
     tracemalloc.start()
     with pytest.raises(BadInput, match="more than"):
         read_image(path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, replacing
+from medddpm.runtime.files import check_output, check_writable, read_json, replacing
 
 
 def test_a_block_that_ends_well_replaces_the_file(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, "full"), "no room left"),
         (OSError(errno.EROFS, "read-only"), "may not be written"),
         (ValueError("a bug"), None),
-        (OSError(errno.EIO, "a broken disk"), None),
+        (OSError(errno.EIO, "a broken disk"), "a: a broken disk"),
     ],
 )
 def test_a_block_that_fails_leaves_the_old_file(tmp_path: Path, error: Exception, told: str | None) -> None:
@@ -60,3 +61,41 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="a file stands where its folder should be"):
         check_writable(tmp_path / "file" / "a")
+
+
+def test_a_replaced_file_keeps_its_permissions_and_a_link_stays_one(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    with replacing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_an_output_never_takes_the_place_of_an_input_or_of_a_strangers_file(tmp_path: Path) -> None:
+    there, other = tmp_path / "there", tmp_path / "other"
+    there.write_text("x")
+    other.symlink_to(there)
+    with pytest.raises(BadInput, match="it is also read"):
+        check_output(there, [other], force=True)
+    with pytest.raises(BadInput, match="this command did not write"):
+        check_output(there, ours=lambda _path: False, force=True)
+    with pytest.raises(BadInput, match="give --force to replace it"):
+        check_output(there)
+    with pytest.raises(BadInput, match="a folder stands there"):
+        check_output(tmp_path)
+    check_output(there, force=True)
+    check_output(tmp_path / "new", [there])
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "5", "[" * 100_000, '{"a": 1e400', "\udcff"])
+def test_json_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadInput, match=r"a\.json: it is damaged.*; mend it"):
+        read_json(path, "mend it")
+    with pytest.raises(BadInput, match="it is missing; mend it"):
+        read_json(tmp_path / "b.json", "mend it")

@@ -330,7 +330,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(volumes, tmp_path: Pat
 
 
 def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(volumes, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no longer a number"):
+    with pytest.raises(BadInput, match="the weights are no longer finite"):
         run(volumes, tmp_path, 50, learning_rate=1e30, save_every=1, keep=99)
     assert all(read_checkpoint(path)["losses"].isfinite().all() for path in checkpoints_of(tmp_path))
 

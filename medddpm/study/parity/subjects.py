@@ -49,6 +49,10 @@ class Subjects(Dataset[tuple[Tensor, Tensor]]):
         """The phantom's names."""
         return self._phantom.names()
 
+    def digests(self) -> list[str]:
+        """The phantom's digests."""
+        return self._phantom.digests()
+
     def reference(self, index: int) -> nibabel.Nifti1Image:
         """The phantom's reference."""
         return self._phantom.reference(index)

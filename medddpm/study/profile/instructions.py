@@ -90,7 +90,7 @@ def class_counts(cell: str, unknown: dict[str, float]) -> list[float] | None:
                 place = _MISCELLANEOUS
                 unknown[name.strip()] = unknown.get(name.strip(), 0.0) + int(number)
             sums[place] += int(number)
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: a number of hundreds of digits
         return None
     return sums
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import read_json, replacing
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
@@ -69,6 +69,8 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
         raw = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except (EOFError, OSError, ValueError, zlib.error) as error:  # pandas' parser errors are ValueErrors
         raise BadInput(found, f"is not a readable table ({error})", _RESTORE) from None
+    if not isinstance(raw.index, pd.RangeIndex):  # pandas takes what is too much for row names
+        raise BadInput(found, "a row has more fields than there are columns", _RESTORE)
     _same_columns(raw, schema, found)
     return pd.DataFrame({n: _parsed(raw[n], c, n, found) for n, c in schema.columns.items()})
 
@@ -91,14 +93,7 @@ def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         BadInput: the file is missing or is not JSON.
     """
-    beside = meta_path(path)
-    try:
-        meta = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        meta = None
-    if not isinstance(meta, dict):
-        raise BadInput(beside, "the table's description is missing or unreadable", _RESTORE)
-    return meta
+    return read_json(meta_path(path), _RESTORE)
 
 
 def gpu_folders(root: str | os.PathLike[str]) -> list[Path]:
@@ -196,7 +191,7 @@ def _parsed(text: pd.Series[str], column: Column, name: str, path: Path) -> pd.S
     if column.dtype == "str":
         values: pd.Series[Any] = text.astype("object").where(text != "", None)
     else:
-        convert = int if column.dtype == "int64" else float
+        convert = _int64 if column.dtype == "int64" else float
         numbers: list[float] = []
         for row, field in enumerate(text):
             try:
@@ -207,6 +202,13 @@ def _parsed(text: pd.Series[str], column: Column, name: str, path: Path) -> pd.S
         values = pd.Series(numbers, dtype="float64" if np.nan in numbers else column.dtype)
     _values_fit(values, column, name, path)
     return values
+
+
+def _int64(field: str) -> int:
+    number = int(field)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError
+    return number
 
 
 def _values_fit(values: pd.Series[Any], column: Column, name: str, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The attack on every file that the project reads."""

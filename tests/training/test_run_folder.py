@@ -1,0 +1,99 @@
+"""A run's folder: whose it is, which checkpoints it keeps, and what it refuses to save."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from medddpm.data.phantom import write_phantom
+from medddpm.data.volumes import VolumeFolder
+from medddpm.errors import BadInput
+from medddpm.training.config import TrainConfig
+from medddpm.training.run_folder import checkpoints_of, claim, locked, newest, save
+
+WEIGHTS = {"a": torch.ones(2)}
+
+
+def content(step: int, weights: torch.Tensor | None = None) -> dict[str, object]:
+    state = WEIGHTS if weights is None else {"a": weights}
+    return {"step": step, "model": state, "ema": state}
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    for step in (9_999_999, 10_000_000, 10_000_001):
+        save(tmp_path, content(step), keep=2)
+    assert [path.name for path in checkpoints_of(tmp_path)] == ["step-10000000.pt", "step-10000001.pt"]
+
+
+def test_what_was_just_written_stays_whatever_lies_beside_it(tmp_path: Path) -> None:
+    save(tmp_path, content(1), keep=1)
+    (tmp_path / "checkpoints" / "step-0000009.pt").write_bytes(b"broken")
+    save(tmp_path, content(2), keep=1)
+    assert newest(tmp_path)[0].name == "step-0000002.pt"
+    assert [path.name for path in (tmp_path / "checkpoints").glob("*.unreadable")] == ["step-0000009.pt.unreadable"]
+
+
+def test_a_run_whose_checkpoints_are_all_broken_does_not_begin_anew(tmp_path: Path) -> None:
+    save(tmp_path, content(1), keep=1)
+    checkpoints_of(tmp_path)[0].write_bytes(b"broken")
+    with pytest.raises(BadInput, match="none of its 1 checkpoints is readable"):
+        newest(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, value: float) -> None:
+    save(tmp_path, content(1), keep=1)
+    with pytest.raises(BadInput, match=r"at step 2 the weights are no longer finite \(a\)"):
+        save(tmp_path, content(2, torch.tensor([1.0, value])), keep=1)
+    assert newest(tmp_path)[0].name == "step-0000001.pt"
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    save(tmp_path, content(1, torch.arange(1000.0)), keep=1)
+    (path,) = checkpoints_of(tmp_path)
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(torch.arange(1000.0).numpy().tobytes()[400:440])] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(BadInput, match="none of its 1 checkpoints is readable"):
+        newest(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "volume"), [("scaling", "phantom_0000"), ("voxels", "phantom_0001")])
+def test_other_data_is_noticed(tmp_path: Path, change: str, volume: str) -> None:
+    data, out, size = tmp_path / "data", tmp_path / "run", (8, 8, 8)
+    write_phantom(data, 2, size)
+    config = TrainConfig(image_size=8)
+    claim(out, config, VolumeFolder(data, size))
+    save(out, content(1), keep=1)
+    claim(out, config, VolumeFolder(data, size))
+    if change == "voxels":
+        other = tmp_path / "other"
+        write_phantom(other, 2, size, seed=1)
+        (data / "image" / "phantom_0001.nii.gz").write_bytes((other / "image" / "phantom_0001.nii.gz").read_bytes())
+    with pytest.raises(BadInput, match=f"other data in {volume};"):
+        claim(out, config, VolumeFolder(data, size, "slice" if change == "scaling" else "volume"))
+
+
+def test_a_start_that_failed_does_not_keep_the_folder(tmp_path: Path) -> None:
+    write_phantom(tmp_path / "data", 1, (8, 8, 8))
+    volumes = VolumeFolder(tmp_path / "data", (8, 8, 8))
+    claim(tmp_path / "run", TrainConfig(image_size=8, seed=1), volumes)
+    claim(tmp_path / "run", TrainConfig(image_size=8, seed=2), volumes)
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from medddpm.training.run_folder import locked
+with locked(Path({str(tmp_path)!r})):
+    pass
+"""
+    with locked(tmp_path):
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert f"process {os.getpid()} is training there" in ended.stderr
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
