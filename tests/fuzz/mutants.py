@@ -81,7 +81,8 @@ def broken_value(draw: st.DrawFn, seed: Mapping[str, Any]) -> Any:
         match draw(st.sampled_from(("replace", "remove", "rename"))):
             case "replace":
                 old = holder.get(key)
-                holder[key] = draw(tensors(old) if isinstance(old, torch.Tensor) else st.sampled_from(VALUES))
+                new = draw(tensors(old) if isinstance(old, torch.Tensor) else st.sampled_from(VALUES))
+                holder[key] = new if isinstance(new, torch.Tensor) else copy.deepcopy(new)  # the next one may change it
             case "remove":
                 holder.pop(key, None)
             case "rename" if key in holder:
