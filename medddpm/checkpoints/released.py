@@ -78,7 +78,7 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError):  # TypeError: of a dtype that PyTorch does not have
         raise BadInput(path, "it is damaged, or no safetensors file", "fetch it again") from None
-    if metadata.get("digest", digest(stored)) != digest(stored):  # a version before it had none
+    if "digest" in metadata and metadata["digest"] != digest(stored):  # a version before it had none
         raise BadInput(path, "it is damaged: its weights are not those that were written", "fetch it again")
     weights = {PREFIX + name: tensor.float() for name, tensor in stored.items()}
     try:

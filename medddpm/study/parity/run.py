@@ -22,6 +22,7 @@ from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.results import QUALITY, RESULT, collect
 from medddpm.study.parity.subjects import prepare
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.programs import last_words
 from medddpm.study.records.store import Store
 from medddpm.training.run_folder import checkpoints_of
 
@@ -140,7 +141,8 @@ class Queue:
         run, path = job.run, self.out / job.run.key / RESULT
         spent = f"{time.monotonic() - job.began:.0f} s"
         if job.process.returncode or not path.is_file():
-            problem = last_words(path.with_name("log.txt")) or f"ended with {job.process.returncode}"
+            said = path.with_name("log.txt").read_text(errors="replace")
+            problem = last_words(said) or f"ended with {job.process.returncode}"
             self.failed[run.key] = problem
             print(f"{run.key}: failed, {spent}", flush=True)
             print(f"medddpm: {run.key}: {problem}", file=sys.stderr, flush=True)
@@ -165,12 +167,6 @@ def finished(store: Store, run: TrainingRun) -> bool:
 def worker_command(folder: Path, data: Path, device: str, python: str = sys.executable) -> list[str]:
     """The command of a run's process."""
     return [python, "-m", "medddpm.study.parity.worker", str(folder), "--data", str(data), "--device", device]
-
-
-def last_words(log: Path) -> str:
-    """The last line that a run's process printed."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
