@@ -97,7 +97,11 @@ def parser() -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def plain_lines() -> Iterator[None]:
-    """Within it, the package's reports and warnings are plain lines, `medddpm: …`."""
+    """Within it, the package's reports and warnings are plain lines, `medddpm: …`, and nibabel reports none of its own.
+
+    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`.
+    """
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL + 1)
     package, handler = str(Path(__file__).parents[1]), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("medddpm: %(message)s"))
 

@@ -44,18 +44,22 @@ def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
         choices=["window", "step"],
         help="consecutive launches, or a step's distinct ones (window; with --trace step)",
     )
+    command.add_argument("--force", action="store_true", help="replace a table that is there already")
 
 
 def parse(arguments: argparse.Namespace) -> int:
     """Parses; see `medddpm.study.profile.parse.parse`."""
+    from medddpm.runtime.files import check_output
     from medddpm.study.profile import parse as profile_parse
     from medddpm.study.records import schemas
-    from medddpm.study.records.tables import write_table
+    from medddpm.study.records.tables import both_paths, has_description, write_table
 
     for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
         # The table, plain or compressed, would overwrite it or its description.
         if _without_gz(given) == _without_gz(arguments.out):
             raise BadInput(given, "--out would overwrite what is read", "give --out another name")
+    for path in both_paths(arguments.out):  # the one that is written takes the place of the other
+        check_output(path, ours=has_description, force=arguments.force)
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = profile_parse.parse(
         arguments.raw, arguments.setting, view, details=arguments.details, trace=arguments.trace

@@ -24,6 +24,9 @@ from medddpm.runtime.files import replacing
 MAX_VOXELS = 512**3
 """The largest volume that is read: half a GiB as float32, more than any head scan."""
 
+MAX_BYTES = 4 * MAX_VOXELS
+"""The most that its voxels take in the file, unpacked: to unpack twice as much, as float64, takes more than 10 s."""
+
 LARGEST = 1e30
 """The largest intensity: differences and squares of larger ones are not float32 numbers."""
 
@@ -127,7 +130,8 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
     data = image.get_fdata(dtype=np.float32)
     whole = np.rint(data)
     # Masks stored with a scale factor come back as 0.9999.
-    broken = int((np.abs(data - whole) > 1e-3).sum())
+    apart = np.abs(np.subtract(data, whole, out=data), out=data)  # in place: a copy less of up to half a GiB
+    broken = int((apart > 1e-3).sum())
     if broken:
         raise BadInput(path, f"{broken} of {data.size} voxels are not whole numbers", "give a label mask, not an image")
     allowed = sorted({0, *labels})
@@ -316,6 +320,9 @@ def _claimed_bytes(path: Path, header: nib.Nifti1Header, size: int) -> int:
     if not 0 <= offset < 2**40:
         raise BadInput(path, f"its header places the voxels at byte {offset:g}", _AGAIN)
     voxels = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
+    if voxels > MAX_BYTES:
+        problem = f"its header claims {voxels} bytes of voxels ({header.get_data_dtype()}), above {MAX_BYTES}"
+        raise BadInput(path, problem, "store them as float32")
     claimed = max(int(offset), len(header.binaryblock) + 4) + int(voxels)
     zipped = path.name.lower().endswith(".gz")
     if claimed > size * (_DEFLATE_RATIO if zipped else 1):

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
 
 Item = TypeVar("Item")
+SAME_SIGNAL = 1.0  # seconds
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
@@ -75,17 +77,26 @@ def joined(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[threading.Event]:
-    """Within it, the first Ctrl-C or SIGTERM only sets the yielded event; the next one acts as usual."""
-    event = threading.Event()
+    """Within it, the first Ctrl-C or SIGTERM only sets the yielded event; the next one acts as usual.
+
+    What follows within `SAME_SIGNAL` seconds is the first one still: a signal to the process group reaches a training
+    under torchrun twice, from the group and from torchrun.
+    """
+    event, first = threading.Event(), 0.0
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield event
         return
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _frame: object) -> None:
-        event.set()
-        log.warning("stopping after this step; once more to stop at once")
-        signal.signal(number, before[number] or signal.SIG_DFL)
+        nonlocal first
+        if not event.is_set():
+            event.set()
+            first = time.monotonic()
+            log.warning("stopping after this step; once more to stop at once")
+        elif time.monotonic() - first > SAME_SIGNAL:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+            signal.raise_signal(number)
 
     try:
         for number in before:

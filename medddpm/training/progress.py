@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
+from medddpm.runtime.reports import log
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Report:
     """The progress bar and the TensorBoard log of a run; refuses a loss that is not finite.
+
+    A log that cannot be written, for a full disk, is given up with a warning: it costs no training.
 
     Args:
         out: the run's folder.
@@ -31,12 +41,29 @@ class Report:
         self._bar = tqdm(total=steps, initial=first, desc=name, unit="step", disable=not shown)
 
     def __enter__(self) -> Report:
+        # The writer's thread hands its error to the next call, and would print it as well.
+        self._hook, threading.excepthook = threading.excepthook, self._unless_written
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._bar.close()
         if self._log:
-            self._log.close()
+            with self._writing(self._log) as written:
+                written.close()
+        threading.excepthook = self._hook
+
+    def _unless_written(self, failure: Any) -> None:
+        if not isinstance(failure.exc_value, OSError):
+            self._hook(failure)
+
+    @contextlib.contextmanager
+    def _writing(self, written: SummaryWriter) -> Iterator[SummaryWriter]:
+        try:
+            yield written
+        except OSError as error:
+            self._log = None
+            problem = (error.strerror or "it cannot be written").lower()
+            log.warning(f"{self._out / 'tensorboard'}: {problem}; the training goes on without its log")
 
     def losses(self, losses: list[float], step: int) -> None:
         """Shows and logs the losses of the steps up to `step`.
@@ -47,10 +74,11 @@ class Report:
         self._bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
         self._bar.update(len(losses))
         if self._log:
-            for number, loss in enumerate(losses, start=step - len(losses) + 1):
-                self._log.add_scalar("loss", loss, number)
-            if rate := self._bar.format_dict["rate"]:
-                self._log.add_scalar("steps_per_second", rate, step)
+            with self._writing(self._log) as written:
+                for number, loss in enumerate(losses, start=step - len(losses) + 1):
+                    written.add_scalar("loss", loss, number)
+                if rate := self._bar.format_dict["rate"]:
+                    written.add_scalar("steps_per_second", rate, step)
         if not np.isfinite(losses).all():
             raise BadInput(
                 self._out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -181,6 +182,16 @@ def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, 
     command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--out", str(tmp_path / "v.nii.gz")]
     assert main([*command, "--steps", "10", "--device", "cpu"]) == 1
     assert "for fewer choose another" in complaint(capsys)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seed": ', '{"setting": 5, "size": "x", "volumes": null}', "[" * 9000])
+def test_a_damaged_run_is_not_released(trained: Path, tmp_path: Path, text: str, capsys) -> None:
+    run, out = tmp_path / "run", tmp_path / "r.safetensors"
+    shutil.copytree(trained, run)
+    (run / "run.json").write_text(text)
+    assert main(["release", str(run), "--out", str(out), "--held-out", "0", "--device", "cpu", "-q"]) == 1
+    assert f"{run / 'run.json'}: " in complaint(capsys)
+    assert not out.exists()
 
 
 def test_a_bad_mask_is_named_and_not_the_steps(trained: Path, spoilt: Path, capsys) -> None:

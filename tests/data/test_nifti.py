@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,17 @@ def test_cut_anywhere_is_bad_input(tmp_path: Path) -> None:
         path.write_bytes(content[:length])
         with pytest.raises(BadInput):
             read_image(path)
+
+
+def test_more_bytes_than_are_unpacked_in_time_are_refused_unread(tmp_path: Path) -> None:
+    header = nib.Nifti1Header()
+    header.set_data_shape((512, 512, 512))
+    header.set_data_dtype(np.float64)
+    header["vox_offset"], header["magic"] = 352, b"n+1"
+    path = tmp_path / "large.nii.gz"
+    path.write_bytes(gzip.compress(header.binaryblock + bytes(1 << 20)) + os.urandom(1 << 21))
+    with pytest.raises(BadInput, match="store them as float32"):
+        read_image(path)
 
 
 def test_damaged_header_is_bad_input_or_still_an_image(tmp_path: Path) -> None:

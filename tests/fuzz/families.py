@@ -18,6 +18,7 @@ from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
 from hypothesis import strategies as st
 
 from fuzz import mutants
+from fuzz.arguments import broken_commands, commands, run_command
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import release
 from medddpm.data.nifti import read_image, read_mask
@@ -67,6 +68,9 @@ def families(folder: Path) -> dict[str, Family]:
     state = {"01_train": {"digest": "0" * 64, "outputs": {"figures/a.png": "1" * 64}}}
     raw, rules, trace = _ncu_pages()
     table, meta = _table()
+    page = folder / "good_raw.csv"
+    page.write_text(raw)
+    lines = commands(str(folder / "good.safetensors"), str(page))
     listed = [
         Family("nifti", "v.nii", mutants.broken_bytes(volumes), read_image),
         Family("nifti-mask", "m.nii", mutants.broken_bytes(volumes), lambda path: read_mask(path, (1, 2))),
@@ -84,6 +88,7 @@ def families(folder: Path) -> dict[str, Family]:
         Family("trace", "trace.csv", mutants.broken_text([trace]), _with_raw(raw, "trace", "step")),
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
+        Family("arguments", "words.json", broken_commands(lines), run_command),
     ]  # fmt: skip
     return {family.name: family for family in listed}
 
@@ -198,4 +203,4 @@ def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "checkpoint-bytes", "checkpoint-values",
             "safetensors-bytes", "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-details",
-            "trace", "record", "record-meta")  # fmt: skip
+            "trace", "record", "record-meta", "arguments")  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,39 @@ def test_a_start_that_failed_does_not_keep_the_folder(tmp_path: Path) -> None:
     volumes = VolumeFolder(tmp_path / "data", (8, 8, 8))
     claim(tmp_path / "run", TrainConfig(image_size=8, seed=1), volumes)
     claim(tmp_path / "run", TrainConfig(image_size=8, seed=2), volumes)
+
+
+def test_of_two_trainings_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
+    write_phantom(tmp_path / "data", 1, (8, 8, 8))
+    command = [
+        sys.executable,
+        "-m",
+        "medddpm",
+        "train",
+        "--data",
+        str(tmp_path / "data"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    command += ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--accumulation", "1", "-q"]
+    command += ["--sample-every", "0", "--save-every", "0", "--steps", "100000", "--device", "cpu"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        until = time.monotonic() + 120
+        while all(process.poll() is None for process in both):
+            assert time.monotonic() < until, "both train"
+            time.sleep(0.05)
+        refused, going = sorted(both, key=lambda process: process.poll() is None)
+        complaint = refused.communicate()[1]
+        assert refused.returncode == 1
+        assert f"process {going.pid} is training there" in complaint
+        assert len(complaint.splitlines()) == 1
+        assert going.poll() is None
+    finally:
+        for process in both:
+            process.terminate()
+        for process in both:
+            process.communicate()
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -203,11 +203,11 @@ def test_killed_five_times_it_ends_with_the_same_weights(volumes, head_folder: P
     assert not list(out.rglob(".writing-*"))
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(("sent", "workers"), [(signal.SIGINT, "0"), (signal.SIGTERM, "2")])
 def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
-    head_folder: Path, tmp_path: Path, workers: str
+    head_folder: Path, tmp_path: Path, sent: signal.Signals, workers: str
 ) -> None:
-    """As Ctrl-C sends it: to the process and to those that load its volumes."""
+    """As Ctrl-C and a batch system send it: to the process and to those that load its volumes."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "medddpm", "train", "--data", str(head_folder), "--out", str(out)]
     command += [*COMMAND, "--steps", "100000", "--save-every", "0", "--workers", workers]
@@ -218,7 +218,7 @@ def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
         assert process.poll() is None
         time.sleep(0.05)
     time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, sent)
     printed, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in complaint

@@ -135,7 +135,11 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
         for name, held in zip(texts, cells, strict=False):
             strings[name] += [known.setdefault(c, c) for c in held]
         for (column, factor), held in zip(factors.items(), cells[len(texts) :], strict=False):
-            parts[column].append(numbers(held, chosen[column] or "", raw) * factor)
+            values = numbers(held, chosen[column] or "", raw)
+            if (values < 0).any():
+                problem = f"{chosen[column]} is {np.nanmin(values):g} in a launch, and no counter is negative"
+                raise BadInput(raw, problem, EXPORT.format(page="raw"))
+            parts[column].append(values * factor)
         for column, values in counts(cells[len(texts) + len(measured) :]).items():
             parts[column].append(values)
     shapes = {s: dimensions(s) for name in shape for s in set(strings[name])}

@@ -35,7 +35,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
     Raises:
         BadInput: the table does not fit the schema, or cannot be written.
     """
-    plain, zipped = _both_paths(path)
+    plain, zipped = both_paths(path)
     table = _checked(table, schema, plain)
     text, compressed = _as_csv(table)
     target, other, data = (plain, zipped, text) if len(text) <= GZIP_ABOVE else (zipped, plain, compressed)
@@ -59,7 +59,7 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
     Raises:
         BadInput: the file is missing, broken, or does not fit the schema; names the column and the row.
     """
-    plain, zipped = _both_paths(path)
+    plain, zipped = both_paths(path)
     found = plain if plain.is_file() else zipped
     if not found.is_file():
         raise BadInput(plain, "there is no such table", "run the notebook that writes it (medddpm book), or restore it")
@@ -83,8 +83,13 @@ def write_gzipped(text: bytes, path: Path) -> None:
 
 def meta_path(path: str | os.PathLike[str]) -> Path:
     """The file that describes the table at `path`: NAME.meta.json."""
-    plain, _ = _both_paths(path)
+    plain, _ = both_paths(path)
     return plain.with_suffix(".meta.json")
+
+
+def has_description(path: str | os.PathLike[str]) -> bool:
+    """Whether the description of the table at `path` lies beside it: then this package wrote both."""
+    return meta_path(path).is_file()
 
 
 def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -126,7 +131,8 @@ def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> di
 _RESTORE = "restore it (git checkout) or write it again with the notebook that makes it"
 
 
-def _both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+def both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Where the table at `path` may lie: plain, and compressed."""
     plain = Path(str(path).removesuffix(".gz"))
     if plain.suffix != ".csv":
         raise BadInput(path, "a table's name ends in .csv or .csv.gz", "name it so")

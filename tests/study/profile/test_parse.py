@@ -362,6 +362,27 @@ def test_a_compressed_page_is_not_overwritten_by_a_plain_table(
     assert [p.name for p in tmp_path.iterdir()] == ["raw.csv.gz"]
 
 
+@pytest.mark.parametrize(("there", "force", "code"), [("k.csv", [], 1), ("k.csv.gz", [], 1), ("k.csv", ["--force"], 0)])
+def test_a_table_is_replaced_only_when_asked(tmp_path: Path, there: str, force: list[str], code: int, capsys) -> None:
+    raw, out = Raw().write(tmp_path), tmp_path / "k.csv"
+    assert main(["parse", str(raw), "--out", str(out)]) == 0
+    out.rename(tmp_path / there)
+    before = (tmp_path / there).read_bytes()
+    capsys.readouterr()
+    assert main(["parse", str(raw), "--setting", "fast", "--out", str(out), *force]) == code
+    assert ((tmp_path / there).read_bytes() == before) == bool(code)
+    if code:
+        assert "give --force to replace it" in complaint(capsys)
+
+
+def test_a_strangers_file_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, out = Raw().write(tmp_path), tmp_path / "notes.csv"
+    out.write_text("mine\n")
+    assert main(["parse", str(raw), "--out", str(out), "--force"]) == 1
+    assert "did not write" in complaint(capsys)
+    assert out.read_text() == "mine\n"
+
+
 # what is wrong
 
 
@@ -403,7 +424,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "an odd ID": (Raw().text().replace('"1","812"', '"1.5","812"'), "no whole number for its ID"),
     "a vast ID": (Raw().text().replace('"1","812"', '"99999999999999999999","812"'), "no whole number for its ID"),
     "no name": (Raw(kernels=[CONV, "", NORM]).text(), "a launch has no kernel name"),
-    "negative time": (Raw(cells=duration("-5", "2", "3")).text(), "was not measured (n/a) in 1 of 3"),
+    "negative time": (Raw(cells=duration("-5", "2", "3")).text(), "is -5 in a launch, and no counter is negative"),
     "a trace": ('{"traceEvents": []}', "holds no table of ncu's raw page"),
     "no shape": (Raw().text().replace('"Grid Size"', '"Grid"'), "lacks the column Grid Size"),
 }  # fmt: skip

@@ -1,0 +1,52 @@
+"""Signals that wait for a step to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import sys, time
+from medddpm.runtime.processes import deferred_signals
+with deferred_signals() as stop:
+    print("ready", flush=True)
+    while not stop.is_set():
+        time.sleep(0.01)
+    print("seen", flush=True)
+    time.sleep(float(sys.argv[1]))
+print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_twice_at_once_is_one(number: signal.Signals) -> None:
+    """As torchrun's processes get it: from their group and from torchrun."""
+    process = started("3")
+    os.kill(process.pid, number)
+    assert process.stdout.readline() == "seen\n"
+    os.kill(process.pid, number)
+    assert process.communicate(timeout=60)[0] == "saved\n"
+    assert process.returncode == 0
+
+
+def test_the_second_one_later_ends_it_at_once() -> None:
+    process = started("600")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.stdout.readline() == "seen\n"
+    time.sleep(1.5)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == -signal.SIGTERM
+
+
+def started(seconds: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, seconds], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
