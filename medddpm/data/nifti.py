@@ -34,6 +34,7 @@ _DEFLATE_RATIO = 1032
 """Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
 
 _HEADER_BYTES = 540  # NIfTI-2, the longer header
+_FLAG_BYTES = 4  # behind it: whether extensions follow
 _GZIP_TRAILER = 8  # the checksum and the length of what is packed (RFC 1952)
 _TRAILING_BYTES = 1 << 20  # may follow the voxels; a longer stream is not an image
 _VOLUME, _MASK = "Med-DDPM volume", "Med-DDPM mask"  # what a written file says of itself
@@ -219,11 +220,11 @@ def _read(path: Path) -> nib.Nifti1Image:
     size = _file_size(path)
     opened = _open(path)
     with opened as stream:
-        start = stream.read(_HEADER_BYTES)
+        start = stream.read(_HEADER_BYTES + _FLAG_BYTES)
         header = _header(path, start)
         _check_header(path, header)
         claimed = _claimed_bytes(path, header, size)
-        content = start + _read_up_to(stream, claimed - len(start))
+        content = _without_extensions(header, start) + _read_up_to(stream, claimed - len(start))
         if len(content) < claimed:
             problem = f"cut short: {len(content)} of the {claimed} bytes its header claims"
             raise BadInput(path, problem, _AGAIN)
@@ -235,6 +236,12 @@ def _read(path: Path) -> nib.Nifti1Image:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
         data = image.get_fdata(dtype=np.float32, caching="unchanged")
     return _in_memory(image, data.reshape(data.shape[:3]))
+
+
+def _without_extensions(header: nib.Nifti1Header, start: bytes) -> bytes:
+    """The file's start with a header that announces no extensions: they are dropped, so a damaged one does no harm."""
+    flag = len(header.binaryblock)
+    return start[:flag] + bytes(len(start[flag : flag + _FLAG_BYTES])) + start[flag + _FLAG_BYTES :]
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:

@@ -69,6 +69,8 @@ def release_run(
     Raises:
         BadInput: the folder is not a run or has no checkpoint, or the files cannot be written.
     """
+    if out.suffix != released.SUFFIX:
+        raise BadInput(out, f"a released model's name ends in {released.SUFFIX}", "give --out such a name")
     files = [out.with_suffix(suffix) for suffix in (released.SUFFIX, ".csv", ".md")]
     for file in files:
         check_output(file, ours=_is_released, force=force)

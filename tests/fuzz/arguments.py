@@ -47,14 +47,13 @@ class Command:
 
 def commands(released: str, raw: str) -> list[Command]:
     """A good command line of each kind; file names are those that `prepared` makes."""
+    train = [*TOY, "--steps", "1", "--batch-size", "1", "--blocks", "1", "--device", "cpu", "-q"]
     return [
-        Command(["train", "--phantom", "1", "--out", "run", "--learning-rate", "1e-4", "--keep", "1"],
-                [*TOY, "--steps", "1", "--batch-size", "1", "--blocks", "1", "--device", "cpu", "-q"]),
-        Command(["train", "--data", "data", "--out", "run", "--scaling", "slice"],
-                [*TOY, "--steps", "1", "--batch-size", "1", "--blocks", "1", "--device", "cpu", "-q"]),
+        Command(["train", "--phantom", "1", "--out", "run", "--learning-rate", "1e-4", "--keep", "1"], train),
+        Command(["train", "--data", "data", "--out", "run", "--scaling", "slice"], train),
         Command(["sample", "--checkpoint", released, "--mask", "data/mask/phantom_0000.nii.gz", "--out", "s.nii.gz"],
                 ["--steps", "1", "--sampler", "ddim", "--count", "1", "--batch", "1", "--device", "cpu", "-q"]),
-        Command(["release", "run", "--out", "r.safetensors", "--held-out", "0", "--about", "a"],
+        Command(["release", "trained", "--out", "r.safetensors", "--held-out", "0", "--about", "a"],
                 ["--held-out", "0", "--device", "cpu", "-q"]),
         Command(["check", "data"], ["-q"]),
         Command(["parse", raw, "--out", "kernels.csv", "--setting", "opt1", "--view", "window"]),
@@ -113,10 +112,14 @@ def run_command(path: Path) -> None:
 
 
 @functools.cache
-def _data() -> Path:
+def good() -> Path:
+    """A folder with what the good command lines read, made once: ``data`` and a run, ``trained``."""
     folder = Path(tempfile.mkdtemp(prefix="medddpm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_phantom(folder, 1, (8, 8, 8))
+    write_phantom(folder / "data", 1, (8, 8, 8))
+    train = ["train", "--phantom", "1", "--out", str(folder / "trained"), *TOY, "--steps", "1", "--device", "cpu", "-q"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(train) == 0
     return folder
 
 
@@ -129,7 +132,7 @@ def _inside(parent: Path) -> Iterator[None]:
         folder.mkdir()
         os.chdir(folder)
         try:
-            shutil.copytree(_data(), "data")
+            shutil.copytree(good(), ".", dirs_exist_ok=True)
             yield
         finally:
             os.chdir(before)

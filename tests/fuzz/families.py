@@ -18,7 +18,7 @@ from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
 from hypothesis import strategies as st
 
 from fuzz import mutants
-from fuzz.arguments import broken_commands, commands, run_command
+from fuzz.arguments import broken_commands, commands, good, run_command
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import release
 from medddpm.data.nifti import read_image, read_mask
@@ -68,6 +68,7 @@ def families(folder: Path) -> dict[str, Family]:
     state = {"01_train": {"digest": "0" * 64, "outputs": {"figures/a.png": "1" * 64}}}
     raw, rules, trace = _ncu_pages()
     table, meta = _table()
+    good()  # and with it every import that a command makes, before limits are set
     page = folder / "good_raw.csv"
     page.write_text(raw)
     lines = commands(str(folder / "good.safetensors"), str(page))

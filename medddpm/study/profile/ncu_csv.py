@@ -115,6 +115,8 @@ def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") ->
             return _finite(list(map(float, cells)))
         except ValueError:
             pass  # something is missing or odd
+    if joined.count("\n") != len(cells) - 1:
+        raise BadInput(path, f"a cell of column {column} goes over several lines", EXPORT.format(page=page))
     if not _GROUPED.fullmatch(joined + "\n") and (odd := _ODD.search(joined)):
         text = odd.group()
         if _LOCALISED.fullmatch(text):
