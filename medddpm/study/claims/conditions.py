@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.study.claims import rules
-from medddpm.study.claims.paper import claims_of
+from medddpm.study.claims.paper import Claim, claims_of
 from medddpm.study.claims.verdicts import Finding
 from medddpm.study.profile.tables import Record, found
 from medddpm.study.records.schemas import CARD
 from medddpm.study.records.tables import gpu_folders, read_meta, read_table
+
+CITED = "{document}, {place}: {value}, read at {read_at}"
 
 
 def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
@@ -30,7 +33,10 @@ def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
 
 
 def window(root: Path) -> dict[str, Finding]:
-    """Which launches are profiled, of how long a run (Section 3.2): as the newest window of BASE was taken."""
+    """Which launches are profiled, of how long a run (Section 3.2): as the newest window of BASE was taken.
+
+    That of the first of `cards` that has one.
+    """
     profiled = [r for r in found(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
     if not profiled:
         return _findings("window", "configuration", {})
@@ -63,7 +69,10 @@ def _findings(rule: str, view: str, values: Mapping[str, str | None], **facts: o
 
 
 def recorded_versions(root: Path) -> dict[str, str]:
-    """The versions that the newest kernels table of any machine was taken with, by the names `software` takes."""
+    """The versions that the newest kernels table was taken with, by the names `software` takes.
+
+    That of the first of `cards` that has one.
+    """
     tables = [r for r in found(root) if r.table == "kernels"]
     if not tables:
         return {}
@@ -89,31 +98,42 @@ def pinned_versions(root: Path) -> dict[str, str]:
 
 
 def cards(paper: pd.DataFrame, root: Path) -> dict[str, Finding]:
-    """Table 1: the paper's cards against figures/records/<card>/card.csv, where we have the card.
+    """Table 1: the paper's cards against figures/records/<card>/card.csv, or else against what their maker states.
 
-    What such a table takes from the paper settles nothing. A number derived from clocks is compared within the rule's
-    tolerance, since boards of one name are sold at several clocks; anything else must be equal.
+    What a card's own table takes from the paper settles nothing; where the driver is silent or no such card is here,
+    `sources.csv` decides. A number is compared within the rule's tolerance, since a data sheet rounds; text must be
+    equal. Another card's property stands beside.
     """
     ours = {folder.name: _card_of(folder) for folder in gpu_folders(root)}
-    stand_ins = {str(other): str(card) for card, other in rules.cards()["stands_in_for"].items()}
+    beside = {str(other): str(card) for card, other in rules.cards()["stands_in_for"].items()}
     settled = {}
     for claim in claims_of(paper):
         if claim.rule.rule == "card":
-            settled[claim.id] = _property(claim.rule, claim.gpu, stand_ins.get(claim.gpu, ""), ours)
+            other = beside.get(claim.gpu, "")
+            value, _ = ours.get(other, {}).get(claim.rule.of[0], (None, ""))
+            found = _property(claim, ours.get(claim.gpu, {}))
+            settled[claim.id] = replace(found, other_card=other, other_value=value) if value else found
     return settled
 
 
-def _property(rule: rules.Rule, gpu: str, stand_in: str, ours: Mapping[str, Mapping[str, tuple[str, str]]]) -> Finding:
+def _property(claim: Claim, own: Mapping[str, tuple[str, str]]) -> Finding:
+    """One property by the card's own driver, and by the document that states it.
+
+    Args:
+        claim: of Table 1.
+        own: value and origin of each property that the card's driver tells; empty without such a card.
+    """
+    rule = claim.rule
     (name,) = rule.of
-    if gpu not in ours:
-        kin = ours.get(stand_in, {}).get(name)
-        beside = f"; of the {stand_in} we have {kin[0]} ({kin[1]})" if kin else ""
-        return Finding("card", rule.missing.format(gpu=gpu, of=name, beside=beside))
-    if name not in ours[gpu]:
-        return Finding("card", f"the {gpu}'s driver does not tell its {name}")
-    value, origin = ours[gpu][name]
-    tolerance = rule.tolerance if origin.startswith("derived") else 0.0
-    return Finding("card", rule.reason.format(gpu=gpu, origin=origin), value, tolerance)
+    source = rules.sources().get(claim.id)
+    cited = CITED.format(**source) + (f" ({source['note']})" if source["note"] else "") if source else ""
+    if name in own:
+        value, origin = own[name]
+        reason = rule.reason.format(gpu=claim.gpu, origin=origin, cited=f"; {cited}" if cited else "")
+        return Finding("card", reason, value, rule.tolerance, claim.gpu)
+    if source:
+        return Finding("source", cited, source["value"], rule.tolerance)
+    return Finding("source", rule.missing.format(gpu=claim.gpu, of=name))
 
 
 def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
@@ -126,7 +146,11 @@ def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _newest(listed: list[Record]) -> Record:
-    return max(listed, key=lambda record: str(read_meta(record.path).get("date", "")))
+    """The newest record of the first of `cards` that has any."""
+    order = {str(gpu): place for place, gpu in enumerate(rules.cards().index)}
+    first = min(order.get(record.gpu, len(order)) for record in listed)
+    of_first = [record for record in listed if order.get(record.gpu, len(order)) == first]
+    return max(of_first, key=lambda record: str(read_meta(record.path).get("date", "")))
 
 
 def _pinned(path: Path, pattern: str) -> str:

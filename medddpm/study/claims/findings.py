@@ -1,13 +1,15 @@
 """What the profiles say of the paper's claims (ICPE '26, arXiv:2606.19365): one finding per claim, with its reason.
 
 The primary comparison is with the paper's own view, the window; the same rules say what a whole step gives. A number is
-the mean of the runs. A claim about a card is settled by that card's folder under figures/records, if there is one; the
-H200 stands in for the H100 (the same Hopper SMs; Table 1's 14592 cores are those of 114 SMs, the H200 has 132). A claim
-about several cards is settled by the first of `cards` that has records.
+the mean of the runs. A claim about a card is settled by that card's folder under figures/records and by no other; one
+about each of several cards, by the first of `cards` that has records. Another card's number stands beside as a second
+one: the H200's beside the H100's (the same Hopper SMs, more and faster memory). It decides nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,14 @@ from medddpm.study.claims.rules import FORMS, MEASURES, KernelsOfRun, cards, ove
 from medddpm.study.claims.verdicts import Finding, status_of
 from medddpm.study.profile.tables import found, kernels
 
-NO_CARD = "no {wanted} here; `medddpm profile` on one and committing its folder settles it"
+PROXY = "measured on another card, {other}, which decides nothing of the {gpu} ({absent}): {reason}"
+IN_BYTES = "; {other} beside it moves as many bytes a second as {value}% of the {gpu}'s peak, {own}% of its own"
 NO_COUNTERS = (
     "no {view} of the {card} has the counters or the settings it takes: `medddpm profile --details` there settles it"
 )
 KERNEL_NAME = "kernel_name"  # the one rule that looks for a kernel and measures nothing
+NO_COUNTER = "no_counter"  # the one rule of what no card's counters can show
+TOGETHER = "largest of cards"
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
@@ -50,39 +55,65 @@ def findings(paper: pd.DataFrame, runs: Runs, view: str) -> dict[str, Finding]:
         runs: of `every_run`.
         view: "window" or "step".
     """
-    profiled = [claim for claim in claims_of(paper) if claim.rule.rule in (*MEASURES, KERNEL_NAME)]
+    profiled = [claim for claim in claims_of(paper) if claim.rule.rule in (*MEASURES, KERNEL_NAME, NO_COUNTER)]
     return {claim.id: finding(claim, runs, view) for claim in profiled}
 
 
 def finding(claim: Claim, runs: Runs, view: str) -> Finding:
-    """What the runs say of one claim, in one view."""
-    rule = claim.rule
-    card = card_for(claim, runs, view)
+    """What the runs say of one claim, in one view: a card of the paper's decides, another stands beside."""
+    if claim.rule.rule == NO_COUNTER:
+        return Finding(view, claim.rule.reason)
+    named = _named(claim)
+    card = next((gpu for gpu in named if (gpu, view) in runs), None)
+    absent = str(cards()["absent"].to_dict()[named[0]])
+    if any(gpu == named[0] for gpu, _ in runs):
+        absent = f"the {named[0]} has no record of a {view}; `medddpm profile` there settles it"
+    settled = _on(claim, runs, view, card) if card else Finding(view, absent)
+    stands_in = cards()["stands_in_for"]
+    other = next((str(gpu) for gpu in stands_in.index[stands_in.isin(named)] if (gpu, view) in runs), None)
+    if other is None or claim.rule.take == TOGETHER:
+        return settled
+    beside = _on(claim, runs, view, other)
+    value = beside.our_value
+    if value is None:
+        return settled
+    gpu = str(stands_in.to_dict()[other])
+    reason = settled.reason
     if card is None:
-        wanted = "card" if claim.gpu == "all" else claim.gpu.replace(";", " or ")
-        return Finding(view, NO_CARD.format(wanted=wanted))
+        reason = PROXY.format(other=f"the {other}", gpu=gpu, absent=absent.partition(";")[0], reason=beside.reason)
+    if claim.rule.of == ("dram_pct",):  # percent of a card's own peak: comparable as bytes a second only
+        peak = cards()["bandwidth_gbps"].to_dict()
+        own, value = value, f"{float(value) * peak[other] / peak[gpu]:.4g}"
+        reason += IN_BYTES.format(other=f"the {other}", value=value, gpu=gpu, own=own)
+    return replace(settled, reason=reason, other_card=other, other_value=value)
+
+
+def _named(claim: Claim) -> Sequence[str]:
+    """The paper's cards that a claim speaks of, those preferred first."""
+    of_paper = [str(gpu) for gpu, other in cards()["stands_in_for"].items() if pd.isna(other)]
+    return [gpu for gpu in of_paper if claim.gpu == "all" or gpu in claim.gpu.split(";")]
+
+
+def _on(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
+    """What one card's runs say of a claim."""
+    rule = claim.rule
     if rule.rule == KERNEL_NAME:
         return _name_found(claim, runs, view, card)
     by_run = over_runs(rule, runs[card, view])
-    if rule.against and not rule.uses_base:  # another card, which must be here too
+    if rule.against and not rule.base:  # another card, which must be here too
         theirs = over_runs(rule, runs.get((rule.against, view), []))
         by_run = [[FORMS[rule.form](own[0], np.mean(theirs))] for own in by_run] if theirs else []
+    if rule.take == TOGETHER:
+        each = [over_runs(rule, runs.get((gpu, view), [])) for gpu in _named(claim)]
+        by_run = [[max(float(np.mean(of_card)) for of_card in each)]] if all(each) else []
     judged = Judgement(claim, runs, view, card, by_run)
     if not by_run:
         return Finding(view, (rule.missing or NO_COUNTERS).format_map(judged))
     ours = as_text(np.mean(by_run, axis=0).tolist())
-    settled = Finding(view, rule.reason.format_map(judged), ours, rule.tolerance)
+    settled = Finding(view, rule.reason.format_map(judged), ours, rule.tolerance, card)
     if status_of(claim, settled) == "reproduced":
         return settled
-    return Finding(view, f"{settled.reason}; {judged.causes()}", ours, rule.tolerance)
-
-
-def card_for(claim: Claim, runs: Runs, view: str) -> str | None:
-    """The folder whose records settle a claim; None if there is no such card."""
-    named = claim.gpu.split(";")
-    stands_in = cards()["stands_in_for"].items()
-    candidates = [card for card, other in stands_in if claim.gpu == "all" or card in named or other in named]
-    return next((str(card) for card in candidates if (card, view) in runs), None)
+    return replace(settled, reason=f"{settled.reason}; {judged.causes()}")
 
 
 def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
@@ -97,9 +128,9 @@ def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     if launched.empty:
         only_on_another = claim.rule.of != ("",)
         reason = claim.rule.missing.format(view=view, card=card)
-        return Finding(view, reason, None if only_on_another else "none")
+        return Finding(view, reason, None if only_on_another else "none", card=card)
     same = launched[launched["kernel"].str.contains(claim.value, regex=False)]
     shown = same if len(same) else launched
     settings, parts = (", ".join(dict.fromkeys(c)) for c in (shown["config"], shown.index.get_level_values("part")))
     reason = claim.rule.reason.format(card=card, settings=settings, parts=parts)
-    return Finding(view, reason, claim.value if len(same) else short_name(shown))
+    return Finding(view, reason, claim.value if len(same) else short_name(shown), card=card)

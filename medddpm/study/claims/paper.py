@@ -29,7 +29,7 @@ class Claim:
 
 
 def paper_claims(root: Path) -> pd.DataFrame:
-    """The paper's numbers, one row per claim (schema `PAPER`), P001 to P198."""
+    """The paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
     return read_table(root / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
 
 

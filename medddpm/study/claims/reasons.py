@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.claims import rules
-from medddpm.study.claims.paper import Claim, as_range
+from medddpm.study.claims.paper import Claim
 from medddpm.study.profile import summaries
 from medddpm.study.profile.families import family_named
 
@@ -79,15 +79,16 @@ class Judgement:
         apart = np.divide(np.ptp(values, axis=0), middle, out=np.zeros_like(middle), where=middle > 0)
         return f"mean of {len(self.by_run)} runs, {apart.max():.1%} apart"
 
-    def _bandwidth(self, card: str) -> float:
-        if self.card == self.claim.gpu:  # nothing to explain
-            raise Unknown
-        return float(rules.cards()["bandwidth_gbps"].to_dict()[card])
+    def _clipped(self) -> str:
+        """How many launches have a hit rate of the L2 that is none; see `summaries`."""
+        tables = [self._newest.of(setting) for setting in self._compared]
+        above = sum(int(table["count"][table["l2_hit_pct"] > 100].sum()) for table in tables)
+        every = sum(int(table["count"].sum()) for table in tables)
+        return f"; {above} of {every} launches read above 100% of the L2's hits and count as 100%" if above else ""
 
-    def _by_bandwidth(self) -> float:
-        """The paper's utilization of its card's memory, as the same traffic on ours, percent."""
-        paper, _ = as_range(self.claim.value) or (np.nan, np.nan)
-        return paper * self._bandwidth(self.claim.gpu) / self._bandwidth(self.card)
+    def _tied(self) -> str:
+        first, last = np.mean(self.by_run, axis=0)
+        return f"; a tie, scores within {rules.TIE:.0%}: {self._scores()}" if first < last else ""
 
     def _other(self, launches: str, settings: tuple[str, ...] = ()) -> str:
         """The claim's number of other launches."""
@@ -136,9 +137,8 @@ class Judgement:
 
     @property
     def _compared(self) -> tuple[str, ...]:
-        """The settings that make the claim's number, BASE among them if it is held against BASE."""
-        settings = self._rule.settings
-        return tuple(dict.fromkeys([*settings, summaries.BASE])) if self._rule.uses_base else settings
+        """The settings that make the claim's number, with the one that it is held against."""
+        return tuple(dict.fromkeys(filter(None, [*self._rule.settings, self._rule.base])))
 
     def _of_the_window(self) -> Iterator[str]:
         elsewhere = self._elsewhere()
@@ -197,7 +197,6 @@ def _made_of(table: pd.DataFrame) -> str:
 FACTS: Mapping[str, Callable[[Judgement], object]] = {
     "view": lambda j: j.view,
     "card": lambda j: j.card,
-    "gpu": lambda j: j.claim.gpu,  # the paper's card or cards
     "setting": lambda j: j._setting,
     "where": lambda j: j._where(),  # the card that settles the claim, and for which one
     "runs": lambda j: j._spread(),  # how many, and how far apart
@@ -207,9 +206,10 @@ FACTS: Mapping[str, Callable[[Judgement], object]] = {
     "tensor_floor": lambda _: rules.TENSOR_FLOOR,
     "gemm_share": lambda j: j._other(rules.GEMMS),  # the claim's number of all GEMMs
     "kn2": lambda j: j._other("KN2", ("OPT1",)),
-    "card_bandwidth": lambda j: j._bandwidth(j.card),
-    "gpu_bandwidth": lambda j: j._bandwidth(j.claim.gpu),
-    "by_bandwidth": lambda j: j._by_bandwidth(),
+    "clipped": lambda j: j._clipped(),
+    "tied": lambda j: j._tied(),
+    "alone": lambda j: mean(j._rule, j._own) or "nothing",  # the card's own number, where several would decide
+    "absent": lambda j: " or ".join(gpu for gpu in j.claim.gpu.split(";") if (gpu, j.view) not in j.every),
     "scores": lambda j: j._scores(),
     "gemm_pct": lambda j: j._tensor_pct(gemms=True),
     "other_pct": lambda j: j._tensor_pct(gemms=False),

@@ -22,6 +22,8 @@ from medddpm.study.records.schemas import Column, Schema
 from medddpm.study.records.tables import read_table
 
 TENSOR_FLOOR = 1.0  # percent of active cycles: pointwise kernels keep the pipe busy for 2 to 3% without any product
+TIE = 0.2  # scores that no tolerance of a measured quantity tells apart
+AGAINST_SETTINGS = (summaries.BASE, "OPT2")
 GEMMS = "convolution+matmul"  # an implicit GEMM is a convolution
 DOMINANT, TENSOR = "dominant", "tensor"
 
@@ -98,12 +100,19 @@ def _summed(chosen: pd.DataFrame, counter: str) -> float:
     return float((chosen["count"] * chosen[counter]).sum(min_count=1))
 
 
-def _rank(table: pd.DataFrame, kind: str) -> float:
-    """The rank of a kind of work by summed priority, from 1; NaN where it has no score. GEMMs rank as convolutions."""
+def _rank(table: pd.DataFrame, kind: str, end: str) -> float:
+    """The first or the last rank of a kind of work by summed priority, from 1; NaN where it has no score.
+
+    Kinds whose scores lie within `TIE` of each other share their ranks. GEMMs rank as convolutions.
+    """
     first, *others = GEMMS.split("+")
     scores = summaries.priorities(table, by="group").sum(min_count=1)
     kinds = scores.groupby(scores.index.map(lambda group: first if group in others else group)).sum(min_count=1)
-    return float(kinds.rank(ascending=False, method="min").to_dict().get(kind, math.nan))
+    own = float(kinds.to_dict().get(kind, math.nan))
+    if math.isnan(own):
+        return math.nan
+    higher = (1 - TIE) * kinds > own if end == "first" else kinds >= (1 - TIE) * own
+    return float(higher.sum()) + (end == "first")
 
 
 # What is measured, by the rule's name: of a run's kernels under one setting, some launches, and the column `of`.
@@ -120,7 +129,7 @@ MEASURES: Mapping[str, Measure] = {
         / _summed(pick(run.of(setting), launches), "cycles_active")
     ),
     "family_shares": lambda run, setting, *_: run.shares.loc[setting].to_numpy(),
-    "rank": lambda run, setting, launches, _: _rank(run.of(setting), launches.partition("+")[0]),
+    "rank": lambda run, setting, launches, end: _rank(run.of(setting), launches.partition("+")[0], end),
 }
 FORMS: Mapping[str, Callable[[Any, Any], float]] = {  # of a value and what it is held against
     "ratio": lambda value, base: value / base,
@@ -128,11 +137,12 @@ FORMS: Mapping[str, Callable[[Any, Any], float]] = {  # of a value and what it i
     "increase": lambda value, base: 100 * (value / base - 1),
     "largest change": lambda value, base: 100 * float(abs(value - base).max()),
 }
-NAMES = (*MEASURES, "kernel_name", "card", "configuration", "window", "software")
+NAMES = (*MEASURES, "kernel_name", "no_counter", "card", "configuration", "window", "software")
 HERE = Path(__file__).parent
 RULES = Schema(
     {
-        "id": Column("str", "number of the claim, P001 to P198"),
+        "id": Column("str", "number of the claim, P001 to P204"),
+        "same_as": Column("str", "the claim that says the same elsewhere; the two count once", nullable=True),
         "rule": Column("str", "what is measured", allowed=NAMES),
         "of": Column(
             "str", "columns to measure (semicolons divide them, + adds them up) or the property's name", nullable=True
@@ -140,11 +150,14 @@ RULES = Schema(
         "launches": Column("str", "which launches, as `pick` takes them", nullable=True),
         "settings": Column("str", "settings, divided by semicolons", nullable=True),
         "take": Column(
-            "str", "which number where there are several; empty for all", nullable=True, allowed=("largest",)
+            "str",
+            "which number where there are several; empty for all",
+            nullable=True,
+            allowed=("largest", "largest of cards"),
         ),
-        "against": Column("str", "setting or card that is divided by", nullable=True, allowed=("BASE", "V100")),
+        "against": Column("str", "setting or card that is divided by", nullable=True, allowed=("BASE", "OPT2", "V100")),
         "form": Column("str", "how it is held against that", nullable=True, allowed=tuple(FORMS)),
-        "tolerance": Column("float64", "largest relative difference that reproduces; of a card, where it is derived"),
+        "tolerance": Column("float64", "largest relative difference that reproduces"),
         "reason": Column("str", "template of the verdict's reason", nullable=True),
         "missing": Column("str", "template of the reason where a record lacks the number", nullable=True),
         "differs": Column("str", "templates of what explains a difference, divided by semicolons", nullable=True),
@@ -156,6 +169,17 @@ CARDS = Schema(
         "stands_in_for": Column("str", "card of the paper that it is measured in place of", nullable=True),
         "bandwidth_gbps": Column("float64", "of its memory, as its maker states it", "GB/s"),
         "source": Column("str", "who states the bandwidth"),
+        "absent": Column("str", "why nothing is measured where its folder is missing", nullable=True),
+    }
+)
+SOURCES = Schema(
+    {
+        "id": Column("str", "number of the claim"),
+        "value": Column("str", "as the document states it"),
+        "document": Column("str", "who states it"),
+        "place": Column("str", "where in the document"),
+        "read_at": Column("str", "the page on which it was read: the document's own, or one that repeats it"),
+        "note": Column("str", "what else it says", nullable=True),
     }
 )
 
@@ -165,6 +189,7 @@ class Rule:
     """One row of `rules.csv`, whose schema `RULES` says what each field is."""
 
     id: str
+    same_as: str
     rule: str
     of: tuple[str, ...] = ("",)
     launches: str = ""
@@ -178,9 +203,9 @@ class Rule:
     differs: str = ""
 
     @property
-    def uses_base(self) -> bool:
-        """Whether the number is held against BASE's."""
-        return self.against == summaries.BASE
+    def base(self) -> str:
+        """The setting that the number is held against; empty for none or another card."""
+        return self.against if self.against in AGAINST_SETTINGS else ""
 
 
 @functools.cache
@@ -198,6 +223,13 @@ def cards() -> pd.DataFrame:
     return read_table(HERE / "cards.csv", CARDS).set_index("gpu")
 
 
+@functools.cache
+def sources() -> Mapping[str, Mapping[str, str]]:
+    """What documents say of the claims that no profile can settle (rows of the schema `SOURCES`), by id."""
+    rows = read_table(HERE / "sources.csv", SOURCES).fillna("").to_dict("records")
+    return {row["id"]: {str(name): str(text) for name, text in row.items()} for row in rows}
+
+
 def numbers(rule: Rule, run: KernelsOfRun, settings: tuple[str, ...] = ()) -> list[float]:
     """What a rule measures in one run: a number per setting and column.
 
@@ -210,12 +242,12 @@ def numbers(rule: Rule, run: KernelsOfRun, settings: tuple[str, ...] = ()) -> li
         in the claim's unit; empty where the run lacks a setting or a counter.
     """
     settings = settings or rule.settings
-    if not {*settings, *([summaries.BASE] if rule.uses_base else [])} <= set(run.table["config"]):
+    if not {*settings, *filter(None, [rule.base])} <= set(run.table["config"]):
         return []
     measure = functools.partial(MEASURES[rule.rule], run)
     values = [measure(setting, rule.launches, column) for setting in settings for column in rule.of]
-    if rule.uses_base:
-        bases = [measure(summaries.BASE, rule.launches, column) for column in rule.of] * len(settings)
+    if rule.base:
+        bases = [measure(rule.base, rule.launches, column) for column in rule.of] * len(settings)
         values = [FORMS[rule.form](value, base) for value, base in zip(values, bases, strict=True)]
     if rule.take:
         values = [max(values)]

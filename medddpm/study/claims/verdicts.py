@@ -1,13 +1,14 @@
-"""The paper's 198 claims beside our numbers: which are reproduced, which differ, and which are open.
+"""The paper's 204 claims beside our numbers: which are reproduced, which differ, and which are open.
 
-One policy, set before any comparison. A measured quantity reproduces the paper's if it lies within the tolerance of its
-rule, 20% either way: between the paper's cards and ours lie another memory system, three years of PyTorch and cuDNN,
-and clocks that nobody fixed. Two runs on one card differ by far less, and each reason says by how much. What is counted
-or named (settings, versions, kernels, ranks) must be equal. The paper's qualifiers count: "more than" and the like
-bound from below, "only" from above, a range "73-80" at both ends; the tolerance widens each bound. A ratio to BASE must
-also lie on the paper's side of 1: 1.07 says *more*, and 0.95 does not reproduce that, close as it is. A zero of the
-paper is met below `FLOOR`, half a unit (of percentage points): a third of the smallest share that the paper tells from
-zero, 1.4%.
+One policy for all. A measured quantity reproduces the paper's if it lies within the tolerance of its rule, 20% either
+way: between the paper's runs and ours lie three years of PyTorch and cuDNN, and clocks that nobody fixed. Two runs on
+one card differ by far less, and each reason says by how much. What is counted or named (settings, versions, kernels,
+ranks) must be equal; a rank that is shared reproduces each that it spans. The paper's qualifiers count: "more than" and
+the like bound from below, strictly; "only" from above, a range "73-80" at both ends, and the tolerance widens these
+bounds. A ratio to another setting must also lie on the paper's side of 1: 1.07 says *more*, and 0.95 does not reproduce
+that, close as it is. A zero of the paper is met below `FLOOR`, half a unit (of percentage points): a third of the
+smallest share that the paper tells from zero, 1.4%. What a data sheet or a driver settles is *checked against source*
+where it agrees. A number of another card than the paper's is a *proxy*: it stands beside, and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import Claim, as_range, claims_of
+from medddpm.study.claims.rules import MEASURES, by_id
 from medddpm.study.records.schemas import CLAIMS
 
 STATUSES = CLAIMS.columns["status"].allowed
@@ -27,6 +29,8 @@ SETTLED_AND_OPEN = (*STATUSES, "open")
 FLOOR = 0.5
 AT_LEAST = ("more than", "over", "exceeds")
 AT_MOST = ("only",)
+CHECKED = ("card", "source")  # views
+DECIDED = ("reproduced", "differs")
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,22 @@ class Finding:
     """What was found about one claim.
 
     Args:
-        view: where our value comes from: window, step, configuration, software or card.
+        view: where our value comes from: window, step, configuration, software, card or source.
         reason: one sentence; for a difference, what explains it.
         our_value: as text, a range as "low-high", or None where nothing can be measured.
         tolerance: the largest relative difference that still reproduces the paper's number; 0 is equality.
+        card: the card whose records give our value.
+        other_card: another card that was measured, which decides nothing.
+        other_value: what was found on it.
     """
 
     view: str
     reason: str
     our_value: str | None = None
     tolerance: float = 0.0
+    card: str | None = None
+    other_card: str | None = None
+    other_value: str | None = None
 
 
 def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
@@ -54,25 +64,33 @@ def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
     low, high = (n - s * tolerance * abs(n) for n, s in zip(numbers, (1, -1), strict=True))
     if tolerance and numbers == (0.0, 0.0):
         low, high = -FLOOR, FLOOR
-    if tolerance and claim.rule.uses_base and claim.rule.form == "ratio":
+    if tolerance and claim.rule.base and claim.rule.form == "ratio":
         low = max(low, 1.0) if numbers[0] > 1 else low
         high = min(high, 1.0) if numbers[1] < 1 else high
     if claim.qualifier in AT_LEAST:
-        high = math.inf
+        low, high = math.nextafter(numbers[0], math.inf), math.inf
     if claim.qualifier in AT_MOST:
         low = -math.inf
     return low, high
 
 
 def status_of(claim: Claim, finding: Finding) -> str:
-    """`reproduced`, `differs` or `not_measurable`: numbers by the policy above, anything else as text."""
+    """The claim's status (schema `CLAIMS`): numbers by the policy above, anything else as text."""
     ours = finding.our_value
     if ours is None:
-        return "not_measurable"
-    bounds, found = accepted(claim, finding.tolerance), as_range(ours)
+        return "proxy" if finding.other_value else "not_measurable"
+    if not _agrees(claim, ours, finding.tolerance):
+        return "differs"
+    return "checked_against_source" if finding.view in CHECKED else "reproduced"
+
+
+def _agrees(claim: Claim, ours: str, tolerance: float) -> bool:
+    bounds, found = accepted(claim, tolerance), as_range(ours)
     if bounds is None or found is None:
-        return "reproduced" if ours == claim.value else "differs"
-    return "reproduced" if bounds[0] <= found[0] and found[1] <= bounds[1] else "differs"
+        return ours == claim.value
+    if claim.rule.rule == "rank":
+        return found[0] <= bounds[0] and bounds[1] <= found[1]
+    return bounds[0] <= found[0] and found[1] <= bounds[1]
 
 
 def settle(paper: pd.DataFrame, findings: Mapping[str, Finding]) -> pd.DataFrame:
@@ -89,14 +107,15 @@ def settle(paper: pd.DataFrame, findings: Mapping[str, Finding]) -> pd.DataFrame
         if found := findings.get(claim.id):
             tolerance = None if found.our_value is None else found.tolerance
             status = status_of(claim, found)
-            rows.append((claim.id, claim.value, found.our_value, found.view, tolerance, status, found.reason))
+            cards = (found.card, found.other_card, found.other_value)
+            rows.append((claim.id, claim.value, found.our_value, found.view, *cards, tolerance, status, found.reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
 
 
 def overview(paper: pd.DataFrame, claims: pd.DataFrame) -> pd.DataFrame:
     """How far the book is: one row per section or table of the paper, its claims counted by status, and their sum.
 
-    Columns: the three statuses, `open` for what no finding settles yet, and `claims`; the last row is `all`.
+    Columns: the statuses, `open` for what no finding settles yet, and `claims`; the last row is `all`.
     """
     verdicts = dict(zip(claims["id"], claims["status"], strict=True))
     status = paper["id"].map(lambda identity: verdicts.get(identity, "open"))
@@ -105,6 +124,46 @@ def overview(paper: pd.DataFrame, claims: pd.DataFrame) -> pd.DataFrame:
     counts.loc["all"] = counts.sum()
     counts["claims"] = counts.sum(axis="columns")
     return counts.rename_axis(index=None, columns=None)
+
+
+KINDS = {  # what a claim is about, by its rule
+    **dict.fromkeys((*MEASURES, "no_counter"), "measured number"),
+    "kernel_name": "kernel name",
+    "card": "property of a card",
+    "configuration": "our setting",
+    "window": "our setting",
+    "software": "our version",
+}
+
+
+def measured(claims: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `claims` that the headline counts: numbers that were measured, each once however often stated."""
+    rules = claims["id"].map(by_id().__getitem__)
+    counts = [rule.rule in MEASURES and not rule.same_as for rule in rules]
+    return claims[pd.Series(counts, index=claims.index) & claims["status"].isin(DECIDED)]
+
+
+def tally(claims: pd.DataFrame) -> pd.DataFrame:
+    """The claims counted, each once however often stated: a row for each kind and deciding card, a column a status."""
+    rules = claims["id"].map(by_id().__getitem__)
+    table = pd.DataFrame(
+        {
+            "kind": [KINDS[rule.rule] for rule in rules],
+            "card": claims["card"].fillna("–").to_numpy(),
+            "status": claims["status"].to_numpy(),
+        }
+    )[[not rule.same_as for rule in rules]]
+    counts = pd.crosstab([table["kind"], table["card"]], table["status"]).rename_axis(columns=None)
+    return counts.reindex(columns=list(STATUSES), fill_value=0)
+
+
+def headline(claims: pd.DataFrame) -> str:
+    """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated."""
+    table = measured(claims)
+    if table.empty:
+        return "None of the paper's numbers was measured on a card that it speaks of."
+    held, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
+    return f"Of the {len(table)} numbers of the paper that were measured, on the {cards}, {held} are reproduced."
 
 
 def places(paper: pd.DataFrame) -> pd.Series[str]:
@@ -117,13 +176,14 @@ def at_tolerances(paper: pd.DataFrame, claims: pd.DataFrame, tolerances: tuple[f
 
     Args:
         paper: schema `PAPER`.
-        claims: schema `CLAIMS`; claims that ask for equality, or have no value of ours, are left out.
+        claims: schema `CLAIMS`; claims that ask for equality, or were not `measured`, are left out.
         tolerances: relative.
     """
-    measured = claims[claims["tolerance"] > 0].set_index("id")["our_value"].to_dict()
-    judged = [claim for claim in claims_of(paper) if claim.id in measured]
+    table = measured(claims)
+    ours = table[table["tolerance"] > 0].set_index("id")["our_value"].to_dict()
+    judged = [claim for claim in claims_of(paper) if claim.id in ours]
     counts = {}
     for tolerance in tolerances:
-        verdicts = [status_of(claim, Finding("", "", measured[claim.id], tolerance)) for claim in judged]
+        verdicts = [status_of(claim, Finding("", "", ours[claim.id], tolerance)) for claim in judged]
         counts[f"{tolerance:.0%}"] = {status: verdicts.count(status) for status in ("reproduced", "differs")}
     return pd.DataFrame(counts).T.rename_axis("tolerance")

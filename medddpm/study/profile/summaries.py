@@ -2,8 +2,9 @@
 
 In a *window* every launch counts alike: its mean is the paper's unweighted one. In a *step* a launch counts as often as
 it occurs where things are added up, and as long as it runs in all (count times duration) where they are averaged.
-Launches without a counter take no part in that counter's sum or mean. Results are by view and setting, in the order of
-the table.
+Launches without a counter take no part in that counter's sum or mean. A launch for which Nsight Compute gives a hit
+rate of the L2 above 100% (it may count hits and accesses in different passes) counts as 100%. Results are by view and
+setting, in the order of the table.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def totals(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def averages(kernels: pd.DataFrame) -> pd.DataFrame:
     """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says."""
-    logs = kernels.assign(ipc_geometric=np.log(kernels["ipc"].where(kernels["ipc"] > 0)))
+    logs = kernels.assign(
+        ipc_geometric=np.log(kernels["ipc"].where(kernels["ipc"] > 0)),
+        l2_hit_pct=kernels["l2_hit_pct"].clip(upper=100.0),
+    )
     weights = _weights(kernels)
     found = pd.DataFrame({name: _means(logs, name, weights, VIEW_AND_SETTING) for name in ("ipc_geometric", *MEANS)})
     return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))

@@ -38,7 +38,7 @@ class Schema:
 
 PAPER = Schema(
     {
-        "id": Column("str", "number of the claim, P001 to P198"),
+        "id": Column("str", "number of the claim, P001 to P204"),
         "section": Column("str", "section of the paper that states it"),
         "figure": Column("str", "figure or table it belongs to", nullable=True),
         "gpu": Column("str", "card or cards it speaks of, separated by semicolons"),
@@ -55,11 +55,18 @@ CLAIMS = Schema(
         "id": Column("str", "number of the claim, as in the paper's table"),
         "paper_value": Column("str", "as the paper states it"),
         "our_value": Column("str", "as found here", nullable=True),
-        "view": Column("str", "where ours comes from: window, step, configuration, software or card"),
+        "view": Column("str", "where ours comes from: window, step, configuration, software, card or source"),
+        "card": Column("str", "card whose records decide", nullable=True),
+        "other_card": Column("str", "another card that was measured and decides nothing", nullable=True),
+        "other_value": Column("str", "as found on that one", nullable=True),
         "tolerance": Column(
             "float64", "largest relative difference that still reproduces; 0 is equality", nullable=True
         ),
-        "status": Column("str", "the verdict", allowed=("reproduced", "differs", "not_measurable")),
+        "status": Column(
+            "str",
+            "the verdict; checked_against_source: document or driver agree; proxy: measured on another card only",
+            allowed=("reproduced", "differs", "checked_against_source", "proxy", "not_measurable"),
+        ),
         "reason": Column("str", "why, in a sentence"),
     }
 )

@@ -28,16 +28,18 @@ def test_settled_rows_fit_the_record_and_the_rest_is_open(tmp_path: Path) -> Non
     assert set(status[["P051", "P052", "P053", "P054"]]) == {"reproduced"}
     assert set(status[["P057", "P058"]]) == {"differs"}
     assert set(status[["P059", "P060", "P061"]]) == {"not_measurable"}
-    assert set(status["P008":"P049"]) == {"not_measurable"}
+    assert set(status["P008":"P049"]) == {"checked_against_source", "differs"}
     counts = overview(paper, settled)
     assert dict(counts.loc["all"]) == {
         "reproduced": 4,
-        "differs": 2,
-        "not_measurable": 45,
-        "open": 147,
-        "claims": 198,
+        "differs": 6,
+        "checked_against_source": 38,
+        "proxy": 0,
+        "not_measurable": 3,
+        "open": 153,
+        "claims": 204,
     }
-    assert dict(counts.loc["Table 2"]) == {"reproduced": 0, "differs": 0, "not_measurable": 0, "open": 8, "claims": 8}
+    assert dict(counts.loc["Table 2", ["open", "claims"]]) == {"open": 8, "claims": 8}
 
 
 def test_another_configuration_differs() -> None:
@@ -117,15 +119,34 @@ def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None
     table = pd.DataFrame(rows, columns=list(CARD.columns))
     write_table(table, tmp_path / "figures" / "records" / "H200" / "card.csv", CARD, {})
     stand_in = verdicts()
-    assert set(stand_in["status"]) == {"not_measurable"}
-    assert "of the H200 we have 16896 (driver)" in stand_in.at["P009", "reason"]
-    assert "H200" not in stand_in.at["P019", "reason"]
+    assert set(stand_in["view"]) == {"source"}
+    assert stand_in.loc["P009", ["our_value", "other_card", "other_value"]].tolist() == ["16896", "H200", "16896"]
+    assert stand_in.at["P009", "status"] == "differs"
+    assert pd.isna(stand_in.at["P019", "other_value"]), "taken from the paper"
     write_table(table, tmp_path / "figures" / "records" / "H100" / "card.csv", CARD, {})
-    own = verdicts()["status"]
-    assert dict(own[["P008", "P009", "P012", "P019"]]) == {
-        "P008": "reproduced",
+    own = verdicts()
+    of_driver = own[own["view"] == "card"]
+    assert of_driver["status"].to_dict() == {
+        "P008": "checked_against_source",
         "P009": "differs",
-        "P012": "reproduced",
-        "P019": "not_measurable",
+        "P012": "checked_against_source",
     }
-    assert set(own["P021":"P049"].drop("P047")) == {"not_measurable"}
+    assert set(of_driver["card"]) == {"H100"}
+    assert "NVIDIA H100 Tensor Core GPU Datasheet" in of_driver.at["P012", "reason"]
+    assert own.loc["P021":"P046", "reason"].equals(stand_in.loc["P021":"P046", "reason"])
+
+
+def test_a_property_that_nothing_states_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions.rules, "sources", dict)
+    paper = paper_claims(ROOT)
+    settled = settle(paper, conditions.cards(paper, tmp_path))
+    assert set(settled["status"]) == {"not_measurable"}
+    assert settled["reason"].str.startswith("not checked").all()
+
+
+def test_the_papers_own_card_tells_the_window_and_the_versions(recorded: Path) -> None:
+    """The H100's, however old."""
+    shutil.copytree(recorded / "figures" / "records" / "H200", recorded / "figures" / "records" / "H100")
+    describe(recorded, date="2030-01-01T00:00:00+00:00", torch="9.9.9")
+    assert conditions.recorded_versions(recorded)["PyTorch"] != "9.9.9"
+    assert conditions.window(recorded)["P055"].reason == "as the H100's windows were taken"

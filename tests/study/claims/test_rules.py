@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import string
 import tomllib
 
@@ -40,9 +41,33 @@ def test_bandwidths_of_the_papers_cards_are_its_own() -> None:
     assert ours[said.index].to_dict() == said.to_dict()
 
 
+def test_a_repeated_claim_repeats_an_earlier_one() -> None:
+    paper = paper_claims(ROOT).set_index("id")
+    repeats = {name: rule.same_as for name, rule in rules.by_id().items() if rule.same_as}
+    assert repeats == {"P088": "P083", "P090": "P085", "P132": "P003", "P133": "P004"}
+    said = ["gpu", "config", "subject", "metric", "value", "unit"]
+    for name, first in repeats.items():
+        assert list(paper.loc[name, said]) == list(paper.loc[first, said])
+        own, other = rules.by_id()[name], rules.by_id()[first]
+        assert (own.rule, own.of, own.launches, own.settings) == (other.rule, other.of, other.launches, other.settings)
+
+
+def test_sources_are_of_table_1_and_say_where_they_were_read() -> None:
+    table_1 = [name for name, rule in rules.by_id().items() if rule.rule == "card"]
+    assert len(table_1) == 42
+    assert set(rules.sources()) <= set(table_1)
+    assert all(re.match(r"https?://\S+$", row["read_at"]) for row in rules.sources().values())
+
+
+def test_every_card_of_the_paper_says_why_it_may_be_absent() -> None:
+    cards = rules.cards()
+    assert (cards["absent"].notna() == cards["stands_in_for"].isna()).all()
+    assert "CUDA 13 dropped Volta" in cards.loc["V100", "absent"]
+
+
 def test_a_wheel_holds_the_tables() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     tables = {path.name for path in rules.HERE.iterdir() if path.suffix not in (".py", "")}
-    assert tables == {"rules.csv", "cards.csv", "takeaways.csv"}
+    assert tables == {"rules.csv", "cards.csv", "sources.csv", "takeaways.csv"}
     assert all(any(fnmatch.fnmatch(name, p) for p in patterns["medddpm.study.claims"]) for name in tables)
-    assert len(read_table(rules.HERE / "takeaways.csv", takeaways.TAKEAWAYS)) == 3
+    assert len(read_table(rules.HERE / "takeaways.csv", takeaways.TAKEAWAYS)) == 4

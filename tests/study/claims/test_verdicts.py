@@ -6,10 +6,20 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import Claim, paper_claims
 from medddpm.study.claims.rules import Rule
-from medddpm.study.claims.verdicts import Finding, at_tolerances, overview, settle, status_of
+from medddpm.study.claims.verdicts import (
+    Finding,
+    at_tolerances,
+    headline,
+    measured,
+    overview,
+    settle,
+    status_of,
+    tally,
+)
 
-RATIO = Rule("P1", "summary", against="BASE", form="ratio")
-PLAIN = Rule("P1", "summary")
+RATIO = Rule("P1", "", "summary", against="BASE", form="ratio")
+PLAIN = Rule("P1", "", "summary")
+RANK = Rule("P1", "", "rank")
 
 
 @pytest.mark.parametrize(
@@ -26,8 +36,13 @@ PLAIN = Rule("P1", "summary")
         ("3.11.4", "=", PLAIN, None, 0.0, "not_measurable"),
         ("820000000.0", "about", PLAIN, "8.4e+08", 0.2, "reproduced"),
         ("50", "more than", PLAIN, "99", 0.2, "reproduced"),
-        ("50", "over", PLAIN, "40.5", 0.2, "reproduced"),
-        ("50", "exceeds", PLAIN, "39", 0.2, "differs"),
+        ("50", "over", PLAIN, "50.01", 0.2, "reproduced"),
+        ("50", "over", PLAIN, "50", 0.2, "differs"),
+        ("50", "exceeds", PLAIN, "49.9", 0.2, "differs"),
+        ("1", "=", RANK, "1-2", 0.0, "reproduced"),
+        ("2", "=", RANK, "1-2", 0.0, "reproduced"),
+        ("3", "=", RANK, "1-2", 0.0, "differs"),
+        ("1", "=", RANK, "2", 0.0, "differs"),
         ("2", "only", PLAIN, "0.1", 0.2, "reproduced"),
         ("2", "only", PLAIN, "2.5", 0.2, "differs"),
         ("100", "up to", PLAIN, "1000", 0.2, "differs"),
@@ -53,12 +68,12 @@ def test_verdict(paper: str, qualifier: str, rule: Rule, ours: str | None, toler
 
 def test_nothing_settled_leaves_everything_open() -> None:
     paper = paper_claims(ROOT)
-    assert overview(paper, settle(paper, {})).loc["all", "open"] == 198
+    assert overview(paper, settle(paper, {})).loc["all", "open"] == 204
 
 
 def test_finding_about_no_claim_is_refused() -> None:
-    with pytest.raises(BadInput, match="has no P199"):
-        settle(paper_claims(ROOT), {"P199": Finding("window", "so")})
+    with pytest.raises(BadInput, match="has no P205"):
+        settle(paper_claims(ROOT), {"P205": Finding("window", "so")})
 
 
 def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> None:
@@ -74,3 +89,44 @@ def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> 
         "5%": {"reproduced": 1, "differs": 1},
         "25%": {"reproduced": 2, "differs": 0},
     }
+
+
+@pytest.mark.parametrize(("view", "status"), [("card", "checked_against_source"), ("source", "checked_against_source")])
+def test_what_a_source_settles_is_checked_or_differs(view: str, status: str) -> None:
+    claim = Claim("P1", "2000", "=", "A100", PLAIN)
+    assert status_of(claim, Finding(view, "so", "2039", 0.02)) == status
+    assert status_of(claim, Finding(view, "so", "1555", 0.02)) == "differs"
+    assert status_of(claim, Finding(view, "so")) == "not_measurable"
+
+
+def test_another_cards_number_decides_nothing() -> None:
+    claim = Claim("P1", "0.39", "=", "H100", RATIO)
+    beside = Finding("window", "so", other_card="H200", other_value="0.39")
+    assert status_of(claim, beside) == "proxy"
+
+
+def test_headline_counts_each_measured_number_once() -> None:
+    """Not a setting, a version, a kernel's name or a data sheet; P090 says what P085 does."""
+    found = {
+        "P008": Finding("source", "so", "Hopper", 0.02),
+        "P051": Finding("configuration", "so", "1"),
+        "P057": Finding("software", "so", "2.0.1"),
+        "P062": Finding("window", "so", "sm80_xmma_fprop_implicit", card="H100"),
+        "P085": Finding("window", "so", "78", 0.2, "H100"),
+        "P090": Finding("window", "so", "78", 0.2, "H100"),
+        "P100": Finding("window", "so", "0.8", 0.2, "H100"),
+        "P101": Finding("window", "so", other_card="H200", other_value="0.18"),
+        "P133": Finding("window", "so"),
+    }
+    settled = settle(paper_claims(ROOT), found)
+    assert list(measured(settled)["id"]) == ["P085", "P100"]
+    assert headline(settled) == "Of the 2 numbers of the paper that were measured, on the H100, 1 are reproduced."
+    assert tally(settled).loc[("measured number", "H100")].to_dict() == {
+        "reproduced": 1,
+        "differs": 1,
+        "checked_against_source": 0,
+        "proxy": 0,
+        "not_measurable": 0,
+    }
+    assert tally(settled).to_numpy().sum() == len(found) - 2  # P133 says what P004 does
+    assert "None" in headline(settled[settled["id"] == "P101"])

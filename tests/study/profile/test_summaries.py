@@ -132,3 +132,11 @@ def test_what_was_not_measured_takes_no_part() -> None:
 def test_the_tables_here_have_the_columns_of_the_schema() -> None:
     assert set(WINDOW.columns) <= set(schemas.KERNELS.columns)
     assert list(CLASSES) == [name for name in schemas.KERNELS.columns if name.startswith("inst_")]
+
+
+def test_a_launch_hits_no_more_than_all() -> None:
+    """A rate of the L2 above 100%, as ncu gives for short launches, counts as 100%; the record keeps it."""
+    rates = [50.0, *[250.0] * (len(WINDOW) - 1)]
+    found = averages(WINDOW.assign(l2_hit_pct=rates))["l2_hit_pct"]
+    assert found.between(50.0, 100.0, inclusive="right").all()
+    assert averages(WINDOW.assign(l2_hit_pct=250.0))["l2_hit_pct"].eq(100.0).all()
