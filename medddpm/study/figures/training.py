@@ -48,7 +48,7 @@ def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -
         axis.plot(apart.index, seen, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
     axis.set(xlabel="step", ylabel=f"|loss − {reference}'s| / {reference}'s", yscale="log")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.legend()
+    axis.legend(loc="upper left")
     return axis
 
 
