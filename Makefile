@@ -1,6 +1,6 @@
 # Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
-.PHONY: help book test lint fuzz lock clean
+.PHONY: help book test test-gpu lint fuzz lock clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -13,6 +13,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
 help:
 	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
+	@echo "make test-gpu run the tests that need a GPU, in one process; writes figures/records/<card>/gpu_tests.csv"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
 	@echo "make lock    make requirements.lock anew from pyproject.toml"
@@ -24,6 +25,10 @@ book: $(READY)
 # Two processes, each notebook and each test file in one of them; in the order they are found, the longest first.
 test: lint
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# One process: the tests share the GPU. Some minutes.
+test-gpu: $(READY)
+	PYTHONPATH=tests $(PY) -m gpu_tests $(ARGS)
 
 fuzz: $(READY)
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.gpu import lacking
 from helpers.repository import SHARED
 
 from medddpm.data.phantom import write_phantom
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose mark `gpu` asks for more than this machine has."""
+    for mark in item.iter_markers("gpu"):
+        if reason := lacking(**mark.kwargs):
+            pytest.skip(reason)
 
 
 @pytest.fixture

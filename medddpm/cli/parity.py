@@ -13,7 +13,7 @@ from medddpm.runtime.arguments import positive, several, whole
 if TYPE_CHECKING:
     from medddpm.study.parity.plans import SamplerSteps
 
-PLANS = ("short", "offset", "paper", "long", "clipped", "contrasts", "samplers", "redrawn", "brats")
+PLANS = ("short", "offset", "paper", "long", "clipped", "contrasts", "samplers", "redrawn", "redrawn_fp32", "brats")
 
 
 def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -27,6 +27,8 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm parity --plan short --out runs/parity                         OPT1 and FAST from six seeds each
         medddpm parity --plan long,contrasts --out runs/parity --tables figures/records/H200
         medddpm parity --plan samplers --checkpoint runs/parity/long_fast_flair_128_c64_s0 --out runs/parity
+        medddpm parity --plan offset --settings base --out runs/parity        FP32's own runs, beside OPT1's and FAST's
+        medddpm parity --plan redrawn_fp32 --checkpoint runs/parity/offset_base_… --out runs/parity
         medddpm parity --plan brats --data my_case --out runs/parity
         medddpm parity --plan short --seeds 0,1 --size 16 --steps 10 --samplers dpm++:2 --device cpu --out runs/toy
         """,
@@ -37,7 +39,9 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many, a run on each (all)")
     command.add_argument("--device", default="auto", help="auto (GPUs where there are any), cpu, cuda")
     command.add_argument("--data", type=Path, metavar="DIR", help="a BraTS case, for the plan brats")
-    command.add_argument("--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers and redrawn")
+    command.add_argument(
+        "--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers, redrawn and redrawn_fp32"
+    )
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     own = command.add_argument_group("in place of the plans' own")
     own.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))

@@ -76,6 +76,28 @@ def test_in_bf16_no_farther_than_autocast(name: str) -> None:
     assert distance(fast_total, total) < (0.05 if name.startswith("Diffusion") else 0.25)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NETWORKS)
+def test_on_a_gpu_no_farther_from_float64_than_autocast(name: str) -> None:
+    """Outputs and gradients, by the kernels."""
+    given = [a.cuda() for a in inputs(name, side=16)]
+    network = made(name).cuda()
+    wide = [a.double() if a.is_floating_point() else a for a in given]
+    outputs, gradients = passed(copy.deepcopy(network).double(), *wide)
+    with torch.autocast("cuda", torch.bfloat16):
+        usual_outputs, usual_gradients = passed(network, *given)
+    accelerate(network, report=None)
+    fast_outputs, fast_gradients = passed(network, *given)
+    allowed = max(distance(a, b) for a, b in zip(usual_outputs, outputs, strict=True))
+    # Other roundings than autocast's, on small layers: near its distance, on one side or the other.
+    assert 1e-4 < max(distance(a, b) for a, b in zip(fast_outputs, outputs, strict=True)) < 2 * allowed
+    total, usual, fast = (
+        torch.cat([g.double().flatten() for key, g in sorted(found.items()) if gradients[key] is not None])
+        for found in (gradients, usual_gradients, fast_gradients)
+    )
+    assert distance(fast, total) < 2 * distance(usual, total)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_training_goes_the_same_way(name: str) -> None:
     losses = []

@@ -77,6 +77,21 @@ def test_in_bf16_within_two_hundredths() -> None:
     assert set(fast_gradients) == set(gradients)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "close"), [("bf16", 3e-2), ("tf32", 5e-3)])
+def test_on_a_gpu_close_to_what_a_cpu_computes(precision: str, close: float) -> None:
+    net, inputs = network(), given(2, 16)
+    (output,), gradients = passed(net, *inputs)  # in float32: a GPU's would round products to TF32
+    accelerate(net.cuda(), precision, report=None)
+    (fast,), fast_gradients = passed(net, *(a.cuda() for a in inputs))
+    assert fast.dtype == torch.float32
+    assert (1e-4 if precision == "bf16" else 0) < distance(fast.cpu(), output) < close
+    total, fast_total = (
+        torch.cat([g.flatten().cpu() for g in map(found.get, gradients)]) for found in (gradients, fast_gradients)
+    )
+    assert distance(fast_total, total) < 2 * close
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     "name",

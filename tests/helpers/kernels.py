@@ -5,24 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d import GLUON
+from helpers.gpu import DEVICE
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU with Triton's interpreter serves too
 BF16, FP16, FP32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 CLOSE = {BF16: 1e-2, FP16: 2e-3, FP32: 2e-4}  # norm of the difference over the norm of what is right
 TF32_CLOSE = {BF16: 1e-2, FP32: 2e-3}  # where FP32 operands are multiplied as TF32
 POINT = (1, 1, 1)
 ODD, LARGE = (33, 7, 3), (33, 33, 65)  # the large one: more tiles than programs, and a rest
 Widths = tuple[int, ...]  # channels of x, or of x and other; or a volume's sides
-SERVED = dispatch.serves(torch.device(DEVICE))
-gpu = pytest.mark.skipif(not SERVED, reason="the kernels need a GPU with BF16, or Triton's interpreter")
-HOPPER = torch.cuda.is_available() and GLUON and torch.cuda.get_device_capability() == (9, 0)
-hopper = pytest.mark.skipif(not HOPPER, reason="the kernels need a Hopper GPU, and Triton with Gluon")
 
 
 def volume(*shape: int, dtype: torch.dtype = F64, device: str = "cpu") -> Tensor:

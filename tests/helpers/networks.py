@@ -82,7 +82,7 @@ def passed(network: nn.Module, *args: Tensor) -> tuple[list[Tensor], dict[str, T
     out = network(*args)
     outputs = [out] if isinstance(out, Tensor) else list(out)
     generator = torch.Generator().manual_seed(2)
-    weights = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) for y in outputs]
+    weights = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for y in outputs]
     torch.autograd.backward([(y * w).sum() for y, w in zip(outputs, weights, strict=True)])
     gradients = {name: p.grad for name, p in network.named_parameters()}
     return [y.detach() for y in outputs], gradients

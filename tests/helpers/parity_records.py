@@ -20,6 +20,7 @@ from medddpm.study.parity.plans import (
     offset,
     paper,
     redrawn,
+    redrawn_fp32,
     samplers,
     short,
 )
@@ -54,6 +55,7 @@ STEPS = {
     "brats": 40,
     "samplers": 0,
     "redrawn": 0,
+    "redrawn_fp32": 0,
 }
 
 
@@ -107,7 +109,7 @@ def loss_rows(run: TrainingRun) -> list[dict[str, object]]:
 def every_run() -> list[TrainingRun]:
     """The runs of every plan."""
     several = [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *clipped(), *contrasts()]
-    return [*several, *brats(), *samplers(), *redrawn()]
+    return [*several, *brats(), *samplers(), *redrawn(), *redrawn_fp32()]
 
 
 def tables(runs: list[TrainingRun], shift: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:

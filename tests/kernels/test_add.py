@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.kernels import BF16, DEVICE, F64, FP32, ODD, TF32_CLOSE, Widths, check, error, gpu, volume
+from helpers.gpu import DEVICE
+from helpers.kernels import BF16, F64, FP32, ODD, TF32_CLOSE, Widths, check, error, volume
 from torch.autograd import gradcheck
 from torch.nn import functional
 
@@ -35,7 +36,7 @@ def test_what_would_be_broadcast_is_not_handed_to_the_kernels(monkeypatch: pytes
     assert asked == [2]
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(("c", "widths"), [(96, (96,)), (64, (128, 64)), (320, (256, 192)), (96, (20,))])
 @pytest.mark.parametrize(("space", "dtype"), [(ODD, BF16), ((1, 7, 33), FP32)])
 def test_add_kernels(c: int, widths: Widths, space: Widths, dtype: torch.dtype) -> None:

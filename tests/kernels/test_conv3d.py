@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.gpu import DEVICE
 from helpers.kernels import (
     BF16,
     CLOSE,
-    DEVICE,
     F64,
     FP16,
     FP32,
@@ -22,8 +22,6 @@ from helpers.kernels import (
     Widths,
     check,
     error,
-    gpu,
-    hopper,
     volume,
 )  # fmt: skip
 from torch.nn import functional
@@ -54,7 +52,7 @@ def test_conv3d_of_a_point_as_a_matrix_product_is_pytorchs(monkeypatch: pytest.M
     assert error(conv3d(x, weight.bfloat16()), functional.conv3d(x, weight)) < 2e-2
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize(("inside", "out"), [(1, 64), (3, 64), (8, 64), (64, 1), (320, 4), (64, 192)])
 def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
@@ -66,7 +64,7 @@ def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
         check(conv3d, lambda x, **a: functional.conv3d(x, **a), given, TF32_CLOSE[dtype], padding=side // 2)
 
 
-@hopper
+@pytest.mark.gpu(hopper=True)
 @pytest.mark.parametrize("dtype", [BF16, FP16])
 @pytest.mark.parametrize(
     ("inside", "out", "spaces"), [(64, 64, (ODD, LARGE)), (200, 40, ((5, 6, 64),)), (32, 96, CUBES)]
@@ -92,7 +90,7 @@ def test_hopper_kernels(
     assert calls == {"convolve": 7 * len(spaces), "weight_gradient": 3 * len(spaces)}  # forward 4 times, backward 3
 
 
-@hopper
+@pytest.mark.gpu(hopper=True)
 def test_cudnn_is_used_where_the_hopper_kernels_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     from medddpm.kernels import conv3d_hopper
 

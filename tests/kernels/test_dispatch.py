@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.kernels import BF16, DEVICE, F64, FP16, FP32, ODD, Widths, gpu, volume
+from helpers.gpu import DEVICE
+from helpers.kernels import BF16, F64, FP16, FP32, ODD, Widths, volume
 from torch import Tensor
 
 from medddpm.kernels import dispatch
@@ -54,7 +55,7 @@ def test_the_first_rank_reports(
     assert dispatch.first_rank() == speaks
 
 
-@gpu
+@pytest.mark.gpu
 def test_a_graph_replays_the_same_bits() -> None:
     """Every kernel in one captured forward and backward."""
     image = volume(2, 3, *ODD, dtype=BF16, device=DEVICE)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.gpu import DEVICE
 from helpers.kernels import (
     BF16,
     CLOSE,
-    DEVICE,
     F64,
     FP16,
     FP32,
@@ -19,7 +19,6 @@ from helpers.kernels import (
     Widths,
     check,
     error,
-    gpu,
     volume,
 )  # fmt: skip
 from torch import Tensor
@@ -159,7 +158,7 @@ def test_what_would_be_broadcast_is_not_handed_to_the_kernels(monkeypatch: pytes
     assert asked == [2]
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize(CASE, [*CASES, ((64,), LARGE, 32, "shift", "silu")])
 def test_norm_kernels(widths: Widths, space: Widths, groups: int, more: str, activation: str, dtype: Any) -> None:
@@ -169,7 +168,7 @@ def test_norm_kernels(widths: Widths, space: Widths, groups: int, more: str, act
     check(group_norm, definition, given, CLOSE[dtype], **options)
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(("widths", "dtype"), [((64,), FP16), ((64,), FP32), ((128, 64), BF16)])
 def test_kept_norm_kernels(widths: Widths, dtype: torch.dtype) -> None:
     def kept_definition(**a: Any) -> tuple[Tensor, ...]:
@@ -182,7 +181,7 @@ def test_kept_norm_kernels(widths: Widths, dtype: torch.dtype) -> None:
     assert torch.equal(only, torch.ones_like(x))
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 def test_a_large_mean_hides_no_small_spread_and_other_memory_orders_agree() -> None:
     x, shift = volume(2, 64, *LARGE, dtype=FP32, device=DEVICE) + 1000, torch.randn(2, 64, device=DEVICE)
     right = definition(x=x.double(), groups=32, shift=shift, activation="none")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.kernels import BF16, CLOSE, DEVICE, F64, FP32, LARGE, POINT, Widths, check, error, gpu, volume
+from helpers.gpu import DEVICE
+from helpers.kernels import BF16, CLOSE, F64, FP32, LARGE, POINT, Widths, check, error, volume
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -28,7 +29,7 @@ def test_upsample_is_linear_between_clamped_neighbours(space: Widths) -> None:
     assert gradcheck(upsample, (x.requires_grad_(),))
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(
     ("c", "space", "dtype"),  # past a row's last output lies the next row's first
     [(512, (7, 33, 3), BF16), (64, (2, 7, 33), FP32), (64, POINT, BF16), (3, (1, 33, 7), FP32)],
@@ -38,7 +39,7 @@ def test_upsample_kernels(c: int, space: Widths, dtype: torch.dtype) -> None:
     check(upsample, upsample_definition, {"x": x}, CLOSE[dtype])
 
 
-@gpu
+@pytest.mark.gpu(kernels=True)
 def test_another_memory_order_gives_the_same() -> None:
     x = volume(2, 64, *LARGE, dtype=FP32, device=DEVICE) + 1000
     assert error(upsample(x.contiguous()), upsample(x)) < 1e-6

@@ -21,7 +21,6 @@ from medddpm.training.graphed_step import lay_out_alike, unchanged
 from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TINY = TrainConfig(
     image_size=8, model_channels=32, accumulation=1, ema_start=2, ema_every=1, ema_decay=0.9, learning_rate=1e-3
 )
@@ -288,7 +287,7 @@ def test_without_a_gpu_a_graph_is_refused_in_so_many_words(inputs: tuple[Tensor,
 # On a GPU
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_a_graph_computes_and_draws_as_its_function_does() -> None:
     device = torch.device("cuda")
     first, second = (torch.Generator(device) for _ in range(2))
@@ -321,7 +320,7 @@ def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3, norm: float = 0.
         yield trainer
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("norm", [0.0, 0.1])
 def test_training_in_a_graph_equals_training_outside(volumes, norm: float) -> None:
     """From the same draws: losses agree, and weights move the same way, within BF16's noise."""
@@ -336,7 +335,7 @@ def test_training_in_a_graph_equals_training_outside(volumes, norm: float) -> No
         assert all(state["step"].is_cuda and state["step"] == 3 for state in graphed.optimizer.state.values())
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_a_run_cut_on_a_gpu_goes_on_in_a_graph(volumes) -> None:
     with stepped(volumes, graph=True, steps=4) as whole, stepped(volumes, graph=True, steps=2) as cut:
         cut.read_losses()
@@ -348,7 +347,7 @@ def test_a_run_cut_on_a_gpu_goes_on_in_a_graph(volumes) -> None:
             torch.testing.assert_close(resumed.read_losses(), whole.read_losses()[2:], rtol=5e-3, atol=0)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
 def test_sampling_by_a_graph_equals_sampling_without(sampler: str, source: str) -> None:

@@ -227,12 +227,16 @@ def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
     assert f"stopped at step {step} of 100000" in printed
 
 
-def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path) -> None:
-    """Two of one micro-step against one of two: the same draws, so the same gradients but for rounding."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(count=2))])
+def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path, device: str) -> None:
+    """Two of one micro-step against one of two: the same draws, so the same gradients but for rounding.
+
+    Through Gloo on the CPU, through NCCL on two GPUs.
+    """
 
     def command(launcher: list[str], out: str, accumulation: int) -> None:
         arguments = ["train", "--data", str(head_folder), "--out", str(tmp_path / out), *COMMAND]
-        arguments += ["--steps", "3", "--accumulation", str(accumulation), "--no-check"]
+        arguments += ["--steps", "3", "--accumulation", str(accumulation), "--no-check", "--device", device]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, "-m", *launcher, *arguments], check=True, env=environment)
 

@@ -166,7 +166,7 @@ def losses_figure(loss: pd.DataFrame) -> Figure:
     one = loss[(loss["plan"] == "paper") & (loss["part"] == "training")]
     if len(one):
         one = one[one["seed"] == one["seed"].min()]
-        loss_curves(one, left, smooth=max(1, int(one["step"].max() / 60)))
+        loss_curves(one, left)
         left.set_title("128³, one seed: training loss")
     else:
         nothing(left)

@@ -10,25 +10,45 @@ from matplotlib.ticker import MaxNLocator
 from medddpm.study.figures.style import SETTING_COLOURS
 
 
-def loss_curves(table: pd.DataFrame, axis: Axes, smooth: int = 1) -> Axes:
-    """Loss against step, a line a setting.
+def loss_curves(table: pd.DataFrame, axis: Axes) -> Axes:
+    """Loss against step as it was, a line a setting.
 
-    Settings that agree would hide each other, so the lines are drawn on top of each other, the widest first.
+    Settings that agree would hide each other, so the lines are drawn on top of each other, the widest first. How far
+    they agree, `loss_differences` shows.
 
     Args:
         table: setting, step, loss.
         axis: drawn into.
-        smooth: the width of a running median, in steps; 1 for none.
     """
     present = [name for name in SETTING_COLOURS if name in set(table["setting"])]
     for place, name in enumerate(present):
         curve = table[table["setting"] == name].sort_values("step")
-        loss = curve["loss"].rolling(smooth, center=True, min_periods=1).median()
         width = 1.0 + 1.6 * (len(present) - 1 - place)
-        axis.plot(curve["step"], loss, color=SETTING_COLOURS[name], linewidth=width, label=name)
+        axis.plot(curve["step"], curve["loss"], color=SETTING_COLOURS[name], linewidth=width, label=name)
     axis.set(xlabel="step", ylabel="loss, mean |ε − ε$_θ$|")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend()
+    return axis
+
+
+def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -> Axes:
+    """How far each setting's loss is from the reference's at the same step, a line a setting, on a logarithmic axis.
+
+    A step at which the two are equal to the last bit has no place on that axis: the line has a gap there.
+
+    Args:
+        table: setting, step, loss; trained from one seed, so that a step has the same volumes and noise in all.
+        axis: drawn into.
+        reference: a setting of the table.
+    """
+    loss = table.pivot(index="step", columns="setting", values="loss")
+    apart = loss.sub(loss[reference], axis=0).abs().div(loss[reference], axis=0)
+    for name in [name for name in SETTING_COLOURS if name in loss and name != reference]:
+        seen = apart[name].where(apart[name] > 0)
+        axis.plot(apart.index, seen, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
+    axis.set(xlabel="step", ylabel=f"|loss − {reference}'s| / {reference}'s", yscale="log")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(loc="upper left")
     return axis
 
 

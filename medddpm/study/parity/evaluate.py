@@ -22,7 +22,6 @@ from medddpm.study.parity.training import QUICK, Slices, draw, held_out_losses
 from medddpm.switches import SETTINGS
 
 PLANES = ("axial", "coronal", "sagittal")
-SHOWN = 3  # subjects whose slices are kept; of volumes larger than 64³ one, or the record grows too large
 Row = dict[str, Any]
 
 
@@ -177,7 +176,7 @@ def _slices(run: TrainingRun, images: Tensor, truth: metrics.VolumeSet, by: Samp
     names, subjects = channels_of(run, held_out), subjects_name(run)
     found: Slices = {}
     assert truth.labels is not None
-    most = SHOWN if math.prod(run.size) <= 64**3 else 1
+    most = run.shown if math.prod(run.size) <= 64**3 else 1  # the record grows too large
     for subject in range(min(most, len(images))):
         own = min(subject, len(truth) - 1)
         at = lesion_at(run, truth, own)

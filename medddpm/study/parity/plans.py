@@ -49,6 +49,7 @@ class TrainingRun:
         batch: volumes sampled at once.
         watch: steps between two held-out losses while it trains.
         watched: (subjects, timesteps) that each such loss averages over.
+        shown: subjects whose slices the record keeps; of volumes larger than 64³ it keeps one's.
         snapshots: steps between two samples that are kept as it trains, a multiple of `watch`; 0 for none.
         checkpoint: evaluated in place of a training; empty where the plan needs one to be given.
         data: folder of a `BRATS` case.
@@ -65,6 +66,7 @@ class TrainingRun:
     batch: int = 4
     watch: int = 500
     watched: tuple[int, int] = (16, 10)
+    shown: int = 3
     snapshots: int = 0
     checkpoint: str | None = None
     data: str | None = None
@@ -153,7 +155,7 @@ def short(
 
 
 def offset(
-    settings: Sequence[str] = ("OPT1", "FAST"), seeds: Iterable[int] = range(12), **changes: Any
+    settings: Sequence[str] = ("OPT1", "FAST", "BASE"), seeds: Iterable[int] = range(12), **changes: Any
 ) -> list[TrainingRun]:
     """The same with `CALM`, so that the mask sets a sample's brightness and not a seed, and four volumes a step.
 
@@ -161,6 +163,8 @@ def offset(
     which does not depend on the setting: an average over twice as many steps takes some of that out. Twelve seeds,
     because of nine pairs trained before, with other plans, FAST drew the better lesions in seven: chance does that one
     time in eleven, and twelve fresh pairs tell which it was.
+
+    BASE makes each pair a triple: both are then held against FP32 too, which no TF32 has rounded.
     """
     return short(settings, seeds, **{"plan": "offset", "batch_size": 4, "memory": 0.1, **CALM, **changes})
 
@@ -221,6 +225,17 @@ def redrawn(
     return _every(settings, seeds, kind, changes)
 
 
+def redrawn_fp32(
+    settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,), **changes: Any
+) -> list[TrainingRun]:
+    """The same of a model whose weights are FP32's own, and with every subject's slices kept.
+
+    The shipped model's weights are BF16 numbers, so that FAST, which rounds weights to BF16, rounds nothing there. To
+    draw from: a BASE run of the plan "offset".
+    """
+    return redrawn(settings, seeds, **{"plan": "redrawn_fp32", "checkpoint": "", "shown": 16, **changes})
+
+
 def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
     """The four-modality model overfitting one case: does the mask steer it?"""
     kind = {
@@ -230,7 +245,8 @@ def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **ch
     return _every(settings, seeds, kind, changes)
 
 
-PLANS = {plan.__name__: plan for plan in (short, offset, paper, long, clipped, contrasts, samplers, redrawn, brats)}
+_ALL = (short, offset, paper, long, clipped, contrasts, samplers, redrawn, redrawn_fp32, brats)
+PLANS = {plan.__name__: plan for plan in _ALL}
 
 
 def _every(
@@ -255,7 +271,7 @@ def planned(
         names: keys of `PLANS`.
         settings, seeds: in place of each plan's own.
         data: the BraTS folder.
-        checkpoint: what "samplers" and "redrawn" draw from; the latter by default from the shipped model.
+        checkpoint: what "samplers", "redrawn" and "redrawn_fp32" draw from; "redrawn" has the shipped model by default.
         changes: fields of `training_run` in place of each plan's own; None keeps the plan's.
 
     Raises:

@@ -112,19 +112,57 @@ def power(table: pd.DataFrame) -> str:
     return f"{seeds} seeds: an interval reaches {reach(seeds):.2f} deviations of a pair's difference to either side"
 
 
-def redrawn(kept: Kept, reference: str = "BASE") -> str:
-    """How far one model's volumes under each setting lie from those under the reference, a line for each setting."""
-    table = tables.redrawn(kept.quality, reference)
+def against_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Each margin against what another seed changes, from a table of `parity.tables.parity`; a row a metric.
+
+    Returns:
+        Columns margin, seeds' deviation and seeds' range in the metric's unit, margin / deviation (a ratio) and wide.
+        Empty where nothing is measured.
+    """
     if not len(table):
-        return f"redrawn: {NOT_MEASURED}"
-    runs = {run["setting"]: run for run in drawn(kept.of("redrawn")).to_dict("records")}
+        return pd.DataFrame()
+    rows = table.drop_duplicates(METRIC)  # the margin and the seeds are the reference's, whatever is held against it
+    named = {
+        "margin": "margin", "seeds_sd": "seeds' deviation", "between_seeds": "seeds' range",
+        "margin_in_sd": "margin / deviation", "wide": "wide",
+    }  # fmt: skip
+    found = rows[list(named)].rename(columns=named)
+    return found.set_axis([title(*name) for name in rows[METRIC].itertuples(index=False)], axis="index")
+
+
+def wide(table: pd.DataFrame) -> str:
+    """Which margins are wider than what any two of the reference's seeds differ by; of a `parity.tables.parity`."""
+    if not len(table):
+        return f"margins and seeds: {NOT_MEASURED}"
+    rows = table.drop_duplicates(METRIC)
+    names = [in_words(name) for name in rows.loc[rows["wide"], METRIC].itertuples(index=False, name=None)]
+    return (
+        f"{len(names)} of {len(rows)} margins are wider than what any two of the reference's seeds differ by: "
+        f"{', '.join(names) or 'none'}"
+    )
+
+
+def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
+    """How far one model's volumes under each setting lie from those under the reference, a line for each setting.
+
+    Args:
+        kept: the record.
+        reference: a setting.
+        plan: "redrawn", or "redrawn_fp32".
+    """
+    table = tables.redrawn(kept.quality, reference, plan)
+    if not len(table):
+        return f"{plan}: {NOT_MEASURED}"
+    runs = {run["setting"]: run for run in drawn(kept.of(plan)).to_dict("records")}
     lines = []
     found: dict[Any, dict[Any, float]] = table.to_dict("index")
     for setting, margins in found.items():
         apart = _apart(kept, runs[reference], runs[setting])
         farthest = max(margins, key=lambda name: abs(margins[name]))
+        subjects = len(apart) // len(PLANES)
         lines.append(
-            f"{setting}: slices {np.mean(apart):.2f} of 256 grey levels from {reference}'s on average; farthest of "
+            f"{setting}: slices of {subjects} subjects {np.mean(apart):.2f} of 256 grey levels from {reference}'s on "
+            f"average, {max(apart, default=np.nan):.2f} at most; farthest of "
             f"{len(margins)} metrics {in_words(farthest)}, {abs(margins[farthest]):.3f} of its margin"
         )
     return "\n".join(lines)
@@ -185,11 +223,13 @@ def brats(quality: pd.DataFrame) -> str:
 
 def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
     """The mean absolute difference of two runs' samples, in grey levels, for every slice that both have."""
-    found = []
-    for subject, axis in itertools.product(range(3), PLANES):
-        at = f"{one['contrast']}/{subject}/{axis}"
-        names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
-        if all(name in kept.slices for name in names):
+    found: list[float] = []
+    for subject in itertools.count():
+        for axis in PLANES:
+            at = f"{one['contrast']}/{subject}/{axis}"
+            names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
+            if not all(name in kept.slices for name in names):
+                return found
             first, second = (kept.slices[name].astype(float) for name in names)
             found.append(float(np.abs(first - second).mean()))
     return found

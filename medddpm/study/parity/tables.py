@@ -115,7 +115,10 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         Columns of `quality.metrics.equivalence_table` (difference, its 90% interval low to high, margin, p, equivalent,
         seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a loss: the
         interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's largest
-        difference between two seeds) and why (of the margin). Empty where fewer than two seeds have both.
+        difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's seeds,
+        in the metric's unit), margin_in_sd (margin divided by it; NaN where the seeds do not differ) and wide (whether
+        the margin is larger than any difference between two of them, so that it says less than the seeds do). Empty
+        where fewer than two seeds have both.
     """
     runs = with_most_steps(quality, plan)
     runs = runs[runs["step"] == runs["step"].max()]
@@ -138,7 +141,10 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         most = equivalence_table(worse.melt(ignore_index=False).reset_index(), margins, reference)["high"]
         no_worse = most.to_numpy() < stated["margin"].to_numpy()
         as_seeds = [held.get(name, False) for name in _names(stated)]
-        tables.append(stated.assign(no_worse=no_worse, as_seeds=as_seeds))
+        deviation = np.array([float(values.get_group(name).std()) for name in _names(stated)])
+        stated = stated.assign(no_worse=no_worse, as_seeds=as_seeds, seeds_sd=deviation)
+        stated["margin_in_sd"] = stated["margin"] / stated["seeds_sd"].where(deviation > 0)
+        tables.append(stated.assign(wide=stated["margin"] > stated["between_seeds"]))
     if not tables:
         return pd.DataFrame()
     table = pd.concat(tables, ignore_index=True)
@@ -267,17 +273,18 @@ def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index")
 
 
-def redrawn(quality: pd.DataFrame, reference: str = "BASE") -> pd.DataFrame:
+def redrawn(quality: pd.DataFrame, reference: str = "BASE", plan: str = "redrawn") -> pd.DataFrame:
     """One model sampled under every setting: how many margins each lies from the reference, by setting and metric.
 
     Args:
         quality: schema `QUALITY`.
         reference: a setting.
+        plan: "redrawn", or "redrawn_fp32".
 
     Returns:
         Positive where the metric's value is the larger. Empty without the reference.
     """
-    rows = with_most_steps(quality, "redrawn")
+    rows = with_most_steps(quality, plan)
     if reference not in set(rows["setting"]):
         return pd.DataFrame()
     values = rows.pivot(index="setting", columns=METRIC, values="value")

@@ -254,3 +254,12 @@ KERNELS = Schema(
         "priority": _counter("count times duration times estimated speedup (Equation 1)", "ns"),
     }
 )
+GPU_TESTS = Schema(
+    {
+        "file": Column("str", "the test file, from tests/"),
+        "outcome": Column("str", "how its tests ended", allowed=("passed", "failed", "skipped")),
+        "reason": Column("str", "why they were skipped; of one that failed, its name", nullable=True),
+        "tests": Column("int64", "how many ended so, each set of parameters being one"),
+        "seconds": Column("float64", "the time they took together, their setup and teardown included", unit="s"),
+    }
+)

@@ -75,6 +75,39 @@ def test_what_is_within_the_margin_may_still_be_more_than_another_seed_does() ->
     assert not table.loc[("psnr", "all"), "as_seeds"]
 
 
+def test_a_margin_is_set_against_the_spread_of_the_references_seeds() -> None:
+    """By hand from the rows of OPT1's four seeds; FAST's own spread has no part in it."""
+    rows, _ = tables(short(seeds=range(4)), -60.0)
+    table = parity_tables.parity(rows)
+    own = rows.query("setting == 'OPT1' and metric == 'psnr'")["value"]
+    psnr = table.set_index(METRIC).loc[("psnr", "all")]
+    assert psnr["seeds_sd"] == pytest.approx(own.std(ddof=1))
+    assert psnr["margin_in_sd"] == pytest.approx(0.5 / own.std(ddof=1))
+    assert (table["wide"] == (table["margin"] > table["between_seeds"])).all()
+    assert psnr["wide"], "half a decibel, of seeds a twentieth apart"
+    shown = sentences.against_seeds(table)
+    assert list(shown.index) == list(parity_tables.TITLES.values())
+    assert shown.loc["PSNR", "margin / deviation"] == psnr["margin_in_sd"]
+    many = table["wide"].sum()
+    assert sentences.wide(table).startswith(
+        f"{many} of 11 margins are wider than what any two of the reference's seeds"
+    )
+    assert "PSNR" in sentences.wide(table)
+
+
+def test_seeds_that_differ_by_more_than_a_margin_leave_it_narrow() -> None:
+    rows, _ = tables(short(seeds=range(4)))
+    of_opt1 = (rows["metric"] == "dice") & (rows["tissue"] == "brain")
+    rows.loc[of_opt1, "value"] += 0.1 * rows.loc[of_opt1, "seed"]
+    rows.loc[rows["metric"] == "ssim", "value"] = 0.8
+    table = parity_tables.parity(rows)
+    narrow = table.set_index(METRIC).loc[("dice", "brain")]
+    assert not narrow["wide"]
+    assert narrow["margin_in_sd"] < 0.2
+    assert np.isnan(table.set_index(METRIC).loc[("ssim", "all"), "margin_in_sd"]), "seeds that do not differ"
+    assert "Dice of the brain" not in sentences.wide(table)
+
+
 @pytest.mark.parametrize(
     ("metric", "shift", "no_worse"),
     [
@@ -201,10 +234,18 @@ def test_settings_that_draw_a_model_otherwise_are_said_to(kept: Kept) -> None:
     fast = redrawn(["FAST"])[0].key
     moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in kept.slices.items()}
     one, *_, last = sentences.redrawn(Kept(kept.quality, kept.loss, kept.meta, moved)).splitlines()
-    assert one.startswith("OPT1: slices 0.00 of 256 grey levels from BASE's on average; farthest of 11 metrics ")
-    assert last.startswith("FAST: slices ")
-    assert not last.startswith("FAST: slices 0.00")
+    assert one.startswith(
+        "OPT1: slices of 2 subjects 0.00 of 256 grey levels from BASE's on average, 0.00 at most; far"
+    )
+    assert last.startswith("FAST: slices of 2 subjects ")
+    assert not last.startswith("FAST: slices of 2 subjects 0.00")
     assert parity_tables.redrawn(kept.quality.query("setting != 'BASE'")).empty
+    other = kept.quality.query("plan != 'redrawn'")
+    assert parity_tables.redrawn(other, plan="redrawn_fp32").equals(
+        parity_tables.redrawn(kept.quality, "BASE", "redrawn_fp32")
+    )
+    assert parity_tables.redrawn(other).empty, "a plan's rows are its own"
+    assert sentences.redrawn(kept, plan="redrawn_fp32").startswith("OPT1: slices of 2 subjects ")
 
 
 # samplers
@@ -242,7 +283,8 @@ def test_every_sentence_stands_without_a_record_too() -> None:
     none = Kept()
     said = [sentences.plan(none, "short"), sentences.apart(parity_tables.apart(none.loss))]
     said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
-    said += [sentences.redrawn(none)]
+    said += [sentences.redrawn(none), sentences.redrawn(none, plan="redrawn_fp32"), sentences.wide(pd.DataFrame())]
+    assert sentences.against_seeds(pd.DataFrame()).empty
     said += [sentences.power(pd.DataFrame()), parity_tables.advice(parity_tables.samplers(none.quality))]
     assert all(line.endswith("not measured") for line in said), said
     assert sentences.summary(none.of("contrasts")).empty

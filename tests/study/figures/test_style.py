@@ -16,7 +16,7 @@ from medddpm.study.bench.training_curves import training_curves
 from medddpm.study.figures.architecture import architecture, describe
 from medddpm.study.figures.slices import slice_rows
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure, save_figure
-from medddpm.study.figures.training import loss_curves, step_times
+from medddpm.study.figures.training import loss_curves, loss_differences, step_times
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.unet import UNet3D
@@ -43,8 +43,9 @@ def architecture_table() -> pd.DataFrame:
 @drawn
 def test_training_looks_as_stored() -> Figure:
     figure = new_figure(height=2.4)
-    left, right = figure.subplots(1, 2)
-    loss_curves(curves(), left, smooth=3)
+    left, middle, right = figure.subplots(1, 3)
+    loss_curves(curves(), left)
+    loss_differences(curves(), middle)
     step_times(curves(), right)
     return figure
 
@@ -73,6 +74,20 @@ def test_a_curve_a_setting_in_the_books_order_and_colours() -> None:
     }
     expected = curves().query("setting == 'OPT2'")["loss"]
     np.testing.assert_allclose(lines["OPT2"].get_ydata(), expected)
+
+
+def test_a_difference_is_relative_to_the_references_loss_of_the_same_step() -> None:
+    table = curves()
+    table.loc[(table["setting"] == "OPT1") & (table["step"] == 7), "loss"] = float(
+        table.query("setting == 'BASE' and step == 7")["loss"].iloc[0]
+    )
+    axis = loss_differences(table, new_figure(2).subplots())
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in axis.get_lines()}
+    assert list(lines) == [name for name in SETTINGS if name != "BASE"]
+    base, opt2 = (table.query(f"setting == '{name}'")["loss"].to_numpy() for name in ("BASE", "OPT2"))
+    np.testing.assert_allclose(lines["OPT2"], np.abs(opt2 - base) / base)
+    assert np.flatnonzero(np.isnan(lines["OPT1"])).tolist() == [6], "equal losses leave a gap"
+    assert axis.get_yscale() == "log"
 
 
 def test_a_bar_is_the_median_of_its_steps() -> None:

@@ -17,6 +17,7 @@ from helpers.repository import ROOT
 from torch import Tensor, nn
 
 from medddpm.checkpoints import shipped
+from medddpm.checkpoints.files import load_checkpoint
 from medddpm.cli.main import main
 from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import Phantom
@@ -85,12 +86,25 @@ def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
 
 def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
     training = ("offset_noise", "norm_groups", "clip_norm", "batch_size", "ema_decay")
-    for run, other in zip(plans.short(seeds=range(12)), plans.offset(), strict=True):
+    pairs = [run for run in plans.offset() if run.setting != "BASE"]
+    for run, other in zip(plans.short(seeds=range(12)), pairs, strict=True):
         own = {name: getattr(run.config, name) for name in training}
         assert replace(other, plan="short", config=replace(other.config, **own)) == run
         assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
         assert (other.config.offset_noise, other.config.clip_norm, other.config.batch_size) == (0.1, 1.0, 4)
         assert run.key != other.key
+
+
+def test_fp32_joins_every_pair_of_the_runs_with_offset_noise() -> None:
+    runs = plans.offset()
+    triples = [runs[first : first + 3] for first in range(0, len(runs), 3)]
+    assert len(triples) == 12
+    for seed, (opt1, fast, base) in enumerate(triples):
+        assert [run.setting for run in (opt1, fast, base)] == ["OPT1", "FAST", "BASE"]
+        assert opt1.config.seed == seed
+        for run in (fast, base):
+            assert replace(run, config=replace(run.config, setting="OPT1")) == opt1
+    assert plans.offset(["BASE"]) == [base for _, _, base in triples]
 
 
 def test_the_clipped_run_begins_as_the_long_one() -> None:
@@ -533,6 +547,30 @@ def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
     config = run.config
     assert (config.norm_groups, config.offset_noise, config.batch_size, config.learning_rate) == (8, 0.1, 4, 3e-4)
     assert run.held_out == 16, "the card's own held-out subjects"
+
+
+def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no model to draw from"):
+        planned(["redrawn_fp32"])
+    run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16))
+    volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
+    folder = tmp_path / run.key
+    trained(run, volumes, held_out, folder, CPU)
+    drawn = planned(["redrawn_fp32"], checkpoint=parity_run.newest_checkpoint(folder))
+    assert [each.setting for each in drawn] == list(SETTINGS)
+    assert {(each.plan, each.shown, each.held_out) for each in drawn} == {("redrawn_fp32", 16, 16)}
+    assert not {each.key for each in drawn} & {each.key for each in plans.redrawn()}
+    one = replace(drawn[0], held_out=2, shown=1, samplers=(SamplerSteps("dpm++", 2),), watched=(1, 2))
+    model = load_checkpoint(str(one.checkpoint))
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in model.parameters()), (
+        "not BF16's numbers"
+    )
+    _, held_out = parity_subjects.volumes_of(one, tmp_path / "data")
+    for shown in (1, 2):
+        _, slices = evaluate.evaluate_run(replace(one, shown=shown), model, held_out, resamples=10)
+        subjects = {name.split("/")[4] for name in slices if name.startswith("sample/")}
+        assert subjects == {str(index) for index in range(shown)}
 
 
 # what is kept

@@ -170,7 +170,7 @@ def test_machine_meta_says_what_measures_without_folders() -> None:
     assert meta["command"] == "medddpm bench --out=bench.csv b c.nii.gz"
     assert machine_meta(["/a/medddpm/__main__.py", "book"])["command"] == "medddpm book"
     assert meta["torch"] == torch.__version__
-    assert (meta["gpu"] == "cpu") == (not torch.cuda.is_available())
+    assert (meta["gpu"] == "cpu") == (torch.cuda.device_count() == 0)
     assert meta["processor"]
     json.dumps(meta)
 

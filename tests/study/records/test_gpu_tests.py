@@ -1,0 +1,71 @@
+"""What is on record of the tests that need a GPU, as the summary tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.repository import ROOT
+
+from medddpm.study.records import gpu_tests
+from medddpm.study.records.schemas import GPU_TESTS
+from medddpm.study.records.tables import gpu_folders, write_table
+
+META = {
+    "gpu": "NVIDIA H100 80GB HBM3", "gpus": 1, "driver": "580.1", "cuda": "13.0", "cudnn": 91900, "torch": "2.11.0",
+    "triton": "3.6.0", "python": "3.12.3", "date": "2026-11-22T10:00:00+00:00", "commit": "abc1234", "dirty": None,
+    "seconds": 181.4,
+}  # fmt: skip
+ROWS = [
+    ("kernels/test_norm.py", "passed", None, 40, 20.0),
+    ("kernels/test_norm.py", "failed", "tests/kernels/test_norm.py::test_x[1]", 1, 1.0),
+    ("kernels/test_add.py", "passed", None, 8, 3.0),
+    ("training/test_trainer.py", "skipped", "needs 2 GPUs, and here is 1", 1, 0.0),
+    ("fast/test_unet.py", "skipped", "needs 2 GPUs, and here is 1", 2, 0.0),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    table = pd.DataFrame(ROWS, columns=list(GPU_TESTS.columns))
+    for card, rows, more in (("H200", table.iloc[2:3], {"gpus": 2, "gpu": "NVIDIA H200"}), ("H100", table, {})):
+        path = tmp_path / "figures" / "records" / card / gpu_tests.NAME
+        path.parent.mkdir(parents=True)
+        write_table(rows, path, GPU_TESTS, META | more)
+    return tmp_path
+
+
+def test_counts_by_file(root: Path) -> None:
+    table = gpu_tests.by_file(root)
+    assert table.index.names == ["card", "file"]
+    assert table.loc["H100"].to_dict("index") == {
+        "kernels/test_norm.py": {"passed": 40, "failed": 1, "skipped": 0},
+        "kernels/test_add.py": {"passed": 8, "failed": 0, "skipped": 0},
+        "training/test_trainer.py": {"passed": 0, "failed": 0, "skipped": 1},
+        "fast/test_unet.py": {"passed": 0, "failed": 0, "skipped": 2},
+    }
+    assert table.loc["H200"].to_dict("index") == {"kernels/test_add.py": {"passed": 8, "failed": 0, "skipped": 0}}
+
+
+def test_the_account_names_failures_and_groups_what_was_skipped(root: Path) -> None:
+    versions = "PyTorch 2.11.0, CUDA 13.0, cuDNN 91900, driver 580.1, Triton 3.6.0, Python 3.12.3, 181 s"
+    assert gpu_tests.account(root).splitlines() == [
+        f"- **H100**: 48 passed, 1 failed, 3 skipped (2026-11-22, commit abc1234, NVIDIA H100 80GB HBM3, {versions})",
+        "    - failed: `tests/kernels/test_norm.py::test_x[1]`",
+        "    - skipped 3: needs 2 GPUs, and here is 1",
+        f"- **H200**: 8 passed, 0 failed, 0 skipped (2026-11-22, commit abc1234, 2 × NVIDIA H200, {versions})",
+    ]
+
+
+def test_without_a_record_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "figures" / "records" / "H100").mkdir(parents=True)
+    assert gpu_tests.account(tmp_path) == gpu_tests.NONE
+    assert gpu_tests.NONE.startswith("No GPU test run is on record")
+    assert list(gpu_tests.by_file(tmp_path).columns) == ["passed", "failed", "skipped"]
+    assert gpu_tests.by_file(tmp_path).empty
+
+
+def test_the_records_of_this_repository_are_read() -> None:
+    cards = {folder.name for folder in gpu_folders(ROOT) if (folder / gpu_tests.NAME).is_file()}
+    assert set(gpu_tests.by_file(ROOT).index.get_level_values("card")) == cards
