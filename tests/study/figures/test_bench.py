@@ -41,7 +41,7 @@ def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
     rows = []
     for place, name in enumerate(BENCH_SETTINGS):
         ms = max(1280.0 / 2**place, 40.0)
-        known = {"peak_gib": 20.0 - place, "rel_error_output": 1e-3 * place, "rel_error_grad": 2e-3 * place}
+        known = {"peak_gib": max(20.0 - place, 2.0), "rel_error_output": 1e-3 * place, "rel_error_grad": 2e-3 * place}
         if name == "BASE":
             known = {"peak_gib": 20.0}
         moved = {"gbps": 1000.0} if name in ("BASE", "FAST") else {}
@@ -148,13 +148,13 @@ def test_the_fast_paths_reports_are_read_by_network(tmp_path: Path) -> None:
 def test_others_are_held_against_their_best_setting() -> None:
     table = tables.others(bench_table())
     assert list(table.index) == list(NETWORKS)[1:-1]
-    assert set(table["best"]) == {"compile"}, "the third of four is the quickest"
+    assert set(table["best"]) == {"compile"}, "of the quickest the first"
     assert table.loc["monai-unet", ["best_ms", "fast_ms", "ratio"]].tolist() == [80, 64, 1.25]
     called = tables.others(bench_table().replace({"setting": {"autocast": "FAST eager"}}))
     one = called.loc["monai-unet"]
     assert one["eager_ratio"] == one["best_ms"] / one["eager_ms"] < one["ratio"], "without a graph, its own ratio"
-    without = tables.others(bench_table(("compile", "autocast channels-last")))
-    assert set(without["best"]) == {"autocast"}, "of two equal ones the first"
+    without = tables.others(bench_table(("compile",)))
+    assert set(without["best"]) == {"cudnn.benchmark"}, "each ordinary tool counts"
 
 
 def test_the_roofline_has_what_was_counted() -> None:
