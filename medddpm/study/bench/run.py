@@ -190,6 +190,7 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
         store.stamp_row(job.case, job.setting, measure)
     if job.setting == BASE:
         store.stamp_reference(job.case)
+    store.stamp_failure(job.case, job.setting, problem)
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)
     if problem:

@@ -259,6 +259,8 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
             with row.setting.autocasting(row.device):
                 return diffusion.sample(row.problem.mask, steps, sampler, generator=generator)
 
+        cuda_graphs.forget(row.model)  # a replay allocates nothing: each chain's peak is that of its own capture
+        row.drop()
         reset_peak(row.device)
         draw("ddim", 2)  # its two evaluations warm the network up, and capture what is captured once
         times: list[float] = []

@@ -304,6 +304,28 @@ def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch
     assert all(len(r["ms"]) == 3 for r in rows["FAST"])
 
 
+def test_the_peak_of_every_chain_has_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's memory counts when it is captured: a later chain's peak would lack what an earlier one captured."""
+    done: list[str] = []
+    monkeypatch.setattr(worker, "FEW_STEPS", (2,))
+    monkeypatch.setattr(worker.cuda_graphs, "forget", lambda network: done.append("forget"))
+    monkeypatch.setattr(worker, "reset_peak", lambda device: done.append("reset"))
+    real = worker.GaussianDiffusion.sample
+
+    def sample(self, mask, steps, sampler, **known):
+        done.append(sampler)
+        return real(self, mask, steps, sampler, **known)
+
+    monkeypatch.setattr(worker.GaussianDiffusion, "sample", sample)
+    monkeypatch.setattr(worker, "SAMPLES_OF_A_VOLUME", 1)
+    network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["FAST"]
+    model = build(network, 8, 32)
+    with setting.on(model) as called:
+        worker.sampled(Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called), 3)
+    expected = [word for chain in ("ddpm", *worker.SHORT) for word in ("forget", "reset", "ddim", chain)]
+    assert done == expected
+
+
 # end to end
 
 
@@ -343,6 +365,11 @@ def test_two_settings_are_measured_and_described(measured: Path) -> None:
     assert 0 < fast["rel_error_grad"].iloc[0] < 1e-4
     assert table[table["setting"] == "BASE"]["rel_error_output"].isna().all(), "BASE has no distance from itself"
     assert table["peak_gib"].isna().all()
+    meta = machine_meta()
+    for name in ("gpu", "torch", "commit"):
+        assert set(table[name]) == {meta[name]}, "each row says what it was measured on"
+    assert table["date"].between("2026", meta["date"]).all()
+    assert table["cuda"].isna().all(), "a CPU has none"
     meta = read_meta(measured / "bench.csv")
     assert meta["gpu"] == "cpu"
     assert "fast path: bf16" in meta["accelerated"]["med-ddpm, FAST"]
@@ -421,6 +448,17 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
     ]
     assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
     assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+
+    # The record keeps it until the row is measured.
+    monkeypatch.undo()
+    assert run_again(folder, "--switches", "base") == 0
+    assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+    monkeypatch.setattr(sys, "argv", ["/a/medddpm", "bench", "another call"])
+    assert run_again(folder, "--switches", "opt1") == 0
+    meta = read_meta(folder / "bench.csv")
+    assert meta["failed"] == {}
+    assert len(meta["command"].split("; ")) == 2, "rows of two calls, and both are named"
+    assert "medddpm bench another call" in meta["command"]
 
 
 def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
@@ -525,7 +563,7 @@ def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
 def test_rows_are_sorted_as_the_ladder_is() -> None:
     order = list(BENCH_SETTINGS)
     rows = [
-        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {})
+        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {}, {"gpu": "cpu"})
         for name in reversed(order)
         for measured in (
             {"measure": m, "sampler": None, "steps": 1, "ms": [1.0, 2.0], "peak_bytes": 2**30}

@@ -33,6 +33,8 @@ def row(network: str, setting: str, measure: str, ms: float, **known: object) ->
         "network": network, "setting": setting, "measure": measure, "sampler": None, "steps": 1, "batch": own.batch,
         "size": own.size(own.side), "median_ms": ms, "p10_ms": 0.95 * ms, "p90_ms": 1.1 * ms, "samples": 20,
         "peak_gib": None, "tflops": 1e3 * work / ms, "gbps": None, "rel_error_output": None, "rel_error_grad": None,
+        "date": "2026-12-01T10:00:00+00:00", "gpu": "NVIDIA H200", "driver": None, "cuda": "13.0", "cudnn": "91900",
+        "torch": "2.11.0", "triton": None, "commit": "abc",
     } | known  # fmt: skip
 
 
