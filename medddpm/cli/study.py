@@ -109,6 +109,11 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         "--convert-on", choices=["gpu", "cpu"], default="gpu",
         help="where weights become channels-last: gpu, one launch a tensor, as in a user's run; or cpu, before (gpu)",
     )  # fmt: skip
+    command.add_argument(
+        "--cache-control", choices=["all", "none"], default="all",
+        help="what ncu does to the GPU's caches: all, it flushes them before each pass over a launch; none, it leaves "
+        "them be, and the tables are named so (all). Clocks are left alone in any case",
+    )  # fmt: skip
     command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps in a step (1)")
     command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
     command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
@@ -125,6 +130,7 @@ def profile(arguments: argparse.Namespace) -> int:
         accumulation=arguments.accumulation,
         convert_on=arguments.convert_on,
         window_start=arguments.window_start,
+        cache_control=arguments.cache_control,
     )
     settings = [name.upper() for name in arguments.setting]
     runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
