@@ -136,20 +136,23 @@ OPPONENTS = (
     _like(switches.BASE, "PyTorch", "PyTorch as it comes", untouched=True),
     _like(switches.OPT1, "cudnn.benchmark", "TF32, cudnn.benchmark", search=True, fused_adam=True),
     *(
-        _like(base, f"autocast benchmark{suffix}", f"BF16 autocast, cudnn.benchmark{layout}", **_searched)
+        _like(base, f"autocast benchmark{suffix}", f"autocast, cudnn.benchmark{layout}", **_searched)
         for base, suffix, layout in _layouts
     ),
     *(
-        _like(base, f"{name}{suffix}", f"BF16 autocast, {how}, cudnn.benchmark{layout}", compiled=mode, **_searched)
+        _like(base, f"{name}{suffix}", f"autocast, compile, {how}{layout}", compiled=mode, **_searched)
         for name, how, mode in (
-            ("compile benchmark", "torch.compile", "default"),
-            ("reduce-overhead", "torch.compile reduce-overhead", "reduce-overhead"),
-            ("max-autotune", "torch.compile max-autotune", "max-autotune"),
+            ("compile benchmark", "cudnn.benchmark", "default"),
+            ("reduce-overhead", "reduce-overhead", "reduce-overhead"),
+            ("max-autotune", "max-autotune", "max-autotune"),
         )
         for base, suffix, layout in _layouts
     ),
 )
-"""Ordinary tools as their best users set them, from the cheapest to measure to the dearest."""
+"""Ordinary tools as their best users set them, from the cheapest to measure to the dearest.
+
+All but PyTorch as it comes have `cudnn.benchmark` and the fused Adam, and what is compiled runs under BF16 autocast.
+"""
 BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS)})
 """Every setting by its name, in the order of the record."""
 BY_SLUG: Mapping[str, BenchSetting] = MappingProxyType({s.slug: s for s in BENCH_SETTINGS.values()})

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
-from medddpm.study.bench import tables
+from medddpm.study.bench import sentences, tables
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import report_key
 from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
@@ -157,6 +157,53 @@ def test_others_are_held_against_their_best_setting() -> None:
     assert one["eager_ratio"] == one["best_ms"] / one["eager_ms"] < one["ratio"], "without a graph, its own ratio"
     without = tables.others(bench_table(("compile",)))
     assert set(without["best"]) == {"cudnn.benchmark"}, "each ordinary tool counts"
+
+
+def only(*settings: str) -> pd.DataFrame:
+    """The record of our network under these settings alone."""
+    table = bench_table()
+    return table[table["setting"].isin(settings)].reset_index(drop=True)
+
+
+def test_fast_is_held_against_ordinary_tools_then_pytorch_then_the_papers_fp32() -> None:
+    table = bench_table()
+    step = (table["network"] == "med-ddpm") & (table["measure"] == "step")
+    for name, ms in (("PyTorch", 240.0), ("reduce-overhead", 80.0), ("FAST eager", 60.0)):
+        table.loc[step & (table["setting"] == name), "median_ms"] = ms
+    for name in set(ORDINARY) - {"PyTorch", "reduce-overhead"}:
+        table.loc[step & (table["setting"] == name), "median_ms"] = 100.0
+    found = tables.against(table)
+    assert found["setting"].to_dict() == {"best ordinary": "reduce-overhead", "PyTorch": "PyTorch", "BASE": "BASE"}
+    assert found["ratio"].tolist() == [2, 6, 32]
+    assert found["eager_ratio"].tolist() == pytest.approx([80 / 60, 4, 1280 / 60])
+    assert sentences.headline(table, "H100") == (
+        "On one H100 a training step of Med-DDPM takes 40 ms under FAST in one CUDA graph (60 ms without it): 2 times "
+        "as fast as the best of 14 ordinary tools (autocast, compile, reduce-overhead: 80 ms), 6 times as fast as "
+        "PyTorch as it comes (240 ms), 32 times as fast as the paper's FP32 (1280 ms)."
+    )
+
+
+def test_the_sentence_says_what_was_not_measured() -> None:
+    """A record from before the opponents were added, and less than that."""
+    of_four = sentences.headline(only("BASE", "compile", "autocast", "FAST", "+ fused Adam"), "H200")
+    assert "the best of 2 of the 14 ordinary tools" in of_four
+    assert "ms without it)" in of_four, "the ladder has FAST without its graph under another name"
+    assert of_four.endswith("the paper's FP32 (1280 ms). Not measured there: PyTorch as it comes.")
+    assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
+    alone = sentences.headline(only("FAST"), "H200")
+    assert alone.endswith(
+        "takes 40 ms under FAST. Not measured there: any ordinary tool, PyTorch as it comes, the paper's FP32."
+    )
+    assert sentences.headline(only("BASE"), "H200").endswith("was not measured under FAST.")
+
+
+def test_the_opponents_picture_has_the_settings_of_the_sentence() -> None:
+    measured = tables.by_setting(bench_table())
+    shown = tables.opponents(measured)
+    assert list(shown.index) == ["BASE", *ORDINARY, "FAST eager", "FAST"]
+    assert texts(bench.ladder_figure(shown).axes[0])[-1] == "40  32×"
+    older = tables.opponents(tables.by_setting(only("BASE", "compile", "+ fused Adam", "FAST")))
+    assert list(older.index) == ["BASE", "compile", "+ fused Adam", "FAST"]
 
 
 def test_the_roofline_has_what_was_counted() -> None:
