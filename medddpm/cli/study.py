@@ -113,6 +113,11 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         "--convert-on", choices=["gpu", "cpu"], default="gpu",
         help="where weights become channels-last: gpu, one launch a tensor, as in a user's run; or cpu, before (gpu)",
     )  # fmt: skip
+    command.add_argument(
+        "--cache-control", choices=["all", "none"], default="all",
+        help="what ncu does to the GPU's caches: all, it flushes them before each pass over a launch; none, it leaves "
+        "them be, and the tables are named so (all). Clocks are left alone in any case",
+    )  # fmt: skip
     command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps in a step (1)")
     command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
     command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
@@ -129,6 +134,7 @@ def profile(arguments: argparse.Namespace) -> int:
         accumulation=arguments.accumulation,
         convert_on=arguments.convert_on,
         window_start=arguments.window_start,
+        cache_control=arguments.cache_control,
     )
     settings = [name.upper() for name in arguments.setting]
     runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
@@ -147,6 +153,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         """
         medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
         medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
+        medddpm bench --opponents --measure step --out bench.csv               also PyTorch's own tools at their best
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
@@ -156,10 +163,18 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     add_renamed(
         command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
         help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
-        "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32 "
-        "(base,opt1,opt2,opt12,fast; for others' networks opt1, all of autocast and compile, fast-eager and fast)",
+        "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32; ordinary tools: "
+        "pytorch, cudnn-benchmark, autocast-benchmark, compile-benchmark, reduce-overhead, max-autotune, and "
+        "autocast-benchmark-channels-last, compile-benchmark-channels-last, reduce-overhead-channels-last, "
+        "max-autotune-channels-last (base,opt1,opt2,opt12,fast; for others' networks opt1, every ordinary tool, "
+        "fast-eager and fast)",
     )  # fmt: skip
-    command.add_argument("--ladder", action="store_true", help="all of these, for med-ddpm")
+    command.add_argument("--ladder", action="store_true", help="all up to fast-tf32, for med-ddpm")
+    command.add_argument(
+        "--opponents", action="store_true",
+        help="also every ordinary tool, for our networks; others' get them as it is. A search by cudnn.benchmark or "
+        "max-autotune takes minutes",
+    )  # fmt: skip
     command.add_argument(
         "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
@@ -180,7 +195,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
     command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
     command.add_argument("--again", action="store_true", help="measure finished rows again")
-    command.add_argument("--seconds", type=whole(1), default=420, help="the longest time for a row (420)")
+    command.add_argument("--seconds", type=whole(1), default=600, help="the longest time for a row (600)")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
 
@@ -212,6 +227,7 @@ def bench(arguments: argparse.Namespace) -> int:
         arguments.setting,
         arguments.measure,
         ladder=arguments.ladder,
+        opponents=arguments.opponents,
         all_samples=arguments.all_samples,
         side=arguments.size,
         batch=arguments.batch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +16,14 @@ from medddpm.study.bench.networks import NETWORKS, flops
 from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
 from medddpm.study.bench.worker import Case
 from medddpm.study.records import schemas
+from medddpm.study.records.machine import package_version
 from medddpm.study.records.store import Store
 from medddpm.study.records.tables import meta_path, write_table
 
 CEILINGS_TABLE = "ceilings.csv"
-BANDWIDTH = "bandwidth"  # in a file's name, in the place of a measure
-PACKAGES = ("monai", "dynamic_network_architectures", "triton")
+BANDWIDTH, FAILURE = "bandwidth", "failure"  # in a file's name, in the place of a measure
+PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
+MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")  # columns of a row, of `machine_meta`
 GIB = 2**30
 
 
@@ -39,8 +40,23 @@ class Results(Store):
         self.out = out
 
     def stamp_row(self, case: Case, setting: BenchSetting, measure: str) -> None:
-        """Stamps one measure of a row."""
-        self.stamp(case.result(self.folder, setting, measure), case=asdict(case), setting=setting.name)
+        """Stamps one measure of a row, on the machine that measured it."""
+        self.stamp(
+            case.result(self.folder, setting, measure),
+            case=asdict(case),
+            setting=setting.name,
+            machine={name: None if self.meta[name] is None else str(self.meta[name]) for name in MACHINE},
+            packages={name: package_version(name) for name in PACKAGES},
+            command=self.meta["command"],
+        )
+
+    def stamp_failure(self, case: Case, setting: BenchSetting, problem: str) -> None:
+        """Keeps why a row could not be measured, for as long as it is not; no problem forgets it."""
+        path = case.result(self.folder, setting, FAILURE)
+        if problem:
+            self.write(path, {"title": f"{case.network} {setting.name}", "problem": problem})
+        else:
+            path.unlink(missing_ok=True)
 
     def has_reference(self, case: Case) -> bool:
         """Whether this run has BASE's output and gradient; removes those of another run."""
@@ -57,24 +73,32 @@ class Results(Store):
 
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `BENCH`) and that of its ceilings; returns the first."""
-        rows, reports = [], {}
+        rows, reports, failed = [], {}, {}
+        packages: dict[str, str | None] = {}
+        commands: dict[str, None] = {}  # a set in the order of the files
         for path in sorted(self.folder.glob("*.json")):
             kept = self.read(path)
+            if kept is not None and "problem" in kept:
+                failed[kept["title"]] = kept["problem"]
             if kept is None or "setting" not in kept or "rows" not in kept:
                 continue
+            origin = {"date": kept["date"], **kept["machine"]}
+            packages |= kept["packages"]
+            commands[kept["command"]] = None
             case, setting = Case(**kept["case"]), BENCH_SETTINGS[kept["setting"]]
             moved = (self.read(case.result(self.folder, setting, BANDWIDTH)) or {}).get("bytes", {})
-            rows += [_row(case, setting, measured, moved) for measured in kept["rows"]]
+            rows += [_row(case, setting, measured, moved, origin) for measured in kept["rows"]]
             if report := kept.get("acceleration"):
                 reports[report_key(case.network, setting.name)] = report
         table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
         if rows:
             meta = {
                 **self.meta,
-                "packages": {name: _version(name) for name in PACKAGES},
+                "command": "; ".join(commands),
+                "packages": packages,
                 "ceilings": self._collect_ceilings(),
                 "accelerated": reports,
-                "failed": self.failed,
+                "failed": failed | self.failed,
             }
             write_table(table, self.out, schemas.BENCH, meta)
         return table
@@ -111,8 +135,14 @@ def report_key(network: str, setting: str) -> str:
     return f"{network}, {setting}"
 
 
-def _row(case: Case, setting: BenchSetting, measured: Mapping[str, Any], moved: Mapping[str, float]) -> dict[str, Any]:
-    """A row of schema `BENCH`."""
+def _row(
+    case: Case,
+    setting: BenchSetting,
+    measured: Mapping[str, Any],
+    moved: Mapping[str, float],
+    origin: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """A row of schema `BENCH`; `origin` has its columns date and `MACHINE`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
     spread = _spread(measured["ms"])
     median = spread["median_ms"]
@@ -132,6 +162,7 @@ def _row(case: Case, setting: BenchSetting, measured: Mapping[str, Any], moved: 
         "gbps": round(moved[measure] / median / 1e6, 2) if measure in moved else None,
         "rel_error_output": _digits(measured.get("rel_error_output")),
         "rel_error_grad": _digits(measured.get("rel_error_grad")),
+        **origin,
     }
 
 
@@ -153,10 +184,3 @@ def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     ordered = table.loc[places.sort_values(list(places.columns), kind="stable").index].reset_index(drop=True)
     numbers = ["peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad"]
     return ordered.astype(dict.fromkeys(numbers, "float64"))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -62,7 +62,7 @@ class Options:
     samples: int = 20
     bandwidth: bool = False
     again: bool = False
-    seconds: int = 420
+    seconds: int = 600
     device: str = "auto"
 
 
@@ -72,6 +72,7 @@ def plan(
     measures: Sequence[str] = MEASURES,
     *,
     ladder: bool = False,
+    opponents: bool = False,
     all_samples: bool = False,
     side: int | None = None,
     batch: int | None = None,
@@ -83,7 +84,7 @@ def plan(
         networks: names out of `bench.networks.NETWORKS`.
         settings: slugs out of `bench.settings.BY_SLUG`; by default those of `bench.settings.default_settings`.
         measures: out of `MEASURES`. Only med-ddpm draws samples.
-        ladder: whether our network is measured under every setting.
+        ladder, opponents: which settings our networks are measured under; see `bench.settings.default_settings`.
         all_samples: whether every setting draws the 250-step sample; by default those of `bench.settings.SAMPLED`.
         side, batch: the volumes' side in voxels and their number; by default each network's own.
         channels: base width.
@@ -92,7 +93,9 @@ def plan(
     for name in networks:
         network = NETWORKS[name]
         case = Case(name, side or network.side, batch or network.batch, channels)
-        chosen = default_settings(network, ladder) if settings is None else [BY_SLUG[slug] for slug in settings]
+        chosen = (
+            default_settings(network, ladder, opponents) if settings is None else [BY_SLUG[slug] for slug in settings]
+        )
         for setting in chosen:
             draws = name == "med-ddpm" and (all_samples or settings is not None or setting.name in SAMPLED)
             taken = tuple(m for m in MEASURES if m in measures and (m != "sample" or draws))
@@ -187,6 +190,7 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
         store.stamp_row(job.case, job.setting, measure)
     if job.setting == BASE:
         store.stamp_reference(job.case)
+    store.stamp_failure(job.case, job.setting, problem)
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)
     if problem:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -29,17 +29,22 @@ class BenchSetting:
         switches: how the network runs; their name is the setting's.
         change: the label of its row in a figure; after a plus, what it adds to the row before.
         autocast: whether forward pass and loss run under BF16 autocast.
-        compiled: whether the network goes through `torch.compile`, default mode.
+        compiled: the mode in which the network goes through `torch.compile`; empty where it does not.
+        search: whether cuDNN times its algorithms and takes the fastest (`torch.backends.cudnn.benchmark`).
         fused_adam: whether the update is one kernel, ready for a graph; otherwise PyTorch's default Adam.
         graph: whether a step is one CUDA graph.
+        untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
+            cuDNN's convolutions to TF32, and not those of matrix products.
     """
 
     switches: Switches
     change: str
     autocast: bool = False
-    compiled: bool = False
+    compiled: str = ""
+    search: bool = False
     fused_adam: bool = False
     graph: bool = False
+    untouched: bool = False
 
     @property
     def name(self) -> str:
@@ -51,6 +56,11 @@ class BenchSetting:
         """The name on the command line and in files: "+ norm" is norm."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
+    @property
+    def replays(self) -> bool:
+        """Whether `torch.compile` records CUDA graphs of its own, and has to be told where a step begins."""
+        return self.compiled in ("reduce-overhead", "max-autotune")
+
     def autocasting(self, device: torch.device) -> torch.autocast:
         """The context of forward pass and loss."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
@@ -58,11 +68,28 @@ class BenchSetting:
     @contextlib.contextmanager
     def on(self, network: nn.Module) -> Iterator[nn.Module]:
         """Puts the process and `network` under the setting; yields the module to call in the network's place."""
-        with self.switches.on(network), contextlib.nullcontext() if self.graph else cuda_graphs.off():
-            yield cast(nn.Module, torch.compile(network)) if self.compiled else network  # an OptimizedModule
+        with contextlib.ExitStack() as stack:
+            if not self.untouched:
+                stack.enter_context(self.switches.on(network))
+            if self.search:
+                stack.enter_context(_searching())
+            if not self.graph:
+                stack.enter_context(cuda_graphs.off())
+            # the compiled network is an OptimizedModule
+            yield cast(nn.Module, torch.compile(network, mode=self.compiled)) if self.compiled else network
 
 
-def _like(base: Switches, name: str, change: str, **beyond: bool) -> BenchSetting:
+@contextlib.contextmanager
+def _searching() -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _like(base: Switches, name: str, change: str, **beyond: Any) -> BenchSetting:
     return BenchSetting(replace(base, name=name), change, **beyond)
 
 
@@ -81,7 +108,7 @@ _grown = [
     _like(replace(switches.FAST, features=frozenset(_features[: place + 1])), name, change)
     for place, (_, name, change) in enumerate(_ADDED)
 ]
-_compiled = {"autocast": True, "compiled": True, "fused_adam": True}
+_compiled = {"autocast": True, "compiled": "default", "fused_adam": True}
 _tf32 = replace(switches.FAST, precision="tf32")
 BASE = BenchSetting(switches.BASE, "FP32, as published")
 LADDER = (
@@ -103,28 +130,59 @@ BESIDE = (
     _like(_tf32, "FAST tf32", "FAST with TF32 in BF16's place", fused_adam=True, graph=True),
 )
 """Settings the ladder is compared with."""
-BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE)})
+_searched = {"autocast": True, "search": True, "fused_adam": True}
+_layouts = ((switches.OPT1, "", ""), (switches.OPT12, " channels-last", ", channels-last"))
+OPPONENTS = (
+    _like(switches.BASE, "PyTorch", "PyTorch as it comes", untouched=True),
+    _like(switches.OPT1, "cudnn.benchmark", "TF32, cudnn.benchmark", search=True, fused_adam=True),
+    *(
+        _like(base, f"autocast benchmark{suffix}", f"autocast, cudnn.benchmark{layout}", **_searched)
+        for base, suffix, layout in _layouts
+    ),
+    *(
+        _like(base, f"{name}{suffix}", f"autocast, compile, {how}{layout}", compiled=mode, **_searched)
+        for name, how, mode in (
+            ("compile benchmark", "cudnn.benchmark", "default"),
+            ("reduce-overhead", "reduce-overhead", "reduce-overhead"),
+            ("max-autotune", "max-autotune", "max-autotune"),
+        )
+        for base, suffix, layout in _layouts
+    ),
+)
+"""Ordinary tools as their best users set them, from the cheapest to measure to the dearest.
+
+All but PyTorch as it comes have `cudnn.benchmark` and the fused Adam, and what is compiled runs under BF16 autocast.
+"""
+BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS)})
 """Every setting by its name, in the order of the record."""
 BY_SLUG: Mapping[str, BenchSetting] = MappingProxyType({s.slug: s for s in BENCH_SETTINGS.values()})
 """Every setting by its name on the command line."""
 
-ORDINARY = ("autocast", "autocast channels-last", "compile", "compile channels-last")
+ORDINARY = (
+    *("autocast", "autocast channels-last", "compile", "compile channels-last"),
+    *(setting.name for setting in OPPONENTS),
+)
 """What a user gets without this package: FAST is compared with the best of these."""
 SAMPLED = ("BASE", "FAST")
 """Settings whose 250-step sample is measured by default: it takes 250 forward passes."""
 
 
-def default_settings(network: Network, ladder: bool) -> list[BenchSetting]:
-    """The settings measured where none is named.
+def default_settings(network: Network, ladder: bool = False, opponents: bool = False) -> list[BenchSetting]:
+    """The settings measured where none is named, in the order they are measured.
 
     Args:
-        network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1,
-            ordinary tools and the fast path).
-        ladder: whether med-ddpm is measured under every setting.
+        network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the
+            fast path and every ordinary tool).
+        ladder: whether med-ddpm is measured under every setting of `LADDER` and `BESIDE`.
+        opponents: whether our networks are measured under every setting of `ORDINARY` too, and FAST without its graph.
     """
-    if network.name == "med-ddpm":
-        every = [name for name in BENCH_SETTINGS if name != "FAST eager"]  # which is "+ fused Adam"
+    if not network.ours:
+        names = ["OPT1", "FAST eager", "FAST", *ORDINARY]
+    elif network.name == "med-ddpm":
+        every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name != "FAST eager"]  # "+ fused Adam"
         names = every if ladder else list(switches.SETTINGS)
     else:
-        names = ["BASE", "FAST"] if network.ours else ["OPT1", *ORDINARY, "FAST eager", "FAST"]
+        names = ["BASE", "FAST"]
+    if opponents and network.ours:
+        names = list(dict.fromkeys((*names, "FAST eager", *ORDINARY)))
     return [BENCH_SETTINGS[name] for name in names]

@@ -19,6 +19,7 @@ from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
 NAME = "bench.csv"
 OURS = "med-ddpm"
+EAGER, SAME_AS_EAGER = "FAST eager", "+ fused Adam"  # the ladder's last row but one is FAST without its graph
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
@@ -90,6 +91,35 @@ def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
 def ladder(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of `by_setting` from BASE to FAST, one change a row."""
     return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]
+
+
+def opponents(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `by_setting` that judge FAST, and its own: BASE, ordinary tools, FAST eager and in one graph."""
+    names = ("BASE", *ORDINARY, EAGER if EAGER in table.index else SAME_AS_EAGER, "FAST")
+    return table.loc[[name for name in names if name in table.index]]
+
+
+def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> pd.DataFrame:
+    """How many times as fast FAST is as the best of ordinary tools, as PyTorch as it comes, and as the paper's FP32.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        network, measure: as in that table.
+
+    Returns:
+        index opponent, in that order: "best ordinary" (the fastest of `ORDINARY`), "PyTorch" and "BASE"; setting, ms
+        (its time), ratio (divided by FAST's) and eager_ratio (divided by that of FAST without its graph). What was not
+        measured is missing.
+    """
+    times = rows_of(table, network, measure)["median_ms"]
+    ordinary = times.reindex(list(ORDINARY)).dropna()
+    settings = pd.Series(
+        {"best ordinary": ordinary.idxmin() if len(ordinary) else None, "PyTorch": "PyTorch", "BASE": "BASE"},
+        name="setting",
+    ).rename_axis("opponent")
+    found = pd.DataFrame({"setting": settings, "ms": settings.map(times).astype("float64")})
+    eager = times.get(EAGER, times.get(SAME_AS_EAGER, np.nan))
+    return found.assign(ratio=found["ms"] / times.get("FAST", np.nan), eager_ratio=found["ms"] / eager)
 
 
 def others(table: pd.DataFrame) -> pd.DataFrame:

@@ -32,7 +32,7 @@ from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, bui
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
-WARMUP, WARMUP_SECONDS = 3, 10.0  # runs; no third where two took longer, a compiler among them
+WARMUP, WARMUP_SECONDS = 3, 5.0  # runs; no third where the second took so long: the first may compile or search
 SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more once they took so long
 FEW_STEPS = (10, 25, 50)
 SHORT = ("ddim", "dpm++")  # samplers that take fewer steps
@@ -187,9 +187,15 @@ class Row:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def _begin(self) -> None:
+        """Says that nobody needs the last step's tensors: else what we keep of it makes each step another graph."""
+        if self.setting.replays:
+            torch.compiler.cudagraph_mark_step_begin()
+
     def _forward(self) -> Callable[..., Tensor]:
         @torch.no_grad()
         def forward(*inputs: Tensor) -> Tensor:
+            self._begin()
             with self.setting.autocasting(self.device):
                 return self.called(*inputs)
 
@@ -204,6 +210,7 @@ class Row:
 
         def step(*inputs: Tensor) -> Tensor:
             optimizer.zero_grad()
+            self._begin()
             with self.setting.autocasting(self.device):
                 loss, output = self.problem.loss(self.called, *inputs)
             loss.backward()
@@ -217,8 +224,11 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     """Times "forward" or "step" `samples` times; adds the distance from BASE where BASE's output is in `folder`."""
     reset_peak(row.device)
     work = row.work(measure)
+    if row.setting.replays:
+        work()  # compiles and searches; the next run records the graphs
+        reset_peak(row.device)
     warm_up(work, row.device)
-    if not row.graphed:
+    if not row.graphed and not row.setting.replays:
         reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
     times, output = timed(work, samples, row.device)
     found: dict[str, Any] = {"measure": measure, "sampler": None, "steps": 1, "ms": times, **memory(row.device)}
@@ -249,6 +259,8 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
             with row.setting.autocasting(row.device):
                 return diffusion.sample(row.problem.mask, steps, sampler, generator=generator)
 
+        cuda_graphs.forget(row.model)  # a replay allocates nothing: each chain's peak is that of its own capture
+        row.drop()
         reset_peak(row.device)
         draw("ddim", 2)  # its two evaluations warm the network up, and capture what is captured once
         times: list[float] = []
@@ -274,8 +286,8 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 def warm_up(work: Callable[[], object], device: torch.device) -> None:
     """Runs `work` until libraries are loaded, kernels compiled and caches filled."""
-    began = time.monotonic()
     for run in range(1, WARMUP + 1):
+        began = time.monotonic()
         work()
         wait(device)
         if run >= 2 and time.monotonic() - began > WARMUP_SECONDS:

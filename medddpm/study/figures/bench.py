@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from medddpm.study.bench.sentences import three
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 
@@ -40,7 +41,8 @@ def ladder_figure(ladder: pd.DataFrame) -> Figure:
     axes = figure.subplots(1, 2, sharey=True)
     for axis, measure, title in zip(axes, ("step", "forward"), ("training step", "forward pass"), strict=True):
         _time_bars(axis, ladder, measure)
-        axis.set(title=title, xlabel="ms, median; line: 10th to 90th percentile")
+        axis.set_title(title)
+    figure.supxlabel("ms, median; line: 10th to 90th percentile", fontsize=axes[0].xaxis.label.get_fontsize())
     axes[0].set_yticks(range(len(ladder)), [_label(str(name)) for name in ladder.index])
     axes[0].set_ylim(len(ladder) - 0.4, -0.6)
     for axis in axes:
@@ -65,9 +67,7 @@ def _time_bars(axis: Axes, ladder: pd.DataFrame, measure: str) -> None:
         axis.plot([row[f"{measure}_p10_ms"], row[f"{measure}_p90_ms"]], [place, place], color="black", linewidth=0.8)
         end = max(time, float(row[f"{measure}_p90_ms"]))
         gain = "" if np.isnan(row[f"{measure}_gain"]) or setting == "BASE" else f"  {row[f'{measure}_gain']:.3g}×"
-        axis.annotate(
-            f"{_three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6
-        )
+        axis.annotate(f"{three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
     _log(axis, left, float(times.max()) * 6)
 
 
@@ -77,11 +77,6 @@ def _log(axis: Axes, low: float, high: float) -> None:
     axis.xaxis.set_major_locator(LogLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _three(value: float) -> str:
-    """A number to three digits, without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
@@ -182,8 +177,8 @@ def others_figure(table: pd.DataFrame) -> Figure:
         best, fast = float(row["best_ms"]), float(row["fast_ms"])
         ordinary = colour_of(str(row["best"])) if row["best"] else ORDINARY_COLOUR
         for offset, time, colour, text in (
-            (-0.2, best, ordinary, f"{_three(best)} {row['best']}"),
-            (0.2, fast, SETTING_COLOURS["FAST"], f"{_three(fast)} FAST, {row['ratio']:.2f}×"),
+            (-0.2, best, ordinary, f"{three(best)} {row['best']}"),
+            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} FAST, {row['ratio']:.2f}×"),
         ):
             if np.isnan(time):
                 axis.text(0, place + offset, " –", va="center", fontsize=6)
@@ -236,7 +231,7 @@ def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1
     for place, row in enumerate(shown.to_dict("records")):
         seconds = float(row["seconds"])
         axis.barh(place, seconds - left, 0.72, left, color=colour_of(row["setting"]))
-        axis.annotate(_three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        axis.annotate(three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
         names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
     axis.set_yticks(range(len(names)), names)

@@ -38,6 +38,9 @@ class Program:
         convert_on: "gpu" or "cpu", where the weights are put into the setting's layout.
         window_start: launches that the window view passes over.
         device: "auto", "cuda" or "cpu".
+        cache_control: "all": ncu flushes the GPU's caches before each pass over a launch, so that every launch begins
+            cold; "none": it does not. A launch that takes several passes then finds, from the second on, what it left
+            itself and what ncu's saving and restoring of memory left, not what the launch before it leaves in a run.
     """
 
     size: int = 128
@@ -47,6 +50,7 @@ class Program:
     convert_on: str = "gpu"
     window_start: int = PAPERS_START
     device: str = "auto"
+    cache_control: str = "all"
 
 
 PUBLISHED = Program()
@@ -79,6 +83,8 @@ class ProfileRun:
             view += f"-{self.program.window_start}"
         if self.program.convert_on == "cpu":
             view += "-cpu"
+        if self.program.cache_control != "all":
+            view += f"-cache-{self.program.cache_control}"
         return f"{self.setting.lower()}_{view}_run{self.number}_{self.kind}"
 
     @property
@@ -122,7 +128,8 @@ def plan(
 
 
 def _kinds(view: str, details: bool, program: Program) -> list[str]:
-    traced = view == "step" or (program.window_start, program.convert_on) == (PAPERS_START, "gpu")
+    papers = (program.window_start, program.convert_on, program.cache_control) == (PAPERS_START, "gpu", "all")
+    traced = view == "step" or papers
     return ["raw", *(["details"] if details else []), *(["trace"] if traced else [])]
 
 
@@ -157,6 +164,8 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, dry_run: bool = False) -> 
 
 def collection(run: ProfileRun, python: str = "python") -> ncu.Collection:
     """What ncu is asked for in a run that brings metrics or rules."""
+    # ncu's own default is "all"
+    caches = ("--cache-control", run.program.cache_control) if run.program.cache_control != "all" else ()
     window = ("--launch-skip", str(run.program.window_start), "--launch-count", str(WINDOW))
     if run.kind == "raw":
         counted = ["--metrics", ",".join(counters.COLLECTED)]
@@ -167,7 +176,7 @@ def collection(run: ProfileRun, python: str = "python") -> ncu.Collection:
     return ncu.Collection(
         run.name,
         program_command(run, python),
-        [*ncu.EVERY_PROCESS, *(window if run.view == "window" else ncu.DISTINCT_LAUNCHES), *counted],
+        [*ncu.EVERY_PROCESS, *caches, *(window if run.view == "window" else ncu.DISTINCT_LAUNCHES), *counted],
         page=run.kind,
         shown=["--print-metric-instances", "details"] if run.kind == "raw" else [],
         nvtx=True,

@@ -1,7 +1,7 @@
 """Reads the kernels tables of every machine and run into one: what the figures and the claims are drawn from.
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
-or a window elsewhere or prepared otherwise, as "window-300" or "window-cpu" (`medddpm.study.profile.run`).
+or either measured otherwise, as "window-300", "window-cpu" or "step-cache-none" (`medddpm.study.profile.run`).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib.metadata
 import os
 import platform
 import re
@@ -42,12 +43,21 @@ def machine_meta(command: Sequence[str] | None = None) -> dict[str, Any]:
         "cuda": torch.version.cuda if cuda else None,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "torch": torch.__version__,
+        "triton": package_version("triton"),
         "python": platform.python_version(),
         "ncu": _version(programs.output("ncu", "--version")),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **_git_state(),
         "command": _without_folders(sys.argv if command is None else command),
     }
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution; None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

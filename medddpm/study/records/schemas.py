@@ -152,6 +152,15 @@ BENCH = Schema(
             "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
         ),
         "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
+        # Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
+        "date": Column("str", "when it was measured", nullable=True),
+        "gpu": Column("str", "the card, as its driver names it", nullable=True),
+        "driver": Column("str", "version of the driver", nullable=True),
+        "cuda": Column("str", "version of CUDA that PyTorch was built with", nullable=True),
+        "cudnn": Column("str", "version of cuDNN", nullable=True),
+        "torch": Column("str", "version of PyTorch", nullable=True),
+        "triton": Column("str", "version of Triton", nullable=True),
+        "commit": Column("str", "the commit that measured it", nullable=True),
     }
 )
 CEILINGS = Schema(

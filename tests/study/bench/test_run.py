@@ -26,7 +26,16 @@ from medddpm.fast.patch import FEATURES
 from medddpm.study.bench import results, run, settings, tables, worker
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
-from medddpm.study.bench.settings import BASE, BENCH_SETTINGS, BESIDE, BY_SLUG, LADDER, ORDINARY, default_settings
+from medddpm.study.bench.settings import (
+    BASE,
+    BENCH_SETTINGS,
+    BESIDE,
+    BY_SLUG,
+    LADDER,
+    OPPONENTS,
+    ORDINARY,
+    default_settings,
+)
 from medddpm.study.bench.worker import Case, Row
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
@@ -93,7 +102,7 @@ def test_the_ladder_changes_one_thing_a_row() -> None:
     assert (fast.graph, fast.fused_adam) == (True, True)
     for name, setting in switches.SETTINGS.items():
         assert BENCH_SETTINGS[name].switches == setting
-    assert len(BY_SLUG) == len(BENCH_SETTINGS) == len(LADDER) + len(BESIDE)
+    assert len(BY_SLUG) == len(BENCH_SETTINGS) == len(LADDER) + len(BESIDE) + len(OPPONENTS)
     assert set(ORDINARY) < set(BENCH_SETTINGS)
 
 
@@ -101,16 +110,63 @@ def test_a_setting_is_put_back() -> None:
     network = build(NETWORKS["med-ddpm"], 8, 32)
     before = {n: p.stride() for n, p in network.named_parameters()}
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    for setting in (BENCH_SETTINGS["OPT12"], BENCH_SETTINGS["FAST"], BENCH_SETTINGS["+ norm"]):
+    for setting in (BENCH_SETTINGS[name] for name in ("OPT12", "FAST", "+ norm", "cudnn.benchmark")):
         with setting.on(network) as called:
             assert called is network
             assert torch.backends.cuda.matmul.allow_tf32
+            assert torch.backends.cudnn.benchmark == setting.search
             assert hasattr(network, "acceleration") == setting.switches.fast
             if setting.switches.features:
                 assert set(network.acceleration.features) == setting.switches.features
         assert {n: p.stride() for n, p in network.named_parameters()} == before
         assert not hasattr(network, "acceleration")
         assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == flags
+        assert not torch.backends.cudnn.benchmark
+
+
+def test_as_it_comes_nothing_is_set() -> None:
+    """A fresh process: cuDNN may round to TF32, products may not, and no algorithm is searched for."""
+    asked = """
+import torch
+from medddpm.study.bench.settings import BENCH_SETTINGS
+network = torch.nn.Conv3d(1, 1, 3)
+with BENCH_SETTINGS["PyTorch"].on(network) as called:
+    assert called is network and not network._forward_pre_hooks
+    cudnn = torch.backends.cudnn
+    print(cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, cudnn.benchmark)
+"""
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
+
+
+def test_opponents_have_what_their_best_users_give_them() -> None:
+    asked = OPPONENTS[1:]
+    assert OPPONENTS[0].untouched
+    assert all(s.search and s.fused_adam and not s.switches.fast and not s.graph for s in asked)
+    compiled = {(s.compiled, s.switches.channels_last) for s in asked if s.compiled}
+    modes = ("default", "reduce-overhead", "max-autotune")
+    assert compiled == {(mode, last) for mode in modes for last in (False, True)}
+    assert all(s.autocast for s in asked if s.compiled)
+    assert {s.switches.channels_last for s in asked if s.autocast and not s.compiled} == {False, True}
+    assert {s.name for s in OPPONENTS} < set(ORDINARY), "FAST is compared with the best of these"
+
+
+def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop keeps the last output: without the mark, `torch.compile` would record one more graph each step."""
+    told: list[str] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: told.append("step"))
+    network = NETWORKS["monai-unet"]
+    model = build(network, 16, 32)
+    counts = {}
+    for name in ("compile benchmark", "reduce-overhead", "max-autotune channels-last"):
+        told.clear()
+        row = Row(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS[name], Problem(network, 16, 1, CPU), model, model)
+        for measure in ("forward", "step"):
+            work = row.work(measure)
+            work()
+            work()
+        counts[name] = len(told)
+    assert counts == {"compile benchmark": 0, "reduce-overhead": 4, "max-autotune channels-last": 4}
 
 
 # the plan
@@ -126,16 +182,26 @@ def test_by_default_the_papers_settings_and_fast() -> None:
 
 
 def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() -> None:
-    assert names(plan(["med-ddpm"], ladder=True)) == [n for n in BENCH_SETTINGS if n != "FAST eager"]
+    ladder = names(plan(["med-ddpm"], ladder=True))
+    assert ladder == [setting.name for setting in (*LADDER, *BESIDE) if setting.name != "FAST eager"]
     for name in ("monai-unet", "nnunet-plain"):
         jobs = plan([name], ladder=True)
-        assert names(jobs) == ["OPT1", *ORDINARY, "FAST eager", "FAST"]
+        assert names(jobs) == ["OPT1", "FAST eager", "FAST", *ORDINARY]
         assert {job.measures for job in jobs} == {("forward", "step")}, "none of them samples"
         assert {job.case.batch for job in jobs} == {2}
     brats = plan(["med-ddpm-brats"])
     assert names(brats) == ["BASE", "FAST"]
     assert brats[0].case == Case("med-ddpm-brats", 192, 1, 64)
     assert default_settings(NETWORKS["med-ddpm"], ladder=True)[0] == BASE
+
+
+def test_opponents_are_measured_beside_what_else_is_asked() -> None:
+    papers = ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
+    assert names(plan(["med-ddpm"], opponents=True)) == [*papers, "FAST eager", *ORDINARY]
+    both = names(plan(["med-ddpm"], ladder=True, opponents=True))
+    assert sorted(both) == sorted(BENCH_SETTINGS), "every setting, once"
+    assert names(plan(["monai-unet"], opponents=True)) == names(plan(["monai-unet"]))
+    assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", "FAST eager", *ORDINARY]
 
 
 def test_the_plan_takes_what_is_asked() -> None:
@@ -238,6 +304,28 @@ def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch
     assert all(len(r["ms"]) == 3 for r in rows["FAST"])
 
 
+def test_the_peak_of_every_chain_has_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's memory counts when it is captured: a later chain's peak would lack what an earlier one captured."""
+    done: list[str] = []
+    monkeypatch.setattr(worker, "FEW_STEPS", (2,))
+    monkeypatch.setattr(worker.cuda_graphs, "forget", lambda network: done.append("forget"))
+    monkeypatch.setattr(worker, "reset_peak", lambda device: done.append("reset"))
+    real = worker.GaussianDiffusion.sample
+
+    def sample(self, mask, steps, sampler, **known):
+        done.append(sampler)
+        return real(self, mask, steps, sampler, **known)
+
+    monkeypatch.setattr(worker.GaussianDiffusion, "sample", sample)
+    monkeypatch.setattr(worker, "SAMPLES_OF_A_VOLUME", 1)
+    network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["FAST"]
+    model = build(network, 8, 32)
+    with setting.on(model) as called:
+        worker.sampled(Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called), 3)
+    expected = [word for chain in ("ddpm", *worker.SHORT) for word in ("forget", "reset", "ddim", chain)]
+    assert done == expected
+
+
 # end to end
 
 
@@ -277,6 +365,11 @@ def test_two_settings_are_measured_and_described(measured: Path) -> None:
     assert 0 < fast["rel_error_grad"].iloc[0] < 1e-4
     assert table[table["setting"] == "BASE"]["rel_error_output"].isna().all(), "BASE has no distance from itself"
     assert table["peak_gib"].isna().all()
+    meta = machine_meta()
+    for name in ("gpu", "torch", "commit"):
+        assert set(table[name]) == {meta[name]}, "each row says what it was measured on"
+    assert table["date"].between("2026", meta["date"]).all()
+    assert table["cuda"].isna().all(), "a CPU has none"
     meta = read_meta(measured / "bench.csv")
     assert meta["gpu"] == machine_meta()["gpu"], "the machine's, whatever it was measured on"
     assert "fast path: bf16" in meta["accelerated"]["med-ddpm, FAST"]
@@ -355,6 +448,17 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
     ]
     assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
     assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+
+    # The record keeps it until the row is measured.
+    monkeypatch.undo()
+    assert run_again(folder, "--switches", "base") == 0
+    assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+    monkeypatch.setattr(sys, "argv", ["/a/medddpm", "bench", "another call"])
+    assert run_again(folder, "--switches", "opt1") == 0
+    meta = read_meta(folder / "bench.csv")
+    assert meta["failed"] == {}
+    assert len(meta["command"].split("; ")) == 2, "rows of two calls, and both are named"
+    assert "medddpm bench another call" in meta["command"]
 
 
 def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
@@ -459,7 +563,7 @@ def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
 def test_rows_are_sorted_as_the_ladder_is() -> None:
     order = list(BENCH_SETTINGS)
     rows = [
-        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {})
+        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {}, {"gpu": "cpu"})
         for name in reversed(order)
         for measured in (
             {"measure": m, "sampler": None, "steps": 1, "ms": [1.0, 2.0], "peak_bytes": 2**30}

@@ -111,6 +111,15 @@ def test_a_step_is_weighted_by_its_trace(profiles: Path, machine: Path) -> None:
     assert meta["matched"] == pytest.approx(730 / 735)
 
 
+def test_a_step_measured_otherwise_is_a_step_too(profiles: Path, machine: Path, tmp_path: Path) -> None:
+    put(profiles, "base_step-cache-none_run1_raw", Raw().text())
+    put_trace(profiles, "base_step-cache-none_run1")
+    list(adopt(profiles, machine.parent))
+    step, otherwise = (kernel_tables.kernels(tmp_path, (part,)) for part in ("step", "step-cache-none"))
+    assert set(otherwise["view"]) == {"step"}
+    assert otherwise["count"].tolist() == step["count"].tolist(), "weighted by its trace"
+
+
 @pytest.mark.parametrize("how", ["missing", "unfinished"])
 def test_a_step_without_its_trace_is_refused(profiles: Path, machine: Path, how: str) -> None:
     table = profiles / "base_step_run1_trace.csv.gz"

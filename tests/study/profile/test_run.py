@@ -123,6 +123,22 @@ def test_a_moved_window_has_names_of_its_own_and_steps_enough() -> None:
     assert command.endswith("--convert-on cpu --device auto --steps 4")
 
 
+def test_caches_that_are_not_flushed_have_tables_of_their_own(capsys) -> None:
+    kept = replace(Program(), cache_control="none")
+    for one in plan(["OPT1"], ["window", "step"], program=kept):
+        if one.kind == "raw":
+            command = shlex.join(run.collection(one).collect_command(Path("r.ncu-rep")))
+            assert " --target-processes all --cache-control none --" in command
+            assert one.table == f"opt1_{one.view}-cache-none_run1_raw.csv.gz"
+    names = [one.name for one in plan(["OPT1"], ["window", "step"], program=kept)]
+    traced = [name for name in names if name.endswith("trace")]
+    assert traced == ["opt1_step-cache-none_run1_trace"], "a window's launches are those of the paper's"
+    assert main(["profile", "--setting", "opt1", "--cache-control", "none", "--dry-run", "--out", "x"]) == 0
+    assert capsys.readouterr().out.count("--cache-control none") == 2
+    assert main(["profile", "--setting", "opt1", "--dry-run", "--out", "x"]) == 0
+    assert "--cache-control" not in capsys.readouterr().out
+
+
 def test_the_program_takes_what_it_is_given() -> None:
     for one in plan(SETTINGS, ["window", "step"], program=TOY):
         words = run.program_command(one, "python")
@@ -266,7 +282,7 @@ def test_the_command_defaults_to_everything() -> None:
     assert tuple(arguments.view) == VIEWS
     assert Program(
         arguments.size, arguments.channels, arguments.accumulation, convert_on=arguments.convert_on,
-        window_start=arguments.window_start,
+        window_start=arguments.window_start, cache_control=arguments.cache_control,
     ) == run.PUBLISHED  # fmt: skip
 
 
