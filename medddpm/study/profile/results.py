@@ -51,7 +51,7 @@ def _adopted(raw: Path, folder: Path) -> Iterator[str]:
     stem = raw.name.removesuffix("_raw.csv.gz")
     folder = folder / gpu_folder_name(str(read_meta(raw).get("gpu", "cpu")))
     details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
-    view = "step" if named["part"] == "step" else "window"
+    view = named["part"].partition("-")[0]
     weights = trace if view == "step" else None
     if view == "step" and weights is None:
         raise BadInput(raw, "its trace is missing, which tells how often each launch occurs", "medddpm profile again")

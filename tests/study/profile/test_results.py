@@ -10,11 +10,12 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, details
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import write_gzipped
 from medddpm.study.profile import tables as kernel_tables
 from medddpm.study.profile import trace
 from medddpm.study.profile.results import adopt
 from medddpm.study.records import schemas
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_gzipped
+from medddpm.study.records.tables import meta_path, read_meta, read_table
 
 
 def put(profiles: Path, name: str, text: str, meta: dict[str, object] | None = None) -> Path:
@@ -33,7 +34,7 @@ def put_trace(profiles: Path, name: str) -> None:
     table = pd.DataFrame(rows, columns=["kernel", "grid", "duration_ns"])
     table = table.assign(index=range(5), block="(128, 1, 1)", phase="forward", stream=7)
     path = profiles / f"{name}_trace.csv.gz"
-    trace.write(table[list(schemas.TRACE.columns)], path)
+    trace.write(table[list(schemas.TRACE.columns)].itertuples(index=False, name=None), path)
     meta_path(path).write_text('{"gpu": "NVIDIA V100", "steps": 2}')
 
 
