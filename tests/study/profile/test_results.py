@@ -112,6 +112,16 @@ def test_a_step_is_weighted_by_its_trace(profiles: Path, machine: Path) -> None:
     assert meta["matched"] == pytest.approx(730 / 735)
 
 
+def test_a_step_under_another_pytorch_is_a_step(profiles: Path, machine: Path, tmp_path: Path) -> None:
+    put(profiles, "base_step-torch-2-2-2_run1_raw", Raw().text(), {"gpu": "NVIDIA V100", "torch": "2.2.2"})
+    put_trace(profiles, "base_step-torch-2-2-2_run1")
+    list(adopt(profiles, machine.parent))
+    path = machine / "kernels_base_step-torch-2-2-2_run1.csv"
+    assert read_table(path, schemas.KERNELS)["view"].unique().tolist() == ["step"]
+    assert read_meta(path)["torch"] == "2.2.2"
+    assert kernel_tables.kernels(tmp_path)["part"].unique().tolist() == ["step", "window"]
+
+
 @pytest.mark.parametrize("how", ["missing", "unfinished"])
 def test_a_step_without_its_trace_is_refused(profiles: Path, machine: Path, how: str) -> None:
     table = profiles / "base_step_run1_trace.csv.gz"
