@@ -125,7 +125,9 @@ def _set_tf32(on: bool) -> Callable[[], None]:
     part, so both are set and both are put back. The flags cannot be read if only the strings were used.
     """
     backends = torch.backends
-    operators = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)  # type: ignore[attr-defined]
+    # PyTorch before 2.9 (`medddpm profile --python`) has the flags alone.
+    named = hasattr(backends.cuda.matmul, "fp32_precision")
+    operators = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn) if named else ()  # type: ignore[attr-defined]
     precisions = [operator.fp32_precision for operator in operators]
     try:
         matmul_flag, cudnn_flag = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32

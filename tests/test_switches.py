@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -72,6 +73,16 @@ def state(request):
 def precisions() -> list[str]:
     backends = torch.backends
     return [operator.fp32_precision for operator in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)]
+
+
+def test_a_pytorch_without_named_precisions_has_its_flags_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = SimpleNamespace(allow_tf32=True)  # of PyTorch 2.2, which has no fp32_precision there
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    before = torch.backends.cudnn.allow_tf32
+    for setting in (BASE, OPT1):
+        with setting:
+            assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (setting.tf32, setting.tf32)
+        assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (True, before)
 
 
 @EVERY

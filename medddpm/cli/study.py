@@ -89,6 +89,7 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm profile --setting opt1 --view window --repeat 3 --out profiles
         medddpm profile --setting fast --out profiles        without CUDA graphs, so that each launch is seen
         medddpm profile --setting base,opt2 --view window --window-start 300 --out profiles
+        medddpm profile --setting base,opt2 --python old/bin/python --out profiles    under the PyTorch of `old`
         medddpm profile --dry-run --out profiles             only prints the commands
         """,
     )
@@ -121,13 +122,19 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps in a step (1)")
     command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
     command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
+    command.add_argument(
+        "--python", metavar="PATH",
+        help="the Python that runs the profiled program, for another PyTorch than this one's; the tables are named "
+        "for it and their descriptions hold its versions",
+    )  # fmt: skip
 
 
 def profile(arguments: argparse.Namespace) -> int:
     """Profiles; see `medddpm.study.profile.run`."""
-    from medddpm.study.profile.run import Program, plan
+    from medddpm.study.profile.run import OWN, Program, interpreter, plan
     from medddpm.study.profile.run import profile as run
 
+    python = interpreter(arguments.python) if arguments.python else OWN
     program = Program(
         size=arguments.size,
         channels=arguments.channels,
@@ -135,10 +142,11 @@ def profile(arguments: argparse.Namespace) -> int:
         convert_on=arguments.convert_on,
         window_start=arguments.window_start,
         cache_control=arguments.cache_control,
+        torch=python.torch,
     )
     settings = [name.upper() for name in arguments.setting]
     runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
-    return 1 if run(runs, arguments.out, dry_run=arguments.dry_run) else 0
+    return 1 if run(runs, arguments.out, python=python, dry_run=arguments.dry_run) else 0
 
 
 # bench

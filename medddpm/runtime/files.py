@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import json
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from medddpm.errors import BadInput
 
@@ -40,6 +41,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def write_gzipped(text: bytes, path: str | os.PathLike[str]) -> None:
+    """Writes `text` compressed; the same text is the same file."""
+    with replacing(path) as temporary, temporary.open("wb") as file, gzipping(file) as stream:
+        stream.write(text)
+
+
+def gzipping(file: BinaryIO) -> gzip.GzipFile:
+    """Compresses into `file` without a name or a time, at level 1: level 9 takes six times as long and saves 10%."""
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, check_writable, read_json, replacing
+from medddpm.runtime.files import check_output, check_writable, read_json, replacing, write_gzipped
 
 
 def test_a_block_that_ends_well_replaces_the_file(tmp_path: Path) -> None:
@@ -99,3 +100,13 @@ def test_json_that_is_none_is_said(tmp_path: Path, text: str) -> None:
         read_json(path, "mend it")
     with pytest.raises(BadInput, match="it is missing; mend it"):
         read_json(tmp_path / "b.json", "mend it")
+
+
+def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_gzipped("Ä text\n".encode() * 1000, tmp_path / name)
+    data = (tmp_path / "a.gz").read_bytes()
+    assert data == (tmp_path / "b.gz").read_bytes()
+    assert data[4:8] == bytes(4), "the archive holds a time"
+    assert b"a.gz" not in data, "the archive holds a name"
+    assert gzip.decompress(data).decode() == "Ä text\n" * 1000

@@ -17,7 +17,7 @@ from medddpm.study.claims import rules
 from medddpm.study.claims.paper import Claim, claims_of
 from medddpm.study.claims.verdicts import Finding
 from medddpm.study.profile.tables import Record, found
-from medddpm.study.records.schemas import CARD
+from medddpm.study.records.schemas import CARD, VIEWS
 from medddpm.study.records.tables import gpu_folders, read_meta, read_table
 
 CITED = "{document}, {place}: {value}, read at {read_at}"
@@ -69,11 +69,11 @@ def _findings(rule: str, view: str, values: Mapping[str, str | None], **facts: o
 
 
 def recorded_versions(root: Path) -> dict[str, str]:
-    """The versions that the newest kernels table was taken with, by the names `software` takes.
+    """The versions that the newest kernels table of the book's views was taken with, by the names `software` takes.
 
     That of the first of `cards` that has one.
     """
-    tables = [r for r in found(root) if r.table == "kernels"]
+    tables = [r for r in found(root) if r.table == "kernels" and r.part in VIEWS]
     if not tables:
         return {}
     meta = read_meta(_newest(tables).path)

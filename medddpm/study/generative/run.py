@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import write_gzipped
 from medddpm.study.generative.ipc import CYCLES, INSTRUCTIONS
 from medddpm.study.generative.models import MODELS, Model, parse_names
 from medddpm.study.generative.results import NAME, collect, raw_path, tell, trace_path, write
@@ -23,7 +24,6 @@ from medddpm.study.generative.worker import parse_precisions
 from medddpm.study.profile import ncu, trace
 from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.records import programs
-from medddpm.study.records.tables import write_gzipped
 
 
 def main(argv: Sequence[str] | None = None) -> int:

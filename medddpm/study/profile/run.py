@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import write_gzipped
 from medddpm.study.profile import counters, ncu
 from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.profile.results import is_finished
 from medddpm.study.profile.windows import PAPERS_START, WINDOW
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import meta_path, read_table, write_gzipped, write_meta
+from medddpm.study.records.tables import meta_path, read_table, write_meta
 
 ESTIMATING = (
     "SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats", "ComputeWorkloadAnalysis",
@@ -24,6 +29,7 @@ ESTIMATING = (
 )  # fmt: skip
 """The sections of ncu's full set whose rules give the largest estimates. A whole step under all sections takes more
 than ten minutes on an H200; the sections left out decided 2 of the 100 launches of BASE's window."""
+PROGRAM = ("-m", "medddpm.study.profile.worker")
 REMEDY = "see `medddpm profile --dry-run` for the command, and try it by hand"
 
 
@@ -41,6 +47,7 @@ class Program:
         cache_control: "all": ncu flushes the GPU's caches before each pass over a launch, so that every launch begins
             cold; "none": it does not. A launch that takes several passes then finds, from the second on, what it left
             itself and what ncu's saving and restoring of memory left, not what the launch before it leaves in a run.
+        torch: the PyTorch that it runs under, as "2.2.2"; empty for this process's own.
     """
 
     size: int = 128
@@ -51,6 +58,7 @@ class Program:
     window_start: int = PAPERS_START
     device: str = "auto"
     cache_control: str = "all"
+    torch: str = ""
 
 
 PUBLISHED = Program()
@@ -77,7 +85,7 @@ class ProfileRun:
 
     @property
     def name(self) -> str:
-        """The name of its files; it tells a window that is not the paper's, or was prepared otherwise."""
+        """The name of its files; it tells a window that is not the paper's or was prepared otherwise, and a PyTorch."""
         view = self.view
         if view == "window" and self.program.window_start != PAPERS_START:
             view += f"-{self.program.window_start}"
@@ -85,6 +93,8 @@ class ProfileRun:
             view += "-cpu"
         if self.program.cache_control != "all":
             view += f"-cache-{self.program.cache_control}"
+        if self.program.torch:
+            view += f"-torch-{self.program.torch.replace('.', '-')}"
         return f"{self.setting.lower()}_{view}_run{self.number}_{self.kind}"
 
     @property
@@ -133,12 +143,56 @@ def _kinds(view: str, details: bool, program: Program) -> list[str]:
     return ["raw", *(["details"] if details else []), *(["trace"] if traced else [])]
 
 
-def profile(runs: Sequence[ProfileRun], out: Path, *, dry_run: bool = False) -> int:
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that runs the program.
+
+    Args:
+        path: of its executable.
+        versions: `machine.software` there, where it is not this process's own; a run's description names them.
+        folder: holds the subject that another Python than this process's reads, as it need not be able to make it.
+    """
+
+    path: str = sys.executable
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @property
+    def torch(self) -> str:
+        """The release of its PyTorch, as "2.2.2"; empty for this process's own."""
+        release = re.match(r"[\d.]+", str(self.versions.get("torch", "")))
+        return release[0] if release else ""
+
+
+OWN, TYPED = Interpreter(), Interpreter("python")  # this process's, and as a reader types it
+
+
+def interpreter(path: str) -> Interpreter:
+    """Another Python than this process's, as of an environment with another PyTorch.
+
+    Raises:
+        BadInput: it does not start, or cannot run the program.
+    """
+    remedy = "give the Python of an environment with torch, nibabel, safetensors and tqdm that finds medddpm"
+    problem = "it is no Python that runs the profiled program"
+    try:
+        done = programs.run([path, *PROGRAM, "--about"])
+        if not done.returncode:
+            versions = json.loads(programs.last_words(done.stdout))  # an old PyTorch may warn before
+            return Interpreter(path, {name: versions[name] for name in ("cuda", "cudnn", "torch", "python")})
+        problem = f"it cannot run the profiled program ({programs.problem(done)})"
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise BadInput(path, problem, remedy)
+
+
+def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN, dry_run: bool = False) -> int:
     """Does every run whose table `out` lacks, a line each.
 
     Args:
         runs: see `plan`.
         out: the folder of NAME.csv.gz and NAME.meta.json.
+        python: what runs the program; `Program.torch` names its PyTorch.
         dry_run: print the commands and run nothing.
 
     Returns:
@@ -147,7 +201,8 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, dry_run: bool = False) -> 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed; the commands are printed first.
     """
-    lines = [line for run in runs for line in run.lines(out)]
+    lines = [shlex.join(command) for command in prepare_commands(runs)]
+    lines += [line for run in runs for line in run.lines(out)]
     if dry_run:
         print("\n".join(lines))
         return 0
@@ -155,14 +210,18 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, dry_run: bool = False) -> 
         if any(run.program.device != "cpu" for run in runs):
             _need_gpu()
         ncu.find()
-        return _profile_all(runs, out)
+        with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+            for command in prepare_commands(runs, replace(OWN, folder=Path(folder))):
+                if problem := programs.problem(programs.run(command)):
+                    raise BadInput("profile", f"the subject cannot be prepared ({problem})", REMEDY)
+            return _profile_all(runs, out, replace(python, folder=Path(folder)))
     except ncu.CannotMeasure:
         print("These commands measure the same on a machine that can:")
         print("\n".join(lines))
         raise
 
 
-def collection(run: ProfileRun, python: str = "python") -> ncu.Collection:
+def collection(run: ProfileRun, python: Interpreter = TYPED) -> ncu.Collection:
     """What ncu is asked for in a run that brings metrics or rules."""
     # ncu's own default is "all"
     caches = ("--cache-control", run.program.cache_control) if run.program.cache_control != "all" else ()
@@ -184,12 +243,25 @@ def collection(run: ProfileRun, python: str = "python") -> ncu.Collection:
     )
 
 
-def trace_command(run: ProfileRun, path: Path, python: str = "python") -> list[str]:
+def trace_command(run: ProfileRun, path: Path, python: Interpreter = TYPED) -> list[str]:
     """The command that writes a run's plain trace to `path`."""
     return [*program_command(run, python), "--trace", str(path)]
 
 
-def program_command(run: ProfileRun, python: str) -> list[str]:
+def prepare_commands(runs: Sequence[ProfileRun], python: Interpreter = TYPED) -> list[list[str]]:
+    """What writes the subjects that runs under another PyTorch read."""
+    sizes = sorted({run.program.size for run in runs if run.program.torch})
+    return [
+        [python.path, *PROGRAM, "--prepare", str(subject_file(size, python)), "--size", str(size)] for size in sizes
+    ]
+
+
+def subject_file(size: int, python: Interpreter) -> Path:
+    """Where a Python finds the subject of a size."""
+    return python.folder / f"subject_{size}.pt"
+
+
+def program_command(run: ProfileRun, python: Interpreter = TYPED) -> list[str]:
     """The program, as a run needs it."""
     program = run.program
     options: dict[str, object] = {
@@ -200,8 +272,10 @@ def program_command(run: ProfileRun, python: str) -> list[str]:
         options["steps"] = 2 + program.window_start // 500  # the published network launches more than 500 a step
     else:
         options["warmup"] = program.warmup
+    if program.torch:
+        options["subject"] = subject_file(program.size, python)
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [python, "-m", "medddpm.study.profile.worker", *words]
+    return [python.path, *PROGRAM, *words]
 
 
 def _need_gpu() -> None:
@@ -213,7 +287,7 @@ def _need_gpu() -> None:
         )
 
 
-def _profile_all(runs: Sequence[ProfileRun], out: Path) -> int:
+def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> int:
     failed = 0
     for place, run in enumerate(runs, 1):
         label = f"[{place}/{len(runs)}] {run.name}"
@@ -222,7 +296,7 @@ def _profile_all(runs: Sequence[ProfileRun], out: Path) -> int:
             continue
         print(f"{label} … ", end="", flush=True)
         try:
-            launches, seconds = _profiled(run, out / run.table)
+            launches, seconds = _profiled(run, out / run.table, python)
             print(f"{launches} launches, {seconds:.0f} s", flush=True)
         except ncu.CannotMeasure:
             print("not possible", flush=True)
@@ -234,15 +308,16 @@ def _profile_all(runs: Sequence[ProfileRun], out: Path) -> int:
     return failed
 
 
-def _profiled(run: ProfileRun, path: Path) -> tuple[int, float]:
+def _profiled(run: ProfileRun, path: Path, python: Interpreter) -> tuple[int, float]:
     """Does one run and writes its table and description; returns its number of launches and the time it took, s."""
     began = time.monotonic()
     meta_path(path).unlink(missing_ok=True)  # killed from here on, it is not finished
-    launches = _traced(run, path) if run.kind == "trace" else _counted(run, path)
+    launches = (_traced if run.kind == "trace" else _counted)(run, path, python)
     seconds = round(time.monotonic() - began, 1)
     commands = run.lines(Path())
     meta = {
         **machine_meta(shlex.split(commands[0])),
+        **python.versions,
         "measurement": asdict(run),
         "launches": launches,
         "seconds": seconds,
@@ -252,11 +327,11 @@ def _profiled(run: ProfileRun, path: Path) -> tuple[int, float]:
     return launches, seconds
 
 
-def _counted(run: ProfileRun, path: Path) -> int:
+def _counted(run: ProfileRun, path: Path, python: Interpreter) -> int:
     """Writes ncu's page of a new report to `path`; returns its number of launches."""
     from medddpm.study.profile import trace  # and with it torch, which a dry run can do without
 
-    text = collection(run, sys.executable).text()
+    text = collection(run, python).text()
     launches = launches_in(text)
     if run.view == "window" and launches != WINDOW:
         raise BadInput(run.name, f"ncu profiled {launches} launches of {WINDOW}", REMEDY)
@@ -264,8 +339,8 @@ def _counted(run: ProfileRun, path: Path) -> int:
     return launches
 
 
-def _traced(run: ProfileRun, path: Path) -> int:
+def _traced(run: ProfileRun, path: Path, python: Interpreter) -> int:
     """Has the plain trace written to `path`; returns its number of launches, fills and copies included."""
-    if problem := programs.problem(programs.run(trace_command(run, path, sys.executable))):
+    if problem := programs.problem(programs.run(trace_command(run, path, python))):
         raise BadInput(run.name, problem, REMEDY)
     return len(read_table(path, schemas.TRACE))

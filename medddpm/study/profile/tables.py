@@ -1,7 +1,8 @@
 """Reads the kernels tables of every machine and run into one: what the figures and the claims are drawn from.
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
-or either measured otherwise, as "window-300", "window-cpu" or "step-cache-none" (`medddpm.study.profile.run`).
+or either measured otherwise, as "window-300", "window-cpu", "step-cache-none" or, under another PyTorch,
+"step-torch-2-2-2" (`medddpm.study.profile.run`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.study.records.schemas import KERNELS, TRACE
+from medddpm.study.records.schemas import KERNELS, TRACE, VIEWS
 from medddpm.study.records.tables import gpu_folders, read_table
 from medddpm.switches import SETTINGS
 
 NAME = re.compile(
     r"(?P<table>kernels|launches)_(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)\.csv(?:\.gz)?"
 )
-VIEWS = ("window", "step")  # what every figure shows
 MACHINE = ["gpu", "run"]
 
 
@@ -99,9 +99,15 @@ def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
     return joined[[*MACHINE, "part", *KERNELS.columns]]
 
 
-def launches(root: Path, gpu: str) -> dict[str, pd.DataFrame]:
-    """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order."""
-    newest = {r.setting: r.path for r in found(root) if r.table == "launches" and r.gpu == gpu}
+def launches(root: Path, gpu: str, part: str = "window") -> dict[str, pd.DataFrame]:
+    """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order.
+
+    Args:
+        root: the repository.
+        gpu: the folder of the machine.
+        part: see `Record`.
+    """
+    newest = {r.setting: r.path for r in found(root) if (r.table, r.gpu, r.part) == ("launches", gpu, part)}
     return {name: read_table(newest[name], TRACE) for name in sorted(newest, key=_place)}
 
 

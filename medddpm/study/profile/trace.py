@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import csv
 import functools
+import io
 import json
 import re
 import tempfile
@@ -11,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import write_gzipped
 from medddpm.study.records.schemas import TRACE
-from medddpm.study.records.tables import write_gzipped
 from medddpm.training.trainer import PHASES
+
+Launch = tuple[int, str, str, str, int, str, int]
+"""A row of the schema `TRACE`: index, kernel, grid, block, duration in ns, phase, stream."""
 
 _MANGLED = re.compile(r"\b_Z\w+")
 # Kineto's names for what the GPU does, and for the host's side of it.
@@ -50,13 +54,13 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        table = launches(json.loads(exported.read_bytes())["traceEvents"])
-    if table.empty and device.type == "cuda":
+        rows = launches(json.loads(exported.read_bytes())["traceEvents"])
+    if not rows and device.type == "cuda":
         raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
-    write(table, path)
+    write(rows, path)
 
 
-def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
     """The kernels, fills and copies among a trace's events, in the order the program launched them.
 
     A launch belongs to the phase in which the host launched it, not to the one in which it ran.
@@ -65,7 +69,7 @@ def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
 
     Returns:
-        a row for each launch, schema `TRACE`: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
+        a row for each launch: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
     """
     complete = [event for event in events if event.get("ph") == "X"]
     marks = sorted(
@@ -89,12 +93,19 @@ def launches(events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         duration, stream = round(1000 * float(event["dur"])), int(args["stream"])
         rows.append((when, demangled(str(event["name"])), *shape, duration, phase, stream))
     rows.sort(key=lambda row: row[0])
-    return pd.DataFrame([(index, *row[1:]) for index, row in enumerate(rows)], columns=list(TRACE.columns))
+    return [(index, *row[1:]) for index, row in enumerate(rows)]
 
 
-def write(table: pd.DataFrame, path: Path) -> None:
-    """Writes `launches` as gzipped CSV; the same table is the same file."""
-    write_gzipped(table.to_csv(index=False, lineterminator="\n").encode(), path)
+def write(rows: Iterable[Launch], path: Path) -> None:
+    """Writes `launches` as gzipped CSV; the same rows are the same file.
+
+    Without pandas: a Python that brings an old PyTorch, and with it NumPy 1, may have none that fits.
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(TRACE.columns)
+    table.writerows(rows)
+    write_gzipped(text.getvalue().encode(), path)
 
 
 def wait(device: torch.device) -> None:

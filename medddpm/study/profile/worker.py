@@ -9,18 +9,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
+import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import pick_device
 from medddpm.study.profile import trace
-from medddpm.study.profile.tables import VIEWS
+from medddpm.study.records.machine import software
+from medddpm.study.records.schemas import VIEWS
 from medddpm.switches import SETTINGS, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
@@ -29,8 +33,14 @@ from medddpm.training.trainer import Trainer
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one view of the training under whatever profiles this process; returns the exit code."""
     arguments = parser().parse_args(argv)
+    if arguments.about:
+        print(json.dumps(software()))
+        return 0
     try:
-        run(arguments)
+        if arguments.prepare:
+            torch.save(subject(arguments.size)[0], arguments.prepare)
+        else:
+            run(arguments)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 1
@@ -41,7 +51,10 @@ def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     top = argparse.ArgumentParser(prog="python -m medddpm.study.profile.worker", description=__doc__)
     top.add_argument("--setting", default="base", choices=[name.lower() for name in SETTINGS], help="(base)")
-    top.add_argument("--view", choices=VIEWS, required=True, help="window: from the first launch on; step: one step")
+    wanted = top.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--view", choices=VIEWS, help="window: from the first launch on; step: one step")
+    wanted.add_argument("--prepare", type=Path, metavar="FILE.pt", help="only write the subject, for --subject")
+    wanted.add_argument("--about", action="store_true", help="only print the versions that it runs with, as JSON")
     top.add_argument("--size", type=int, default=128, help="side of the volume (128)")
     top.add_argument("--channels", type=int, default=64, help="base width of the network (64)")
     top.add_argument("--accumulation", type=int, default=1, help="micro-steps of an optimizer step (1)")
@@ -51,15 +64,29 @@ def parser() -> argparse.ArgumentParser:
         "--convert-on", choices=["gpu", "cpu"], default="gpu",
         help="where the weights go into the setting's layout: gpu, as a user's run does it, a launch a tensor; or cpu",
     )  # fmt: skip
+    top.add_argument(
+        "--subject", type=Path, metavar="FILE.pt",
+        help="the subject as --prepare wrote it, in a Python that lacks what preparing takes: MONAI, nilearn and SciPy",
+    )  # fmt: skip
     top.add_argument("--trace", type=Path, metavar="CSV.GZ", help="write the view's plain trace here")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     return top
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """One view of the training, as `parser` describes it."""
+    """One view of the training, as `parser` describes it.
+
+    The paper's settings also run under an older PyTorch than the package's (`medddpm profile --python`); 2.2 did.
+
+    Raises:
+        BadInput: there is no such device, or this PyTorch is too old for the setting.
+    """
     device, setting = pick_device(arguments.device), SETTINGS[arguments.setting.upper()]
-    trainer = build(setting, arguments.size, arguments.channels, arguments.accumulation, device)
+    if setting.fast and TorchVersion(torch.__version__) < "2.11":
+        problem = f"{arguments.setting} needs PyTorch 2.11 or later, and this is {torch.__version__}"
+        raise BadInput("--setting", problem, "under this one profile base, opt1, opt2 and opt12")
+    volumes = Prepared(arguments.size, arguments.subject) if arguments.subject else subject(arguments.size)
+    trainer = build(setting, volumes, arguments.channels, arguments.accumulation, device)
     if arguments.convert_on == "cpu":
         lay_out_on_host(trainer.unet, setting)
     profiled = device.type == "cuda" and arguments.trace is None
@@ -100,20 +127,50 @@ def nvtx_range(name: str) -> Iterator[None]:
         torch.cuda.nvtx.range_end(handle)
 
 
-def build(setting: Switches, size: int, channels: int, accumulation: int, device: torch.device) -> Trainer:
-    """A trainer of the published network on one phantom, ready in memory, without a kernel launched.
+def subject(size: int) -> Phantom:
+    """The one subject, of `size` voxels a side, ready in memory."""
+    volumes = Phantom(1, (size, size, size))
+    volumes[0]  # now in the data set's memory
+    return volumes
+
+
+class Prepared(Phantom):
+    """`subject` as another Python wrote it.
+
+    Args:
+        size: voxels a side.
+        path: the file: image and mask, as an item of a data set.
+
+    Raises:
+        BadInput: it cannot be read, or holds another size.
+    """
+
+    def __init__(self, size: int, path: Path) -> None:
+        super().__init__(1, (size, size, size))
+        try:
+            self._image, self._mask = torch.load(path, weights_only=True)
+            if self._image.shape[1:] != self.size:
+                raise ValueError
+        except (OSError, RuntimeError, ValueError, TypeError, AttributeError, pickle.UnpicklingError):
+            remedy = f"write it in the package's own environment: --prepare {path.name} --size {size}"
+            raise BadInput(path, f"it holds no subject of size {size}", remedy) from None
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._image.clone(), self._mask.clone()
+
+
+def build(setting: Switches, volumes: Phantom, channels: int, accumulation: int, device: torch.device) -> Trainer:
+    """A trainer of the published network on one subject, without a kernel launched.
 
     No setting makes a CUDA graph here: the profiler must see every launch, and the phase it belongs to.
     """
     config = TrainConfig(
         setting=setting.name,
-        image_size=size,
+        image_size=volumes.size[0],
         model_channels=channels,
         accumulation=accumulation,
         read_every_loss=True,
     )
-    volumes = Phantom(1, (size, size, size))
-    volumes[0]  # now in the data set's memory
     return Trainer(config, volumes, device, graph=False)
 
 

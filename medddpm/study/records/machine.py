@@ -40,11 +40,7 @@ def machine_meta(command: Sequence[str] | None = None) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if cuda else "cpu",
         "processor": _processor(),
         **_driver_state(),
-        "cuda": torch.version.cuda if cuda else None,
-        "cudnn": torch.backends.cudnn.version() if cuda else None,
-        "torch": torch.__version__,
-        "triton": package_version("triton"),
-        "python": platform.python_version(),
+        **software(),
         "ncu": _version(programs.output("ncu", "--version")),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **_git_state(),
@@ -58,6 +54,20 @@ def package_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def software() -> dict[str, Any]:
+    """The versions that this process computes with; what it computes without is None."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "cuda": torch.version.cuda if cuda else None,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "torch": str(torch.__version__),
+        "triton": package_version("triton"),
+        "python": platform.python_version(),
+    }
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ class Schema:
         return {n: {"dtype": c.dtype, "unit": c.unit, "meaning": c.meaning} for n, c in self.columns.items()}
 
 
+VIEWS = ("window", "step")
+"""What is profiled of a setting: a stretch of launches, and a whole step."""
 PAPER = Schema(
     {
         "id": Column("str", "number of the claim, P001 to P204"),
@@ -231,7 +233,7 @@ _CLASSES = ("floating-point", "integer", "load/store", "movement", "predicate", 
 KERNELS = Schema(
     {
         "config": Column("str", "the setting it ran under: BASE, OPT1, OPT2, OPT12 or FAST"),
-        "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=("window", "step")),
+        "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=VIEWS),
         "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step"),
         "kernel": Column("str", "name"),
         "family": Column("str", "the kernel's family, as medddpm.study.profile.families has it"),

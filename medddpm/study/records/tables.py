@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import read_json, replacing
+from medddpm.runtime.files import gzipping, read_json, replacing
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
@@ -73,12 +73,6 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
         raise BadInput(found, "a row has more fields than there are columns", _RESTORE)
     _same_columns(raw, schema, found)
     return pd.DataFrame({n: _parsed(raw[n], c, n, found) for n, c in schema.columns.items()})
-
-
-def write_gzipped(text: bytes, path: Path) -> None:
-    """Writes `text` compressed; the same text is the same file."""
-    with replacing(path) as temporary, temporary.open("wb") as file, _gzip(file) as stream:
-        stream.write(text)
 
 
 def meta_path(path: str | os.PathLike[str]) -> Path:
@@ -146,7 +140,7 @@ def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
     NumPy's text first, which takes a third longer.
     """
     plain, compressed = io.BytesIO(), io.BytesIO()
-    with _gzip(compressed) as stream, ThreadPoolExecutor(1) as beside:
+    with gzipping(compressed) as stream, ThreadPoolExecutor(1) as beside:
         pending = []
         for first in range(0, max(len(table), 1), 10_000):
             part = table.iloc[first : first + 10_000].astype(object)
@@ -156,11 +150,6 @@ def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:
         for part_done in pending:
             part_done.result()
     return plain.getvalue(), compressed.getvalue()
-
-
-def _gzip(file: BinaryIO) -> gzip.GzipFile:
-    """Compresses into `file` without a name or a time, at level 1: level 9 takes six times as long and saves 10%."""
-    return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
 
 def _same_columns(table: pd.DataFrame, schema: Schema, path: Path) -> None:

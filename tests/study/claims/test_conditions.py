@@ -87,6 +87,13 @@ def test_newest_record_gives_the_versions(recorded: Path) -> None:
         json.dumps(meta | {"date": "2030-01-01T00:00:00+00:00", "torch": "9.9.9"})
     )
     assert conditions.recorded_versions(recorded)["PyTorch"] == "9.9.9"
+    for suffix in ("csv", "meta.json"):
+        base = folder / f"kernels_base_window_run1.{suffix}"
+        shutil.copy(base, folder / f"kernels_base_window-torch-2-2-2_run1.{suffix}")
+    (folder / "kernels_base_window-torch-2-2-2_run1.meta.json").write_text(
+        json.dumps(meta | {"date": "2031-01-01T00:00:00+00:00", "torch": "2.2.2"})
+    )
+    assert conditions.recorded_versions(recorded)["PyTorch"] == "9.9.9", "the book's views do not run under that one"
 
 
 def test_window_is_the_one_that_was_taken(recorded: Path) -> None:

@@ -181,7 +181,7 @@ LAUNCHES = [  # kernel, grid, block, duration in the trace (ns), cycles, instruc
 
 def write_trace(path: Path, launches: list = LAUNCHES) -> Path:
     rows = [(i, k, g, b, ns, "", 7) for i, (k, g, b, ns, *_) in enumerate(launches)]
-    trace.write(pd.DataFrame(rows, columns=list(schemas.TRACE.columns)), path)
+    trace.write(rows, path)
     return path
 
 

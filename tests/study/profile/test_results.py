@@ -10,11 +10,12 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, details
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import write_gzipped
 from medddpm.study.profile import tables as kernel_tables
 from medddpm.study.profile import trace
 from medddpm.study.profile.results import adopt
 from medddpm.study.records import schemas
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_gzipped
+from medddpm.study.records.tables import meta_path, read_meta, read_table
 
 
 def put(profiles: Path, name: str, text: str, meta: dict[str, object] | None = None) -> Path:
@@ -33,7 +34,7 @@ def put_trace(profiles: Path, name: str) -> None:
     table = pd.DataFrame(rows, columns=["kernel", "grid", "duration_ns"])
     table = table.assign(index=range(5), block="(128, 1, 1)", phase="forward", stream=7)
     path = profiles / f"{name}_trace.csv.gz"
-    trace.write(table[list(schemas.TRACE.columns)], path)
+    trace.write(table[list(schemas.TRACE.columns)].itertuples(index=False, name=None), path)
     meta_path(path).write_text('{"gpu": "NVIDIA V100", "steps": 2}')
 
 
@@ -118,6 +119,16 @@ def test_a_step_measured_otherwise_is_a_step_too(profiles: Path, machine: Path, 
     step, otherwise = (kernel_tables.kernels(tmp_path, (part,)) for part in ("step", "step-cache-none"))
     assert set(otherwise["view"]) == {"step"}
     assert otherwise["count"].tolist() == step["count"].tolist(), "weighted by its trace"
+
+
+def test_a_step_under_another_pytorch_is_a_step(profiles: Path, machine: Path, tmp_path: Path) -> None:
+    put(profiles, "base_step-torch-2-2-2_run1_raw", Raw().text(), {"gpu": "NVIDIA V100", "torch": "2.2.2"})
+    put_trace(profiles, "base_step-torch-2-2-2_run1")
+    list(adopt(profiles, machine.parent))
+    path = machine / "kernels_base_step-torch-2-2-2_run1.csv"
+    assert read_table(path, schemas.KERNELS)["view"].unique().tolist() == ["step"]
+    assert read_meta(path)["torch"] == "2.2.2"
+    assert kernel_tables.kernels(tmp_path)["part"].unique().tolist() == ["step", "window"]
 
 
 @pytest.mark.parametrize("how", ["missing", "unfinished"])

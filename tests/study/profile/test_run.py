@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import stat
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from medddpm.cli.main import main, parser
 from medddpm.study.profile import counters as profile_counters
 from medddpm.study.profile import run, trace, worker
 from medddpm.study.profile.run import ProfileRun, Program, plan, profile
-from medddpm.study.profile.tables import VIEWS
 from medddpm.study.records import programs
-from medddpm.study.records.schemas import TRACE
+from medddpm.study.records.machine import machine_meta, software
+from medddpm.study.records.schemas import TRACE, VIEWS
 from medddpm.study.records.tables import meta_path, read_table
 from medddpm.switches import BASE, OPT12, SETTINGS
 from medddpm.training.trainer import PHASES, Trainer
@@ -141,7 +142,7 @@ def test_caches_that_are_not_flushed_have_tables_of_their_own(capsys) -> None:
 
 def test_the_program_takes_what_it_is_given() -> None:
     for one in plan(SETTINGS, ["window", "step"], program=TOY):
-        words = run.program_command(one, "python")
+        words = run.program_command(one)
         arguments = worker.parser().parse_args(words[3:])
         assert SETTINGS[arguments.setting.upper()].name == one.setting
 
@@ -286,12 +287,87 @@ def test_the_command_defaults_to_everything() -> None:
     ) == run.PUBLISHED  # fmt: skip
 
 
+# another Python
+
+OLD = r"""#!/bin/bash
+# Plays the Python of an environment with PyTorch 2.2.2; OLD_SAYS is what it answers instead of its versions.
+case "$*" in
+*--about) echo "UserWarning: an old PyTorch may say this first"; echo "${OLD_SAYS:-$VERSIONS}"; exit "${OLD_ENDS:-0}" ;;
+*) exec "$REAL" "$@" ;;
+esac
+"""
+VERSIONS = {"cuda": "12.1", "cudnn": 8902, "torch": "2.2.2+cu121", "python": "3.12.3"}
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a Python that says it has PyTorch 2.2.2."""
+    script = tmp_path / "old" / "python"
+    script.parent.mkdir()
+    script.write_text(OLD)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("VERSIONS", json.dumps(VERSIONS))
+    monkeypatch.setenv("REAL", sys.executable)
+    return str(script)
+
+
+TOY_OLD = ["--view", "window", "--size", "8", "--channels", "32"]
+
+
+def test_another_python_runs_the_program_and_names_the_tables(tmp_path: Path, calls: Path, old: str) -> None:
+    out = tmp_path / "out"
+    profiled = replace(TOY, torch="2.2.2")
+    runs = plan(["OPT2"], ["window"], program=profiled)
+    assert profile(runs, out, python=run.interpreter(old)) == 0
+    raw, launches = (out / f"opt2_window-torch-2-2-2_run1_{kind}.csv.gz" for kind in ("raw", "trace"))
+    assert read_table(launches, TRACE).empty
+    for table in (raw, launches):
+        meta = json.loads(meta_path(table).read_text())
+        assert {name: meta[name] for name in VERSIONS} == VERSIONS
+        assert meta["measurement"]["program"]["torch"] == "2.2.2"
+        assert "--subject subject_8.pt" in meta["commands"][0]
+        assert str(tmp_path) not in json.dumps(meta)
+    (command,) = (line for line in calls.read_text().splitlines() if "profile.worker" in line)
+    assert f" {old} -m medddpm.study.profile.worker " in command
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        path.name for table in (raw, launches) for path in (table, meta_path(table))
+    )
+
+
+def test_the_commands_for_another_python_begin_with_the_subject(tmp_path: Path, old: str, capsys) -> None:
+    words = ["profile", "--setting", "base", *TOY_OLD, "--python", old, "--dry-run", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "python -m medddpm.study.profile.worker --prepare subject_8.pt --size 8"
+    assert ["--subject subject_8.pt" in line for line in others] == [True, False, True]
+    assert "base_window-torch-2-2-2_run1_raw" in others[0]
+
+
+@pytest.mark.parametrize(
+    ("says", "ends", "told"),
+    [
+        ("no module named torch", "1", "it cannot run the profiled program (no module named torch)"),
+        ("Python 3", "0", "it is no Python that runs the profiled program"),
+        ("[]", "0", "it is no Python that runs the profiled program"),
+    ],
+)
+def test_a_python_that_cannot_run_the_program_is_refused(
+    tmp_path: Path, old: str, monkeypatch, capsys, says: str, ends: str, told: str
+) -> None:
+    monkeypatch.setenv("OLD_SAYS", says)
+    monkeypatch.setenv("OLD_ENDS", ends)
+    for path in (old, str(tmp_path / "none")):
+        assert main(["profile", *TOY_OLD, "--python", path, "--out", str(tmp_path / "out")]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"medddpm: {path}: {told if path == old else 'it is no Python'}")
+
+
 # the worker
 
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-    return worker.build(BASE, 8, 32, 2, torch.device("cpu"))
+    return worker.build(BASE, worker.subject(8), 32, 2, torch.device("cpu"))
 
 
 def test_the_phases_cover_a_step_in_order(trainer: Trainer) -> None:
@@ -346,6 +422,35 @@ def test_a_trace_from_the_first_launch_on_needs_no_step_before(tmp_path: Path, m
     assert read_table(tmp_path / "t.csv.gz", TRACE).empty
 
 
+def test_the_program_says_what_it_runs_with(capsys) -> None:
+    assert worker.main(["--about"]) == 0
+    assert json.loads(capsys.readouterr().out) == software()
+    assert software().items() <= machine_meta().items()
+
+
+def test_a_subject_is_prepared_for_another_python(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "subject.pt"
+    assert worker.main(["--prepare", str(path), "--size", "8"]) == 0
+    here, there = worker.subject(8), worker.Prepared(8, path)
+    assert (there.size, there.layout) == (here.size, here.layout)
+    assert all(torch.equal(a, b) for a, b in zip(here[0], there[0], strict=True))
+    there[0][0].zero_()  # an item is the caller's own
+    assert torch.equal(here[0][0], there[0][0])
+    words = ["--view", "window", "--device", "cpu", "--subject"]
+    (tmp_path / "torn.pt").write_bytes(path.read_bytes()[:100])
+    for file, size in ((path, "16"), (tmp_path / "none.pt", "8"), (tmp_path / "torn.pt", "8")):
+        assert worker.main([*words, str(file), "--size", size]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"{file}: it holds no subject of size {size}; write it ")
+
+
+def test_fast_needs_the_packages_own_pytorch(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.2.2+cu121")
+    assert worker.main(["--view", "step", "--device", "cpu", "--setting", "fast"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--setting: fast needs PyTorch 2.11 or later, and this is 2.2.2+cu121; ")
+
+
 def test_the_program_says_in_a_line_what_is_wrong(capsys) -> None:
     assert worker.main(["--view", "step", "--device", "abacus"]) == 1
     assert capsys.readouterr().err.startswith("--device: ")
@@ -382,9 +487,9 @@ def test_a_trace_lists_launches_in_order_with_the_phase_that_launched_them(tmp_p
         event("user_annotation", "ProfilerStep#1", 0.0, 1000.0),
         event("gpu_user_annotation", "backward", 0.0, 1000.0),
     ]
-    table = trace.launches(events)
-    trace.write(table, tmp_path / "a.csv.gz")
-    trace.write(table, tmp_path / "b.csv.gz")
+    rows = trace.launches(events)
+    trace.write(rows, tmp_path / "a.csv.gz")
+    trace.write(rows, tmp_path / "b.csv.gz")
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
     assert list(read_table(tmp_path / "a.csv.gz", TRACE).itertuples(index=False, name=None)) == [
         (0, "Memcpy HtoD (Pinned -> Device)", None, None, 5250, "load", 7),

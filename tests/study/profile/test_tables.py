@@ -125,10 +125,13 @@ def test_launches_are_a_machines_newest(tmp_path: Path) -> None:
     put_launches(tmp_path, "A100", "opt2_window_run3", "only")
     put_launches(tmp_path, "A100", "fast_window_run1", "last, though of the first run")
     put_launches(tmp_path, "V100", "opt1_window_run1", "of another machine")
+    put_launches(tmp_path, "A100", "opt2_window-torch-2-2-2_run4", "under another PyTorch")
     tables = launches(tmp_path, "A100")
     assert [(name, table["kernel"].tolist()) for name, table in tables.items()] == [
         ("BASE", ["newest"]), ("OPT2", ["only"]), ("FAST", ["last, though of the first run"])
     ]  # fmt: skip
+    (other,) = launches(tmp_path, "A100", "window-torch-2-2-2").values()
+    assert other["kernel"].tolist() == ["under another PyTorch"]
     assert launches(tmp_path, "H100") == {}
 
 
