@@ -21,6 +21,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from medddpm.study.bench import sentences, tables
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
 LARGEST = 16 * 2**20
@@ -253,6 +255,11 @@ def test_citation_and_changelog_know_the_version() -> None:
     assert links <= {url.removeprefix("https://doi.org/") for url in PROJECT["urls"].values()}
     versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[:2] == ["Unreleased", PROJECT["version"]]
+
+
+def test_readme_repeats_what_the_bench_of_the_h200_comes_to() -> None:
+    said = sentences.headline(tables.recorded(ROOT)["H200"], "H200")
+    assert said in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_readme_lists_every_notebook_and_contributing_every_folder() -> None:

@@ -157,6 +157,40 @@ def tally(claims: pd.DataFrame) -> pd.DataFrame:
     return counts.reindex(columns=list(STATUSES), fill_value=0)
 
 
+def two_views(paper: pd.DataFrame, window: pd.DataFrame, step: pd.DataFrame, card: str) -> pd.DataFrame:
+    """The measured numbers of one card in both views, each judged as if the paper spoke of that card.
+
+    What the two views of a card say differently, they say on any card. Of another card than the paper's that is no
+    verdict on the paper.
+
+    Args:
+        paper: schema `PAPER`.
+        window, step: schema `CLAIMS`, settled in each view.
+        card: as in their columns `card` and `other_card`.
+
+    Returns:
+        a row for each number that the card has in both views, once however often stated: id, paper_value, tolerance,
+        our_value and status in the window, our_value_step and status_step.
+    """
+    claims = {c.id: c for c in claims_of(paper) if c.rule.rule in MEASURES and not c.rule.same_as}
+    found = [_of_card(table, card) for table in (window, step)]
+    rows = []
+    for identity in (name for name in claims if all(name in values for values in found)):
+        claim = claims[identity]
+        values = [own[identity] for own in found]
+        judged = [status_of(claim, Finding("", "", value, claim.rule.tolerance)) for value in values]
+        rows.append((identity, claim.value, claim.rule.tolerance, values[0], judged[0], values[1], judged[1]))
+    columns = ["id", "paper_value", "tolerance", "our_value", "status", "our_value_step", "status_step"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _of_card(claims: pd.DataFrame, card: str) -> dict[str, str]:
+    """A card's numbers by claim, whether they decide or stand beside."""
+    own = claims[claims["card"] == card].set_index("id")["our_value"]
+    beside = claims[claims["other_card"] == card].set_index("id")["other_value"]
+    return {str(name): str(value) for name, value in pd.concat([own, beside]).dropna().items()}
+
+
 def headline(claims: pd.DataFrame) -> str:
     """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated."""
     table = measured(claims)

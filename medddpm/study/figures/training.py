@@ -34,6 +34,7 @@ def loss_curves(table: pd.DataFrame, axis: Axes) -> Axes:
 def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -> Axes:
     """How far each setting's loss is from the reference's at the same step, a line a setting, on a logarithmic axis.
 
+    It has no legend, for which its lines leave no room: the colours are those of `loss_curves`, beside which it stands.
     A step at which the two are equal to the last bit has no place on that axis: the line has a gap there.
 
     Args:
@@ -48,7 +49,6 @@ def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -
         axis.plot(apart.index, seen, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
     axis.set(xlabel="step", ylabel=f"|loss − {reference}'s| / {reference}'s", yscale="log")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.legend(loc="upper left")
     return axis
 
 

@@ -15,6 +15,7 @@ from medddpm.study.claims.verdicts import (
     settle,
     status_of,
     tally,
+    two_views,
 )
 
 RATIO = Rule("P1", "", "summary", against="BASE", form="ratio")
@@ -130,3 +131,26 @@ def test_headline_counts_each_measured_number_once() -> None:
     }
     assert tally(settled).to_numpy().sum() == len(found) - 2  # P133 says what P004 does
     assert "None" in headline(settled[settled["id"] == "P101"])
+
+
+def test_two_views_of_a_card_are_held_against_each_other_whether_it_decides_or_stands_beside() -> None:
+    """P090 says what P085 does, P055 is no measurement, and P101 has no step."""
+    window = {
+        "P055": Finding("configuration", "so", "10", card="H200"),
+        "P085": Finding("window", "so", "77", 0.2, "H200"),
+        "P090": Finding("window", "so", "77", 0.2, "H200"),
+        "P100": Finding("window", "so", "0.8", 0.2, "H100", "H200", "0.4"),
+        "P101": Finding("window", "so", other_card="H200", other_value="0.18"),
+    }
+    step = {
+        "P085": Finding("step", "so", other_card="H200", other_value="12"),
+        "P100": Finding("step", "so", other_card="H200", other_value="0.38"),
+    }
+    paper = paper_claims(ROOT)
+    table = two_views(paper, settle(paper, window), settle(paper, step), "H200")
+    assert table.drop(columns=["paper_value", "tolerance"]).to_dict("split")["data"] == [
+        ["P085", "77", "reproduced", "12", "differs"],
+        ["P100", "0.4", "reproduced", "0.38", "reproduced"],
+    ]
+    assert set(table["tolerance"]) == {0.2}
+    assert two_views(paper, settle(paper, window), settle(paper, step), "H100").empty
