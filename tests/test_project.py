@@ -257,8 +257,9 @@ def test_citation_and_changelog_know_the_version() -> None:
     assert versions[:2] == ["Unreleased", PROJECT["version"]]
 
 
-def test_readme_repeats_what_the_bench_of_the_h200_comes_to() -> None:
-    said = sentences.headline(tables.recorded(ROOT)["H200"], "H200")
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_readme_repeats_what_the_bench_comes_to(gpu: str) -> None:
+    said = sentences.headline(tables.recorded(ROOT)[gpu], gpu)
     assert said in " ".join((ROOT / "README.md").read_text().split())
 
 
