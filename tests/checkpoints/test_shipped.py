@@ -27,6 +27,7 @@ from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
 from medddpm.cli.main import main
 from medddpm.data.nifti import read_mask
 from medddpm.data.phantom import Phantom, write_phantom
+from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, agreement
 from medddpm.sampling import recommended
 from medddpm.training.release import card_of
@@ -73,6 +74,15 @@ def test_there_is_a_default_and_it_is_named_where_another_is_asked_for(capsys: p
     assert shipped.weights() == shipped.weights(shipped.DEFAULT)
     with pytest.raises(Exception, match=f"no such model.*{shipped.DEFAULT}"):
         shipped.weights("nothing")
+
+
+def test_a_damaged_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = bytearray(shipped.weights().read_bytes())
+    content[-1000] ^= 1
+    (tmp_path / f"{shipped.DEFAULT}.safetensors").write_bytes(content)
+    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
+    with pytest.raises(BadInput, match="not the file that came with the package"):
+        shipped.weights()
 
 
 def test_the_package_is_built_with_all_that_travels() -> None:

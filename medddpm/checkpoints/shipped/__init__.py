@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from medddpm.errors import BadInput
 
 DEFAULT = "phantom-flair-64"
 """The model that `medddpm sample` uses without a checkpoint."""
+
+SHA256 = {DEFAULT: "280dc4da5a5c857263f6eaf7dc9c41587a28d4c9850655835476bcc744842366"}
+"""The checksum of each model's file, as `sha256sum` prints it."""
 
 LARGEST = 15 * 2**20
 """The largest model file in bytes, so that installing the package stays quick."""
@@ -21,12 +25,17 @@ def names() -> list[str]:
 
 
 def weights(name: str = DEFAULT) -> Path:
-    """A model's file, for `load_checkpoint` and `sample_to_files`.
+    """A model's file, for `load_checkpoint` and `sample_to_files`; its checksum is verified.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: there is none of that name, or it is damaged.
     """
-    return _file(name, ".safetensors")
+    path = _file(name, ".safetensors")
+    with open(path, "rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != SHA256.get(name):
+        raise BadInput(path, "it is not the file that came with the package", "install the package again")
+    return path
 
 
 def record(name: str = DEFAULT) -> Path:
