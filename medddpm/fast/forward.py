@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,11 +43,26 @@ class Forward:
         """Computes the module's forward: by `compute`, or as the class does if anything has hooks."""
         if not self.free:
             return self.original(*args, **kwargs)
+        return self.computed(args, kwargs)
+
+    def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
+        if kwargs:
+            bound = inspect.signature(type(self.module).forward).bind(self.module, *args, **kwargs)
+            args, kwargs = bound.args[1:], bound.kwargs
         return self.compute(*args, **kwargs)
 
     @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the module's own forward, for `inspect.signature` and what stands on it."""
+        return inspect.signature(type(self.module).forward.__get__(self.module))
+
+    @property
     def free(self) -> bool:
-        """Whether neither the module nor those handled have hooks, which must be called and may change weights."""
+        """Whether `compute` may run: neither the module nor those handled have hooks, which may change weights.
+
+        A subclass adds that the module's settings are still those it computes; a user may change them at any time.
+        """
         return not hooked(self.module) and not any(hooked(module) for module in self.handled)
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:

@@ -53,6 +53,11 @@ class Convolution(Forward):
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
 
     @property
+    def free(self) -> bool:
+        """Also, that its padding is still of zeros."""
+        return super().free and self.module.padding_mode == "zeros"
+
+    @property
     def pointwise(self) -> bool:
         """Whether it is a matrix product of each voxel's channels: 1³ at stride 1."""
         layer = self.module
@@ -69,7 +74,11 @@ class Convolution(Forward):
         weight = self.weight()
         assert weight is not None  # the rule saw it
         kind = x.device.type
-        if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64 != x.dtype:
+        if (
+            torch.amp.is_autocast_available(kind)
+            and torch.is_autocast_enabled(kind)
+            and weight.dtype != torch.float64 != x.dtype
+        ):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
@@ -128,6 +137,11 @@ class Trilinear(Forward):
 
     what = "upsampling"
 
+    @property
+    def free(self) -> bool:
+        """Also, that the layer is still set so."""
+        return super().free and _trilinear(self.module)
+
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
         return upsample(channels_last(x)) if x.dim() == 5 else self.original(x)
@@ -138,15 +152,12 @@ class Nearest(Forward):
 
     what = "upsampling"
 
-    def __init__(self, module: nn.Module, factors: tuple[int, int, int]) -> None:
-        super().__init__(module)
-        self.factors = factors
-
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, a·D, b·H, c·W)."""
-        if x.dim() != 5:
+        factors = _repeats(self.module)
+        if x.dim() != 5 or factors is None:
             return self.original(x)
-        (n, c, d, h, w), (fd, fh, fw) = x.shape, self.factors
+        (n, c, d, h, w), (fd, fh, fw) = x.shape, factors
         voxels = channels_last(x).permute(0, 2, 3, 4, 1)[:, :, None, :, None, :, None]
         repeated = voxels.expand(n, d, fd, h, fh, w, fw, c).reshape(n, d * fd, h * fh, w * fw, c)
         return repeated.permute(0, 4, 1, 2, 3)
@@ -157,15 +168,12 @@ class Pool(Forward):
 
     what = "pooling"
 
-    def __init__(self, module: nn.Module, factors: tuple[int, int, int]) -> None:
-        super().__init__(module)
-        self.factors = factors
-
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, D/a, H/b, W/c)."""
-        if x.dim() != 5 or any(side % f for side, f in zip(x.shape[2:], self.factors, strict=True)):
+        factors = _tiles(self.module)
+        if x.dim() != 5 or factors is None or any(side % f for side, f in zip(x.shape[2:], factors, strict=True)):
             return self.original(x)
-        (n, c, d, h, w), (fd, fh, fw) = x.shape, self.factors
+        (n, c, d, h, w), (fd, fh, fw) = x.shape, factors
         tiles = channels_last(x).permute(0, 2, 3, 4, 1).reshape(n, d // fd, fd, h // fh, fh, w // fw, fw, c)
         return tiles.mean((2, 4, 6)).permute(0, 4, 1, 2, 3)
 
@@ -202,23 +210,35 @@ def _convolution(module: nn.Module, features: frozenset[str]) -> Forward | None:
     return Convolution(module, features) if fits else None
 
 
+def _factors(layer: nn.Upsample) -> tuple[int, int, int] | None:
+    """Returns the whole factors of an upsampling; None if it has none."""
+    return _triple(layer.scale_factor) if layer.size is None and not layer.recompute_scale_factor else None
+
+
+def _trilinear(layer: nn.Upsample) -> bool:
+    return layer.mode == "trilinear" and _factors(layer) == (2, 2, 2) and not layer.align_corners
+
+
+def _repeats(layer: nn.Upsample) -> tuple[int, int, int] | None:
+    return _factors(layer) if layer.mode == "nearest" else None
+
+
+def _tiles(layer: nn.AvgPool3d) -> tuple[int, int, int] | None:
+    """Returns the sides of windows that tile the volume; None if these do not."""
+    factors = _triple(layer.kernel_size)
+    whole = _triple(layer.stride) == factors and not layer.ceil_mode and layer.divisor_override is None
+    return factors if whole and layer.padding in (0, (0, 0, 0), [0, 0, 0]) else None
+
+
 def _upsample(module: nn.Module, features: frozenset[str]) -> Forward | None:
     layer = cast(nn.Upsample, module)
-    factors = _triple(layer.scale_factor) if layer.size is None else None
-    if "upsample" not in features or factors is None or layer.recompute_scale_factor:
+    if "upsample" not in features:
         return None
-    if layer.mode == "trilinear":
-        return Trilinear(module) if factors == (2, 2, 2) and not layer.align_corners else None
-    return Nearest(module, factors) if layer.mode == "nearest" else None
+    return Trilinear(module) if _trilinear(layer) else Nearest(module) if _repeats(layer) else None
 
 
 def _pool(module: nn.Module, features: frozenset[str]) -> Forward | None:
-    layer = cast(nn.AvgPool3d, module)
-    factors = _triple(layer.kernel_size)
-    whole = _triple(layer.stride) == factors and not layer.ceil_mode and layer.divisor_override is None
-    if "upsample" not in features or factors is None or not whole or layer.padding not in (0, (0, 0, 0), [0, 0, 0]):
-        return None
-    return Pool(module, factors)
+    return Pool(module) if "upsample" in features and _tiles(cast(nn.AvgPool3d, module)) else None
 
 
 def _linear(module: nn.Module, features: frozenset[str]) -> Forward | None:

@@ -27,6 +27,11 @@ class Norm(Forward):
 
     what = "norm"
 
+    @property
+    def free(self) -> bool:
+        """Also, that the layer keeps no running statistics."""
+        return super().free and _fits(self.module)
+
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W), or (N, C, …), which the layer itself computes. Returns the same shape."""
         return self.fused(x) if self.takes(x) else self.original(x)
@@ -34,7 +39,7 @@ class Norm(Forward):
     @property
     def channels(self) -> int:
         """How many channels its input has."""
-        return int(getattr(self.module, "num_channels", 0) or getattr(self.module, "num_features", 0))
+        return int(getattr(self.module, "num_channels", None) or getattr(self.module, "num_features", None) or 0)
 
     @property
     def groups(self) -> int:
@@ -42,8 +47,17 @@ class Norm(Forward):
         return int(getattr(self.module, "num_groups", self.channels))
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
-        """Whether the kernels compute this input. A volume of one voxel is left to the layer, which refuses it."""
-        if not isinstance(x, Tensor) or x.dim() != 5 or not x.is_floating_point() or x.shape[2:].numel() < 2:
+        """Whether the kernels compute this input. A volume of one voxel is left to the layer, which refuses it.
+
+        So is an empty batch.
+        """
+        if (
+            not isinstance(x, Tensor)
+            or x.dim() != 5
+            or not x.is_floating_point()
+            or x.shape[2:].numel() < 2
+            or not len(x)
+        ):
             return False
         return x.shape[1] + (0 if other is None else other.shape[1]) == self.channels
 
@@ -71,6 +85,21 @@ class Norm(Forward):
         """Computes `activation(norm([x, other]))`; returns it, x and other: see `kernels.norm.kept_group_norm`."""
         other = None if other is None else channels_last(other.to(x.dtype))
         return kept_group_norm(self.arguments(x, activation, other=other))
+
+
+class InstanceNorm(Forward):
+    """nn.InstanceNorm3d with running statistics, computed by PyTorch itself.
+
+    On a CPU its backward pass of a single volume reads a channels-last gradient as if it were contiguous, and gives
+    wrong gradients for input, weight and bias (seen in PyTorch 2.13); so the gradient is made contiguous first.
+    """
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (N, C, D, H, W) or (C, D, H, W). Returns the same shape."""
+        y: Tensor = self.original(x)
+        if y.requires_grad and not y.is_cuda:
+            y.register_hook(Tensor.contiguous)
+        return y
 
 
 def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:
@@ -203,6 +232,8 @@ def _fits(module: nn.Module) -> bool:
 
 
 def _norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    if type(module) is nn.InstanceNorm3d and not _fits(module):
+        return InstanceNorm(module)
     return Norm(module) if "norm" in features and _fits(module) else None
 
 

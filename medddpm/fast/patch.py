@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
@@ -44,7 +46,9 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class Acceleration:
-    """A record of what `accelerate` did, kept as `model.acceleration`; its string is the report.
+    """A record of what `accelerate` did; its string is the report.
+
+    It is kept as `model.acceleration`, unless the network has an attribute of that name itself.
 
     Args:
         precision: "bf16" or "tf32".
@@ -74,7 +78,8 @@ class Root(Forward):
     """The forward of the whole network.
 
     Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
-    Floating outputs come back in the dtype of the first floating input, contiguous if that one was.
+    Floating outputs come back in the dtype of the first floating input, or under the caller's own autocast in its dtype
+    where the network's end is in reduced precision; contiguous if the first input was.
 
     Args:
         module: the network.
@@ -99,6 +104,7 @@ class Root(Forward):
         self.precision = precision
         self.weights = weights
         self.strides = strides
+        self.attribute = not hasattr(module, "acceleration")  # which a network may have of its own
         self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,11 +116,14 @@ class Root(Forward):
         # The network's own call has already run its hooks.
         inner = self.inner
         held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
-        forward = self.original if inner is None or held else inner.compute
         with self.arithmetic(first):
-            out = forward(*args, **kwargs)
+            out = self.original(*args, **kwargs) if inner is None or held else inner.computed(args, kwargs)
         if first is None:
             return out
+        kind = first.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            reduced = torch.get_autocast_dtype(kind)
+            return _mapped(out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense))
         return _mapped(out, lambda t: _handed_back(t, first.dtype, dense))
 
     @contextlib.contextmanager
@@ -171,36 +180,48 @@ def accelerate(
     if not isinstance(model, nn.Module):
         raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
     _refuse(model)
-    restore(model)
+    restore(model)  # of a former setting
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
-        _replace(model, precision, features)
+        done = _replace(model, precision, features)
     except BaseException:
         _remove(model)  # before any parameter was touched
         raise
     if report is not None:
-        report(str(model.acceleration))
+        report(str(done))
     return model
 
 
 def restore(model: nn.Module) -> nn.Module:
     """Undoes `accelerate`: every forward, and every parameter's strides. Leaves any other model as it is.
 
+    Args:
+        model: the network, or a wrapper that holds it.
+
     Returns:
         `model`.
     """
-    root = model.__dict__.get("forward")
-    if isinstance(root, Root):
-        for name, parameter in model.named_parameters():
+    for network in list(model.modules()):  # it may stand in a wrapper
+        root = network.__dict__.get("forward")
+        if not isinstance(root, Root):
+            continue
+        former: dict[Any, Tensor] = {}
+        for name, parameter in network.named_parameters():
             stride = root.strides.get(name)
             if stride is not None and parameter.dim() == len(stride) and parameter.stride() != stride:
-                former = torch.empty_strided(parameter.shape, stride, dtype=parameter.dtype, device=parameter.device)
-                parameter.data = former.copy_(parameter.data)
-        _remove(model)
+                _share(parameter, former, functools.partial(_strided, stride=stride))
+        _remove(network)
     return model
 
 
+def _strided(data: Tensor, stride: tuple[int, ...]) -> Tensor:
+    return torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device).copy_(data)
+
+
 def _refuse(model: nn.Module) -> None:
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        remedy = "accelerate the network first, then wrap it"  # its buckets hold the gradients' old layout
+        raise BadInput("model", "it is wrapped in DistributedDataParallel already", remedy)
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Root):
         what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
@@ -213,7 +234,7 @@ def _refuse(model: nn.Module) -> None:
             raise BadInput("model", f"its part {name} belongs to an accelerated network", "accelerate that one only")
 
 
-def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> None:
+def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Acceleration:
     names = {module: name for name, module in reversed(list(model.named_modules()))}
     stand_ins: dict[nn.Module, Forward] = {}
     handled: set[nn.Module] = set()
@@ -233,18 +254,34 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Non
     left = [
         (name, type(module).__name__)
         for name, module in model.named_modules()
-        if module not in stand_ins and module not in handled and next(module.children(), None) is None
+        if (module not in stand_ins or type(stand_ins[module]) is norm_chains.InstanceNorm)  # PyTorch's own
+        and module not in handled
+        and next(module.children(), None) is None
         if not layers.idle(module)
     ]
     for module, stand_in in stand_ins.items():
         module.__dict__["forward"] = stand_in
     model.__dict__["forward"] = root
     done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision))
-    model.__dict__["acceleration"] = done
+    if root.attribute:
+        model.__dict__["acceleration"] = done
+    laid_out: dict[Any, Tensor] = {}
     for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):  # it has no shape yet
+            continue
         if parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d):
             root.strides[name] = parameter.stride()
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last_3d)
+            _share(parameter, laid_out, lambda data: data.contiguous(memory_format=torch.channels_last_3d))
+    return done
+
+
+def _share(parameter: nn.Parameter, done: dict[Any, Tensor], change: Callable[[Tensor], Tensor]) -> None:
+    """Changes the memory of a parameter; parameters of the same memory, tied by `.data`, share the new one as well."""
+    data = parameter.data
+    key = (data.data_ptr(), data.shape, data.stride(), data.dtype, data.device) if data.numel() else id(parameter)
+    if key not in done:
+        done[key] = change(data)
+    parameter.data = done[key]
 
 
 def _weights(values: Iterable[object]) -> Iterator[Weight]:
@@ -264,7 +301,8 @@ def _remove(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), Forward):
             del module.__dict__["forward"]
-    model.__dict__.pop("acceleration", None)
+    if isinstance(model.__dict__.get("acceleration"), Acceleration):
+        del model.__dict__["acceleration"]
 
 
 def _note(model: nn.Module, precision: str) -> str:

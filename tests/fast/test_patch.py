@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import pickle
 
 import pytest
 import torch
-from helpers.networks import block, distance, farthest, passed, volume
+from helpers.networks import block, distance, dynamic, farthest, passed, volume
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -276,3 +277,134 @@ def test_a_cudnn_that_computes_wrongly_is_not_used(monkeypatch: pytest.MonkeyPat
     for version, good in ((None, True), (90701, True), (90800, False), (91400, False), (91500, True), (92001, True)):
         monkeypatch.setattr(torch.backends.cudnn, "version", lambda version=version: version)
         assert sound() == good
+
+
+def test_running_statistics_beside_channels_last_neighbours_give_right_gradients() -> None:
+    """PyTorch's own backward of one volume misreads a channels-last gradient on a CPU: 32% off where this fails."""
+    norm = ("instance", {"affine": True, "track_running_stats": True})
+    plain = dynamic(res_block=True, norm_name=norm)
+    fast = accelerate(copy.deepcopy(plain), report=None)
+    x = volume(1, 1, 16, 16, 16)
+    for network in (plain, fast):
+        network(x).square().mean().backward()
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        assert distance(ours.grad, theirs.grad) < 1e-4
+    assert "InstanceNorm3d" in {kind for _, kind in fast.acceleration.left}
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [
+        (nn.Conv3d(3, 8, 3, padding=1), "padding_mode", "circular"),
+        (nn.Upsample(scale_factor=2, mode="trilinear"), "mode", "nearest"),
+        (nn.Upsample(scale_factor=2, mode="trilinear"), "align_corners", True),
+        (nn.Upsample(scale_factor=2), "scale_factor", (1.0, 2.0, 3.0)),
+        (nn.AvgPool3d(2), "stride", 1),
+        (nn.GroupNorm(1, 3), "eps", 10.0),
+        (nn.InstanceNorm3d(3), "track_running_stats", True),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_settings_changed_afterwards_count(layer: nn.Module, name: str, value: object) -> None:
+    network = accelerate(nn.Sequential(copy.deepcopy(layer)), report=None)
+    x = volume(1, 3, 6, 6, 6)
+    before = network(x)
+    for changed in (network[0], layer):
+        setattr(changed, name, value)
+        if name == "padding_mode":
+            changed._reversed_padding_repeated_twice = (1,) * 6
+        if name == "track_running_stats":
+            changed.register_buffer("running_mean", torch.ones(3))
+            changed.register_buffer("running_var", torch.ones(3))
+            changed.eval()
+    assert network(x).shape != before.shape or distance(network(x), before) > 1e-3
+    assert distance(network(x), layer(x)) < 1e-5
+
+
+def test_weights_tied_by_their_memory_stay_tied() -> None:
+    network = nn.Sequential(nn.Conv3d(8, 8, 3, padding=1), nn.Conv3d(8, 8, 3, padding=1))
+    network[1].weight.data = network[0].weight.data
+    for change in (accelerate, restore):
+        change(network)
+        assert network[0].weight.data_ptr() == network[1].weight.data_ptr()
+        assert network[0].weight.is_contiguous() == (change is restore)
+
+
+def test_arguments_may_be_named_and_the_signature_is_the_network_s() -> None:
+    network, x = block(), volume(1, 3, 8, 8, 8)
+    plain = network(input=x)
+    signatures = [inspect.signature(module.forward) for module in network.modules()]
+    accelerate(network, report=None)
+    assert [inspect.signature(module.forward) for module in network.modules()] == signatures
+    assert distance(network(input=x), plain) < 1e-5
+    assert distance(network[0](input=x), restore(network)[0](x)) < 1e-5
+    accelerate(network, report=None)
+    with pytest.raises(TypeError, match="argument"):
+        network(volume=x)
+
+
+def test_a_network_s_own_attribute_stays() -> None:
+    class Car(nn.Sequential):
+        acceleration = 9.81
+
+    reports: list[str] = []
+    car = accelerate(Car(nn.Conv3d(3, 8, 1)), report=reports.append)
+    assert "1 Conv3d (convolution)" in reports[0]
+    assert car.acceleration == 9.81
+    assert restore(car).acceleration == 9.81
+    assert "forward" not in car.__dict__
+
+
+def test_restore_finds_the_network_in_a_wrapper() -> None:
+    network = block()
+    strides = [p.stride() for p in network.parameters()]
+    wrapper = nn.ModuleDict({"network": accelerate(network, report=None)})
+    assert restore(wrapper) is wrapper
+    assert [p.stride() for p in network.parameters()] == strides
+    assert not any("forward" in module.__dict__ for module in wrapper.modules())
+
+
+def test_a_network_in_ddp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buckets hold the old layout of the gradients."""
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", nn.Sequential)  # which needs no process group
+    with pytest.raises(BadInput, match="wrapped in DistributedDataParallel already; accelerate the network first"):
+        accelerate(nn.Sequential(nn.Conv3d(3, 8, 1)))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8, 8, 8), (3, 8, 8, 8)], ids=["empty batch", "no batch"])
+def test_unusual_shapes(shape: tuple[int, ...]) -> None:
+    network = block()
+    x = torch.zeros(shape) + 1
+    plain = network(x)
+    fast = accelerate(network, report=None)(x)
+    assert fast.shape == plain.shape
+    assert fast.numel() == 0 or distance(fast, plain) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:input's size at dim=1")  # PyTorch's, of None
+def test_layers_that_know_their_sizes_later_or_never() -> None:
+    network = nn.Sequential(nn.LazyConv3d(8, 3), nn.InstanceNorm3d(None))
+    accelerate(network, report=None)
+    x = volume(1, 3, 8, 8, 8)
+    fast = network(x)
+    assert distance(fast, restore(network)(x)) < 1e-5
+
+
+def test_shapes_alone_on_the_meta_device() -> None:
+    network = accelerate(block(), report=None).to("meta")
+    assert network(torch.empty(1, 3, 8, 8, 8, device="meta")).shape == block()(volume(1, 3, 8, 8, 8)).shape
+
+
+@pytest.mark.parametrize("reduced", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("end", [nn.Conv3d(8, 8, 1), nn.Softplus()])
+def test_under_an_outer_autocast_outputs_have_the_dtype_they_would_have(reduced: torch.dtype, end: nn.Module) -> None:
+    network = nn.Sequential(nn.Conv3d(3, 8, 1), nn.GroupNorm(2, 8), copy.deepcopy(end))
+    x = volume(1, 3, 8, 8, 8)
+    with torch.autocast("cpu", reduced):
+        plain = network(x)
+        fast = accelerate(network, report=None)(x)
+        network.forward.reduced_on = ("cpu",)
+        faster = network(x)
+    assert fast.dtype == plain.dtype
+    assert faster.dtype == (plain.dtype if plain.dtype == reduced else faster.dtype)
+    assert network(x).dtype == torch.float32
