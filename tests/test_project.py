@@ -22,6 +22,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from medddpm.study.bench import sentences, tables
+from medddpm.study.claims import verdicts
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import read_table
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
@@ -261,6 +264,11 @@ def test_citation_and_changelog_know_the_version() -> None:
 def test_readme_repeats_what_the_bench_comes_to(gpu: str) -> None:
     said = sentences.headline(tables.recorded(ROOT)[gpu], gpu)
     assert said in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_readme_repeats_how_many_numbers_hold() -> None:
+    said = verdicts.headline(read_table(ROOT / "figures" / "records" / "claims.csv", schemas.CLAIMS))
+    assert said.removeprefix("Of") in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_readme_lists_every_notebook_and_contributing_every_folder() -> None:
