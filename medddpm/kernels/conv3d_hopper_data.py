@@ -1,9 +1,9 @@
 """Gluon kernel of 3³ convolutions and of their adjoint on Hopper's matrix units; `conv3d_hopper` says when to use it.
 
 cuDNN's kernels fetch a tile of voxels again for each of the 27 taps. At 64 channels out, where a voxel is used 64 times
-a fetch, the L2 cache cannot bring that fast enough: 535 TFLOP/s of the 780 that a large product reaches on an H200.
-Here a tile's voxels lie in shared memory as rows, one above the other and one more at each end, and a fetch serves the
-three taps of a column: half the traffic.
+a fetch, the L2 cache cannot bring that fast enough (`16_fast_path` has the rates). Here a tile's voxels lie in shared
+memory as rows, one above the other and one more at each end, and a fetch serves the three taps of a column: half the
+traffic.
 
 The weights are the left operand of a product (64 channels of the result), voxels the right one (128 in a row, two rows
 for each warp group). One warp fetches by TMA, which reads zeros outside the volume: that is the padding. Volumes
