@@ -9,10 +9,8 @@ pytest is all it needs besides what the tests import: the options for notebooks 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +69,7 @@ def record(root: Path, folder: Path) -> int:
     files = [str(path) for path in sorted((root / "tests").rglob("test_*.py")) if MARK in path.read_text()]
     if not files:
         raise BadInput(root / "tests", "no test there is marked gpu", "run it from the top of the repository")
-    meta = machine_meta(["python", "-m", "gpu_tests"]) | {"triton": _triton(), "pytest": pytest.__version__}
+    meta = machine_meta(["python", "-m", "gpu_tests"]) | {"pytest": pytest.__version__}
     meta["gpus"] = torch.cuda.device_count()
     recorder, begun = Recorder(), time.monotonic()
     code = pytest.main([*OPTIONS, f"--rootdir={root}", f"--confcutdir={root / 'tests'}", *files], [recorder])
@@ -107,12 +105,6 @@ def _skipped_for(place: Any) -> str:
     """The reason in what a skipped test reports: (file, line, "Skipped: reason")."""
     said = place[2] if isinstance(place, tuple) else str(place)
     return said.removeprefix("Skipped: ") or "no reason given"
-
-
-def _triton() -> str | None:
-    with suppress(ImportError):
-        return str(importlib.import_module("triton").__version__)
-    return None
 
 
 if __name__ == "__main__":

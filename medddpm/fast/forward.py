@@ -85,6 +85,13 @@ def hooked(module: nn.Module) -> bool:
     return torch.nn.modules.module._has_any_global_hook()
 
 
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype that autocast casts to on devices of this type now; None where it is off, or not known there."""
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
+
+
 class Weight:
     """A parameter as the fast path computes with it: cast with all the others when the network's forward begins.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medddpm.fast.forward import Forward, Rule, Weight, hooked
+from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, hooked
 from medddpm.kernels.conv3d import conv3d, has_few_channels
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
@@ -73,13 +73,8 @@ class Convolution(Forward):
         """
         weight = self.weight()
         assert weight is not None  # the rule saw it
-        kind = x.device.type
-        if (
-            torch.amp.is_autocast_available(kind)
-            and torch.is_autocast_enabled(kind)
-            and weight.dtype != torch.float64 != x.dtype
-        ):
-            dtype = torch.get_autocast_dtype(kind)
+        dtype = autocast_dtype(x.device.type)
+        if dtype is not None and weight.dtype != torch.float64 != x.dtype:
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         return convolve(channels_last(x), weight, bias, self.module, self.few_channels, self.hopper)

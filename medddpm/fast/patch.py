@@ -24,7 +24,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
-from medddpm.fast.forward import Forward, Rule, Weight, cast, hooked
+from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
 from medddpm.runtime import reports
@@ -120,9 +120,8 @@ class Root(Forward):
             out = self.original(*args, **kwargs) if inner is None or held else inner.computed(args, kwargs)
         if first is None:
             return out
-        kind = first.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            reduced = torch.get_autocast_dtype(kind)
+        reduced = autocast_dtype(first.device.type)
+        if reduced is not None:
             return _mapped(out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense))
         return _mapped(out, lambda t: _handed_back(t, first.dtype, dense))
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
-from medddpm.study.bench.tables import EAGER, OURS, SAME_AS_EAGER, against, rows_of
+from medddpm.study.bench.tables import OURS, against, eager_of, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 
@@ -36,7 +36,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         which = f"{BENCH_SETTINGS[row['setting']].change}: " if opponent == "best ordinary" else ""
         said.append(f"{three(row['ratio'])} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
-    eager = times.get(EAGER, times.get(SAME_AS_EAGER))
+    eager = times.get(eager_of(times))
     called = "" if eager is None else f" in one CUDA graph ({three(eager)} ms without it)"
     text = f"On one {gpu} {work} takes {three(times['FAST'])} ms under FAST{called}"
     text += f": {', '.join(said)}." if said else "."

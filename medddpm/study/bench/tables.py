@@ -93,9 +93,14 @@ def ladder(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]
 
 
+def eager_of(rows: pd.DataFrame | pd.Series) -> str:
+    """The name under which rows, by setting, have FAST without its graph."""
+    return EAGER if EAGER in rows.index else SAME_AS_EAGER
+
+
 def opponents(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of `by_setting` that judge FAST, and its own: BASE, ordinary tools, FAST eager and in one graph."""
-    names = ("BASE", *ORDINARY, EAGER if EAGER in table.index else SAME_AS_EAGER, "FAST")
+    names = ("BASE", *ORDINARY, eager_of(table), "FAST")
     return table.loc[[name for name in names if name in table.index]]
 
 
@@ -118,7 +123,7 @@ def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> 
         name="setting",
     ).rename_axis("opponent")
     found = pd.DataFrame({"setting": settings, "ms": settings.map(times).astype("float64")})
-    eager = times.get(EAGER, times.get(SAME_AS_EAGER, np.nan))
+    eager = times.get(eager_of(times), np.nan)
     return found.assign(ratio=found["ms"] / times.get("FAST", np.nan), eager_ratio=found["ms"] / eager)
 
 

@@ -179,7 +179,7 @@ def interpreter(path: str) -> Interpreter:
         done = programs.run([path, *PROGRAM, "--about"])
         if not done.returncode:
             versions = json.loads(programs.last_words(done.stdout))  # an old PyTorch may warn before
-            return Interpreter(path, {name: versions[name] for name in ("cuda", "cudnn", "torch", "python")})
+            return Interpreter(path, {name: versions[name] for name in ("cuda", "cudnn", "torch", "triton", "python")})
         problem = f"it cannot run the profiled program ({programs.problem(done)})"
     except (OSError, ValueError, TypeError, KeyError):
         pass

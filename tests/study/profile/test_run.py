@@ -296,7 +296,7 @@ case "$*" in
 *) exec "$REAL" "$@" ;;
 esac
 """
-VERSIONS = {"cuda": "12.1", "cudnn": 8902, "torch": "2.2.2+cu121", "python": "3.12.3"}
+VERSIONS = {"cuda": "12.1", "cudnn": 8902, "torch": "2.2.2+cu121", "triton": None, "python": "3.12.3"}
 
 
 @pytest.fixture
