@@ -83,7 +83,7 @@ class Switches:
         from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for
         from medddpm.kernels.dispatch import serves
 
-        accelerate(network, self.precision, only=self.features, report=None)
+        accelerate(network, self.precision, only=self.features, graph=False, report=None)  # the trainer's is larger
         undo.callback(restore, network)
         first = next(network.parameters(), None)
         if first is not None and not serves(first.device):

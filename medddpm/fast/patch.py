@@ -11,11 +11,10 @@ inputs into the layout, casts weights and sets autocast around the whole forward
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,11 +24,13 @@ from torch.nn.parameter import UninitializedParameter
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
+from medddpm.fast.graphs import Graphs
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
-from medddpm.runtime import reports
+from medddpm.runtime import nested, reports
 
 PRECISIONS = ("bf16", "tf32")
+GRAPH = (True, False, "auto")
 FEATURES = ("norm", "upsample", "residual", "few_channels", "attention", "casts", "hopper")
 """In this order: norms computed with their neighbours; resampling; residual sums without concatenation; convolutions
 of few channels; scaled-dot-product attention; all weights cast at once; Hopper's kernels for the other convolutions."""
@@ -56,6 +57,7 @@ class Acceleration:
         replaced: name, class and stand-in of each module that has one.
         left: name and class of each layer that is left alone.
         note: why the model's device does not run the kernels; empty if it does.
+        graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
     """
 
     precision: str
@@ -63,6 +65,7 @@ class Acceleration:
     replaced: tuple[tuple[str, str, str], ...]
     left: tuple[tuple[str, str], ...]
     note: str = ""
+    graphs: Graphs | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         replaced = Counter(f"{kind} ({what})" for _, kind, what in self.replaced)
@@ -71,6 +74,8 @@ class Acceleration:
         for title, counts in (("replaced", replaced), ("left alone", left)):
             listed = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
             lines.append(f"  {title}: {listed or 'nothing'}")
+        if self.graphs is not None and (self.graphs.captured or self.graphs.why):
+            lines.append(f"  CUDA graphs: {self.graphs}")
         return "\n".join(lines)
 
 
@@ -87,6 +92,9 @@ class Root(Forward):
         precision: "bf16" or "tf32".
         weights: those of all stand-ins in it, to be cast at once.
         strides: by name, the former strides of every parameter whose memory was laid out anew.
+
+    Attributes:
+        graphs: what replays it from CUDA graphs; None if it never does.
     """
 
     what = "network"
@@ -104,15 +112,19 @@ class Root(Forward):
         self.precision = precision
         self.weights = weights
         self.strides = strides
+        self.graphs: Graphs | None = None
         self.attribute = not hasattr(module, "acceleration")  # which a network may have of its own
         self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the network's forward on any arguments. The network's own call runs its hooks, around this."""
-        first = next((t for t in _tensors((args, kwargs)) if t.is_floating_point()), None)
+        return self.run((args, kwargs)) if self.graphs is None else self.graphs((args, kwargs))
+
+    def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
+        first = next((t for t in nested.tensors(given) if t.is_floating_point()), None)
         dense = first is None or first.is_contiguous()
-        args = _mapped(args, _laid_out)
-        kwargs = _mapped(kwargs, _laid_out)
+        args, kwargs = nested.mapped(given, _laid_out)
         # The network's own call has already run its hooks.
         inner = self.inner
         held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
@@ -122,8 +134,10 @@ class Root(Forward):
             return out
         reduced = autocast_dtype(first.device.type)
         if reduced is not None:
-            return _mapped(out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense))
-        return _mapped(out, lambda t: _handed_back(t, first.dtype, dense))
+            return nested.mapped(
+                out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense)
+            )
+        return nested.mapped(out, lambda t: _handed_back(t, first.dtype, dense))
 
     @contextlib.contextmanager
     def arithmetic(self, x: Tensor | None) -> Iterator[None]:
@@ -145,6 +159,7 @@ def accelerate(
     model: nn.Module,
     precision: str = "bf16",
     only: Collection[str] | None = None,
+    graph: bool | str = "auto",
     report: Callable[[str], object] | None = reports.report,
 ) -> nn.Module:
     """Puts a 3-D network on the fast path, in place.
@@ -161,6 +176,10 @@ def accelerate(
             and the outputs. "tf32": float32 tensors; PyTorch's flags decide whether products round to TF32, and
             `switches.OPT1` sets them.
         only: the features to use, from `FEATURES`; None uses all.
+        graph: "auto": on a CUDA device, the third call of a shape of inputs captures forward and backward pass
+            as CUDA graphs, and later calls replay them; where that is not safe the network runs as it is, and
+            `print(model.acceleration)` says why. The graphs' memory stays taken between the calls. True: what is in the
+            way of a graph is an error. False: there are none.
         report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
             rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
 
@@ -176,13 +195,15 @@ def accelerate(
     unknown = set(FEATURES if only is None else only) - set(FEATURES)
     if unknown:
         raise BadInput("only", f"no feature {', '.join(map(repr, sorted(unknown)))}", f"use {', '.join(FEATURES)}")
+    if graph not in GRAPH:
+        raise BadInput("graph", f"{graph!r} is not known", 'use True, False or "auto"')
     if not isinstance(model, nn.Module):
         raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
     _refuse(model)
     restore(model)  # of a former setting
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
-        done = _replace(model, precision, features)
+        done = _replace(model, precision, features, graph)
     except BaseException:
         _remove(model)  # before any parameter was touched
         raise
@@ -233,7 +254,7 @@ def _refuse(model: nn.Module) -> None:
             raise BadInput("model", f"its part {name} belongs to an accelerated network", "accelerate that one only")
 
 
-def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Acceleration:
+def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph: bool | str) -> Acceleration:
     names = {module: name for name, module in reversed(list(model.named_modules()))}
     stand_ins: dict[nn.Module, Forward] = {}
     handled: set[nn.Module] = set()
@@ -249,6 +270,8 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Acc
 
     weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]
     root = Root(model, stand_ins.get(model), precision, tuple(weights) if "casts" in features else (), {})
+    if graph:
+        root.graphs = Graphs(model, root.run, strict=graph is True)
     replaced = [(names[m], type(m).__name__, s.what) for m, s in stand_ins.items() if s.what]
     left = [
         (name, type(module).__name__)
@@ -261,7 +284,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Acc
     for module, stand_in in stand_ins.items():
         module.__dict__["forward"] = stand_in
     model.__dict__["forward"] = root
-    done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision))
+    done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision), root.graphs)
     if root.attribute:
         model.__dict__["acceleration"] = done
     laid_out: dict[Any, Tensor] = {}
@@ -324,33 +347,6 @@ def sound() -> bool:
     """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
     version = torch.backends.cudnn.version()
     return version is None or not 90800 <= version < 91500
-
-
-def _tensors(value: object) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Returns `value` with `change` applied to every tensor in it, in any nesting of tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        changed = copy.copy(value)  # of its own class
-        for key, each in value.items():
-            changed[key] = _mapped(each, change)
-        return changed
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(each, change) for each in value))
-    if type(value) in (tuple, list):
-        return type(value)(_mapped(each, change) for each in value)
-    return value
 
 
 def _laid_out(x: Tensor) -> Tensor:

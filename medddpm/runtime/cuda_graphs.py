@@ -51,7 +51,7 @@ class GraphedCall(Generic[Outputs]):
             # One stream for both: the workspaces and autograd's streams of the warm-up then serve the capture.
             stream = torch.cuda.Stream(device)
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream), off():  # no graph within the graph
                 for _ in range(warmup):
                     function(*self.inputs)
             torch.cuda.current_stream().wait_stream(stream)
@@ -89,9 +89,20 @@ def wanted(network: nn.Module) -> bool:
     return _allowed and getattr(network, "acceleration", None) is not None and first is not None and first.is_cuda
 
 
+def allowed() -> bool:
+    """Whether graphs are not `off`."""
+    return _allowed
+
+
+def precision_flags() -> tuple[str, str]:
+    """PyTorch's settings of float32 products, by which it chooses kernels: of matrices and of cuDNN's convolutions."""
+    backends = torch.backends
+    return backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
 def off() -> Iterator[None]:
-    """Inside, `wanted` is False: every kernel is launched by itself, for measuring and profiling."""
+    """Inside, no graph is captured or replayed: every kernel is launched by itself, for measuring and profiling."""
     global _allowed
     before, _allowed = _allowed, False
     try:
@@ -114,9 +125,7 @@ def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[
     """
     acceleration = network.acceleration
     places = tuple(tensor.data_ptr() for tensor in (*owner.parameters(), *owner.buffers()))
-    backends = torch.backends
-    flags = backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
-    number, key = id(acceleration), (key, places, flags, network.training)
+    number, key = id(acceleration), (key, places, precision_flags(), network.training)
     known = _kept.get(number)
     if known is None or known[1] != key:
         _kept.pop(number, None)  # its memory is free for the new one

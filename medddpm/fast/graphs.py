@@ -1,0 +1,388 @@
+"""When a network's forward and backward pass are replayed from CUDA graphs, and when it runs as it is.
+
+For each shape of its inputs a network runs as it is twice, watched; then it is captured (`runtime.graphed_pass`) and
+replayed, as `torch.compile(mode="reduce-overhead")` does. What a graph cannot do is looked for before: Python that a
+replay would skip (hooks, counters, random numbers of the host), what waits for the device, inputs that are changed in
+place. What a graph depends on is compared before each replay: the modules, their settings and flags, where their
+parameters lie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.errors import BadInput
+from medddpm.fast.forward import HOOKS
+from medddpm.runtime import cuda_graphs, nested, reports
+from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
+
+WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
+SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
+CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
+
+
+class Graphs:
+    """The forward of an accelerated network, replayed where that is safe.
+
+    Args:
+        network: whose forward it is.
+        run: computes the forward of `(args, kwargs)` as it is.
+        strict: whether what is in the way of a graph is an error.
+
+    Attributes:
+        captured: how many shapes have a graph.
+        why: what is in the way; empty if nothing was met.
+    """
+
+    def __init__(self, network: nn.Module, run: Callable[[Any], Any], strict: bool = False) -> None:
+        self.network, self.run, self.strict = network, run, strict
+        self._reset()
+
+    def _reset(self) -> None:
+        self.why = ""
+        self.pools: dict[torch.device, Any] = {}
+        self.kept: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
+        self.watched: dict[Hashable, Watched] = {}
+        self.changes = self.replays = 0
+        self._busy = threading.Lock()
+
+    @property
+    def captured(self) -> int:
+        """How many shapes have a graph."""
+        return len(self.kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"network": self.network, "run": self.run, "strict": self.strict}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def __str__(self) -> str:
+        made = f"of {self.captured} shape{'s' * (self.captured > 1)} of inputs" if self.captured else "none"
+        return f"{made}; {self.why}" if self.why else made
+
+    def free(self) -> None:
+        """Frees every graph and its memory."""
+        self.kept.clear()
+        self.watched.clear()
+        self.pools.clear()
+
+    def __call__(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        """The network's outputs for `(args, kwargs)`."""
+        device = next((t.device for t in nested.tensors(value)), None)
+        if device is None or not graphable(device) or elsewhere() or not self._busy.acquire(blocking=False):
+            return self.run(value)
+        try:
+            return self._called(value, device)
+        finally:
+            self._busy.release()
+
+    def _called(self, value: Any, device: torch.device) -> Any:
+        try:
+            key = (nested.shape_of(value), self.network.training, flags(device))
+        except TypeError as error:
+            return self._unfit(f"an input is a {error}", value)
+        known = self.kept.get(key)
+        if known is not None:
+            graphed, fingerprint = known
+            if graphed.pool.busy:  # a backward pass is to come, and would find another's values
+                return self.run(value)
+            if fingerprint.holds():
+                self.replays += 1
+                return graphed(value)
+            del self.kept[key], known, graphed
+            self.changes += 1
+            if self.changes >= CHANGES and self.replays < 10 * self.changes:
+                return self._unfit("its parameters or settings keep changing", value)
+        if self.why and self._still():
+            return self.run(value)
+        watched = self.watched.setdefault(key, Watched())
+        if watched.calls < WATCHED or (torch.is_grad_enabled() and watched.learns and not watched.used):
+            try:
+                return watched(self.run, value, self.network, device)
+            finally:
+                if watched.why:
+                    self._unfit(watched.why)
+        pool = self.pools.get(device) or self.pools.setdefault(device, make_pool(device))
+        if pool.busy:
+            return self.run(value)
+        if len(self.kept) >= SHAPES:
+            return self._unfit(f"it has had more than {SHAPES} shapes of inputs: the others run without", value)
+        return self._capture(key, value, watched, pool)
+
+    def _capture(self, key: Hashable, value: Any, watched: Watched, pool: Any) -> Any:
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        try:
+            graphed = GraphedPass(
+                self.run, value, parameters, frozenset(watched.used), pool, watched.draws, list(self.network.buffers())
+            )
+        except torch.OutOfMemoryError:
+            self.free()
+            return self._unfit("there is no memory for one", value)
+        except RuntimeError as error:  # of CUDA, in words of its own
+            return self._unfit(f"it cannot be captured ({str(error).splitlines()[0]})", value)
+        self.kept[key] = graphed, Fingerprint(self.network)
+        del self.watched[key]
+        self.replays += 1
+        return graphed(value)
+
+    def _still(self) -> bool:
+        """Whether what was in the way still is: hooks come and go."""
+        if "hooks" in self.why and not Fingerprint(self.network).why:
+            self.why = ""
+        return bool(self.why)
+
+    def _unfit(self, why: str, value: Any = None) -> Any:
+        """Says once why there is no graph, and runs the network as it is."""
+        if self.strict:
+            raise BadInput("graph", f"no CUDA graph: {why}", 'use graph="auto", which runs such a network without')
+        if not self.why:
+            self.why = why
+            reports.report(f"{type(self.network).__name__} runs without a CUDA graph: {why}")
+        return None if value is None else self.run(value)
+
+
+make_pool: Callable[[torch.device], Any] = Pool
+
+
+def graphable(device: torch.device) -> bool:
+    """Whether there are CUDA graphs on `device`."""
+    return device.type == "cuda"
+
+
+def elsewhere() -> bool:
+    """Whether this call belongs to something that a replay would break: it is part of a larger graph or is traced."""
+    return (
+        not cuda_graphs.allowed()
+        or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._current_graph_task_id() != -1  # within a backward pass, as a checkpoint's second forward is
+        or torch._C._len_torch_dispatch_stack() > 0  # fake tensors, counters of operations
+        or torch._C._functorch.peek_interpreter_stack() is not None  # vmap, grad, jvp
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # a checkpoint, offloading
+    )
+
+
+def flags(device: torch.device) -> Hashable:
+    """PyTorch's settings that kernels are chosen by, and whether gradients are wanted."""
+    cudnn = torch.backends.cudnn
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+        cuda_graphs.precision_flags(),
+        (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()),
+    )
+
+
+class Watched:
+    """What calls of one shape do, besides computing: whether a graph may stand for them.
+
+    Attributes:
+        calls: how many there were.
+        learns: whether an output requires a gradient.
+        used: which of the outputs' tensors a backward pass brought gradients for.
+        draws: whether the device's generator is drawn from.
+        why: what is in the way of a graph; empty if nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.learns = self.draws = False
+        self.used: set[int] = set()
+        self.why = ""
+
+    def __call__(self, run: Callable[[Any], Any], value: Any, network: nn.Module, device: torch.device) -> Any:
+        """Runs the network, and looks on."""
+        given = list(nested.tensors(value))
+        if odd := next((t for t in given if t.device != device), None):
+            self.why = f"inputs are on {device} and {odd.device}"
+        versions = [] if torch.is_inference_mode_enabled() else [t._version for t in given]
+        before, host, place = Fingerprint(network), _host_random(), drawn_at(device)
+        waits: list[str] = []
+        with _waiting(waits) if self.calls else contextlib.nullcontext():
+            out = run(value)
+        self.calls += 1
+        self.draws = place != drawn_at(device)
+        if before.why:
+            self.why = before.why
+        elif not before.holds():
+            self.why = "its forward changes attributes of its modules"
+        elif host != _host_random():
+            self.why = "its forward draws random numbers on the host"
+        elif versions and versions != [t._version for t in given]:
+            self.why = "its forward changes an input in place"
+        elif waits:
+            self.why = waits[0]
+        try:
+            nested.shape_of(nested.mapped(out, _plain))
+        except TypeError as error:
+            self.why = f"an output is a {error}"
+        for at, tensor in enumerate(nested.tensors(out)):
+            if tensor.requires_grad:
+                self.learns = True
+                tensor.register_hook(lambda _, at=at: self.used.add(at))
+        return out
+
+
+def _plain(t: Tensor) -> Tensor:
+    return t.detach() if type(t) is Tensor else t
+
+
+def drawn_at(device: torch.device) -> tuple[int, int] | None:
+    """Where the device's generator stands."""
+    return drawn(device) if device.type == "cuda" else None
+
+
+def _host_random() -> Hashable:
+    """The states of the host's generators."""
+    numpy: Any = sys.modules.get("numpy")
+    words = None if numpy is None else numpy.random.get_state()
+    return (
+        random.getstate(),
+        torch.get_rng_state().numpy().tobytes(),
+        None if words is None else (words[1].tobytes(), words[2:]),
+    )
+
+
+@contextlib.contextmanager
+def _waiting(found: list[str]) -> Iterator[None]:
+    """Inside, what waits for the device is noted, with its line."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    shown = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+        if "synchroniz" in str(message):
+            found.append(f"{_line() or f'{filename}:{lineno}'} waits for the device")
+        else:
+            shown(message, category, filename, lineno, *rest)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", ".*synchroniz.*")
+        warnings.showwarning = show  # type: ignore[assignment]
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _line() -> str:
+    """The innermost line that runs now and is the user's: neither PyTorch's nor this package's."""
+    inside = tuple(
+        os.path.dirname(os.path.dirname(path)) + os.sep for path in (torch.__file__, os.path.dirname(__file__))
+    )
+    ours = (os.path.join(inside[0], "torch") + os.sep, inside[1])
+    frame = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename.startswith(ours) or "warnings" in frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+class Fingerprint:
+    """What a network's work depends on beside its inputs: its modules, their settings, and where their tensors lie.
+
+    Attributes:
+        why: what of it no graph can stand for; empty if nothing is.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.modules: list[nn.Module] = []
+        self.attributes: list[dict[str, Any]] = []
+        self.places: list[Any] = []
+        self.contents: list[tuple[Any, Any]] = []
+        self.why = ""
+        names = {module: name for name, module in network.named_modules()}
+        for module in _modules(network):
+            own = module.__dict__
+            self.modules.append(module)
+            self.attributes.append(dict(own))
+            _places(module, self.places)
+            if module is not network and any(own.get(name) for name in HOOKS):
+                self.why = f"{names.get(module, 'a module')} has hooks"
+            for name, value in own.items():
+                if name.startswith("_") and type(value) is not Tensor:
+                    continue
+                if type(value) in (list, dict, set):
+                    self.contents.append((value, value.copy()))
+                elif isinstance(value, Tensor):
+                    self.contents.append((_Place(module, name), _Place(module, name).now))
+        if torch.nn.modules.module._has_any_global_hook():
+            self.why = "hooks for all modules are set"
+
+    def holds(self) -> bool:
+        """Whether all of it is as it was."""
+        places: list[Any] = []
+        at = -1
+        for at, module in enumerate(_modules(self.network)):
+            if at >= len(self.modules) or module is not self.modules[at]:
+                return False
+            own = module.__dict__
+            if not _same(own, self.attributes[at]):
+                return False
+            if module is not self.network and any(own.get(name) for name in HOOKS):
+                return False
+            _places(module, places)
+        if at + 1 != len(self.modules) or places != self.places:
+            return False
+        if not all(_same(value, before) for value, before in self.contents):
+            return False
+        return not torch.nn.modules.module._has_any_global_hook()
+
+
+class _Place:
+    """Where a tensor that is a plain attribute of a module lies."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self.module, self.name = module, name
+
+    @property
+    def now(self) -> Any:
+        value = self.module.__dict__.get(self.name)
+        return value.data_ptr() if isinstance(value, Tensor) else None
+
+    def __eq__(self, other: object) -> bool:
+        return self.now == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _modules(network: nn.Module) -> Iterator[nn.Module]:
+    """Every module, a shared one as often as it occurs: in a third of the time of `modules()`."""
+    stack = [network]
+    while stack:
+        module = stack.pop()
+        yield module
+        stack.extend(m for m in module.__dict__["_modules"].values() if m is not None)
+
+
+def _places(module: nn.Module, places: list[Any]) -> None:
+    own = module.__dict__
+    for p in own["_parameters"].values():
+        places.append(None if p is None else (p.data_ptr(), p.dtype, p.requires_grad))
+    for b in own["_buffers"].values():
+        places.append(None if b is None else (b.data_ptr(), b.dtype))
+
+
+def _same(now: Any, before: Any) -> bool:
+    try:
+        return bool(now == before)  # the same objects are equal without being compared
+    except Exception:  # of values that do not compare as a whole, and are other ones than before
+        return False

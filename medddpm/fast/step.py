@@ -1,0 +1,297 @@
+"""`graphed_step`: a reader's own training step, from the forward pass to the optimizer's update, as one CUDA graph."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.errors import BadInput
+from medddpm.fast.graphs import Fingerprint, Watched, flags, graphable, make_pool
+from medddpm.runtime import cuda_graphs, nested
+
+REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
+
+
+def graphed_step(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer,
+    example: Sequence[Any],
+    *,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    after: Callable[[], object] | None = None,
+) -> TrainingStep:
+    """Makes a training step of which everything is one CUDA graph: call it with a batch, and it trains.
+
+    ::
+
+        step = graphed_step(model, lambda model, x, y: functional.mse_loss(model(x), y), optimizer, (x, y))
+        for x, y in loader:
+            loss = step(x, y)
+            scheduler.step()
+
+    The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
+    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change.
+    On a CPU the step runs as it is written.
+
+    Args:
+        model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
+            work at each call, no value read back to the host, no random numbers of the host, no hooks inside.
+        loss_fn: `loss_fn(model, *batch)` returns the loss, a scalar, or a tuple of it and of further tensors. Autocast,
+            deep supervision and noise belong here.
+        optimizer: of the model's parameters. One that updates without the host: `fused=True`, or `capturable=True`,
+            which is set where there is such an option.
+        example: a batch, on the model's device, in the shape of those to come. Nothing is learned from it.
+        accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
+        clip_norm: the norm to which gradients are scaled down before an update.
+        scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
+        after: called behind each update, within the graph: an average of the weights, say.
+
+    Returns:
+        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own.
+
+    Raises:
+        BadInput: the step cannot be captured, and the line that is in the way; the model or a batch is on several
+            devices.
+    """
+    if accumulate < 1:
+        raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
+    step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
+    step.prepare(tuple(example))
+    return step
+
+
+class TrainingStep:
+    """What `graphed_step` makes; its arguments are explained there.
+
+    Attributes:
+        calls: how often it was called; the optimizer updates at every `accumulate`-th call.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., Any],
+        optimizer: torch.optim.Optimizer,
+        accumulate: int,
+        clip_norm: float | None,
+        scaler: torch.amp.GradScaler | None,
+        after: Callable[[], object] | None,
+    ) -> None:
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.accumulate, self.clip_norm, self.scaler, self.after = accumulate, clip_norm, scaler, after
+        self.calls = 0
+        self._kept: dict[Hashable, Captured] = {}
+        self._pools: dict[torch.device, Any] = {}
+        self._settings: list[dict[str, Any]] = []
+        self._rates: list[Tensor] = []
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer updates."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def __call__(self, *batch: Any) -> Any:
+        """Trains on a batch; returns what `loss_fn` returned, its tensors the caller's own.
+
+        Args:
+            batch: in any nesting of tuples, lists and dicts; the tensors on the model's device.
+        """
+        place = self.calls % self.accumulate
+        out = self._graph(batch, place)(batch) if self._graphable(batch) else self._work(batch, place)
+        self.calls += 1
+        return out
+
+    def prepare(self, batch: tuple[Any, ...]) -> None:
+        """Captures the step for batches of this shape, and leaves everything else as it is."""
+        if self._graphable(batch):
+            for place in {0, self.accumulate - 1}:
+                self._graph(batch, place)
+
+    def _graphable(self, batch: tuple[Any, ...]) -> bool:
+        devices = {t.device for t in (*nested.tensors(batch), *self.model.parameters())}
+        if len(devices) > 1:
+            raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
+        return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed()
+
+    def _graph(self, batch: tuple[Any, ...], place: int) -> Captured:
+        """The graph of a call at this place in an accumulation, captured now if there is none."""
+        device = next(nested.tensors(batch)).device
+        first, last = place == 0, place == self.accumulate - 1
+        try:
+            key = nested.shape_of(batch), flags(device), self.model.training, first, last
+        except TypeError as error:
+            raise BadInput("batch", f"it holds a {error}", "use tensors in tuples, lists and dicts") from None
+        self._keep_rates(device)
+        if _settings(self.optimizer) != self._settings:
+            self._kept.clear()
+            self._settings = _settings(self.optimizer)
+        known = self._kept.get(key)
+        if known is None or not known.fingerprint.holds():
+            if known is not None:
+                self._kept.clear()
+            known = self._kept[key] = self._captured(batch, place, device)
+        return known
+
+    def _keep_rates(self, device: torch.device) -> None:
+        """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
+        groups = self.optimizer.param_groups
+        if len(self._rates) != len(groups):
+            self._rates = [torch.tensor(float(group["lr"]), device=device) for group in groups]
+        for group, rate in zip(groups, self._rates, strict=True):
+            if group["lr"] is not rate:  # a number, which the user has set, or a schedule that knows no tensors
+                rate.fill_(float(group["lr"]))
+                group["lr"] = rate
+
+    def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured:
+        for group in self.optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = True
+        self._settings = _settings(self.optimizer)
+        if self.accumulate > 1:
+            for p in self.parameters:
+                p.grad = torch.zeros_like(p) if p.grad is None and p.requires_grad else p.grad
+        pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
+        inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
+        static = _filled(batch, inputs)
+        watched = Watched()
+        kept = [p.grad for p in self.parameters]
+        with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
+            warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
+            for _ in range(2):
+                watched(lambda given: self._work(given, place), static, self.model, device)
+                if watched.why:
+                    raise BadInput("graphed_step", watched.why, REMEDY)
+        for p, gradient in zip(self.parameters, kept, strict=True):
+            p.grad = gradient
+        try:
+            with cuda_graphs.off():
+                outputs, replay = pool.capture(lambda: self._work(static, place))
+        except torch.OutOfMemoryError:
+            raise BadInput("graphed_step", "there is no memory for its graph", "use a smaller batch") from None
+        except RuntimeError as error:
+            raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", REMEDY) from None
+        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model))
+
+    def _work(self, batch: tuple[Any, ...], place: int) -> Any:
+        """One call: forward and backward pass, and behind the last of an accumulation the update."""
+        if place == 0:
+            if self.accumulate == 1:
+                self.optimizer.zero_grad(set_to_none=True)  # captured, they lie in the graph's memory
+            else:
+                self.optimizer.zero_grad(set_to_none=False)
+        out = self.loss_fn(self.model, *batch)
+        loss = next(nested.tensors(out)) / self.accumulate
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if place == self.accumulate - 1:
+            self._update()
+        return nested.mapped(out, Tensor.detach)
+
+    def _update(self) -> None:
+        if self.clip_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        if self.after is not None:
+            self.after()
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """On leaving, restores weights, buffers, moments, gradients, the scale and generators; `after` is not called.
+
+        New moments become zero.
+        """
+        tensors = self._tensors()
+        before = {id(t): t.detach().clone() for t in tensors}
+        scale = None if self.scaler is None else self.scaler.state_dict()
+        after, self.after = self.after, None
+        devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
+        try:
+            with torch.random.fork_rng(devices):
+                yield
+        finally:
+            self.after = after
+            if self.scaler is not None and scale is not None:
+                self.scaler.load_state_dict(scale)
+            with torch.no_grad():
+                for t in self._tensors():
+                    if id(t) in before:
+                        t.copy_(before[id(t)])
+                    else:
+                        t.zero_()
+
+    def _tensors(self) -> list[Tensor]:
+        state = self.optimizer.state
+        moments = [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *moments, *gradients]
+
+
+class Captured:
+    """A captured call.
+
+    Args:
+        inputs: the tensors that it reads.
+        outputs: what `loss_fn` returned, which each replay overwrites.
+        replay: launches it.
+        pool: the memory that it lies in.
+        fingerprint: of the model as it was captured.
+    """
+
+    def __init__(
+        self,
+        inputs: list[Tensor],
+        outputs: Any,
+        replay: Callable[[], None],
+        pool: Any,
+        fingerprint: Fingerprint,
+    ) -> None:
+        self.inputs, self.outputs, self.fingerprint = inputs, outputs, fingerprint
+        self._replay, self._pool = replay, pool
+
+    def __call__(self, batch: tuple[Any, ...]) -> Any:
+        """Copies the batch in, replays, and copies the outputs out."""
+        with torch.no_grad():
+            for static, tensor in zip(self.inputs, nested.tensors(batch), strict=True):
+                static.copy_(tensor, non_blocking=True)
+            self._pool.replay(self._replay)
+            return nested.mapped(self.outputs, Tensor.clone)
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The groups' settings that a graph has in it: numbers, and which parameters."""
+    return [
+        {name: list(map(id, value)) if name == "params" else id(value) if isinstance(value, Tensor) else value
+         for name, value in group.items()}
+        for group in optimizer.param_groups
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _on(pool: Any, device: torch.device) -> Iterator[None]:
+    """Inside, work goes to the stream that captures: the libraries' workspaces then serve the capture."""
+    stream = getattr(pool, "stream", None)
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
+    each = iter(tensors)
+    return nested.mapped(value, lambda _: next(each))

@@ -1,0 +1,226 @@
+"""A function's forward and backward pass, captured as two CUDA graphs and replayed as one operation of autograd.
+
+PyTorch's `torch.cuda.make_graphed_callables` does the same for one function in one order of calls. Here a replay hands
+out copies, so that outputs and gradients may be kept; a backward pass that the graph does not fit (a second one, or of
+other outputs) is computed by running the function again; and passes that share memory know of each other (`Pool`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from medddpm.runtime import nested
+
+
+class Turn:
+    """A forward pass whose backward pass may still come; it lives as long as the outputs' graph does."""
+
+
+class Pool:
+    """The memory that the passes of one network share, and the stream they are captured on.
+
+    What a forward pass leaves for its backward pass lies there, and the next replay of any pass overwrites it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.handle = torch.cuda.graph_pool_handle()
+        self._turn: weakref.ref[Turn] | None = None
+        self._last: torch.cuda.Stream | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a backward pass may still come: no pass may be replayed now."""
+        return self._turn is not None and self._turn() is not None
+
+    def begin(self) -> Turn:
+        """A forward pass that awaits its backward pass."""
+        turn = Turn()
+        self._turn = weakref.ref(turn)
+        return turn
+
+    def end(self, turn: Turn) -> bool:
+        """Ends a turn; False if it had ended."""
+        current = self._turn is not None and self._turn() is turn
+        if current:
+            self._turn = None
+        return current
+
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+        """Captures `function()`, without running it: returns what it returned, and what replays it."""
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: a data loader's thread may pin memory meanwhile.
+        with torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"):
+            found = function()
+        return found, graph.replay
+
+    def replay(self, replay: Callable[[], None]) -> None:
+        """Replays on the current stream, after what another stream was given of this memory."""
+        stream = torch.cuda.current_stream(self.device)
+        if self._last is not None and self._last != stream:
+            stream.wait_stream(self._last)
+        self._last = stream
+        replay()
+
+
+class GraphedPass:
+    """`function` for inputs of one shape, as graphs.
+
+    Args:
+        function: takes `value`'s kind of arguments; what it computes depends on their tensors, on `parameters` and on
+            what stays the same, and on nothing else. It returns tensors in any nesting.
+        value: example arguments; the tensors on the pool's device.
+        parameters: the tensors beside the inputs that gradients are wanted of.
+        used: which of the outputs' tensors a backward pass brings gradients for; empty: there is no backward pass.
+        pool: shared with other passes of which at most one is between forward and backward.
+        draws: whether it draws from the device's generator.
+        buffers: what it changes in place.
+
+    Raises:
+        RuntimeError: it cannot be captured; torch.OutOfMemoryError, a kind of it: there is no memory for it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        value: Any,
+        parameters: Sequence[Tensor],
+        used: frozenset[int],
+        pool: Any,
+        draws: bool = False,
+        buffers: Sequence[Tensor] = (),
+    ) -> None:
+        self.function, self.used, self.pool, self.draws = function, used, pool, draws
+        self.parameters, self.buffers = list(parameters), list(buffers)
+        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
+        self.value = _filled(value, self.inputs)
+        self.needed = [t for t in (*self.inputs, *self.parameters) if t.requires_grad] if used else []
+        graph_of: list[Tensor] = []
+
+        def forward() -> Any:
+            with torch.set_grad_enabled(bool(used)):
+                out = function(self.value)
+            graph_of[:] = nested.tensors(out)
+            return nested.mapped(out, Tensor.detach)
+
+        self.outputs, self._forward = pool.capture(forward)
+        self.learns = [t.requires_grad for t in graph_of]
+        self.gradients: list[Tensor | None] = []
+        if used:
+            self.given = [torch.empty_like(graph_of[at]) for at in sorted(used)]
+
+            def backward() -> list[Tensor | None]:
+                # What forward left is freed as it is used, and its memory serves the rest of the backward pass.
+                chosen = [graph_of[at] for at in sorted(used)]
+                return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
+
+            self.gradients, self._backward = pool.capture(backward)
+        graph_of.clear()
+
+    def __call__(self, value: Any) -> Any:
+        """The function of arguments in the example's shapes, which may require gradients where the example did."""
+        given = list(nested.tensors(value))
+        if not self.used:
+            return _filled(self.outputs, self._replayed(given))
+        return _filled(self.outputs, _Replay.apply(self, *given, *self.parameters))  # type: ignore[no-untyped-call]
+
+    def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            for static, tensor in zip(self.inputs, given, strict=True):
+                static.copy_(tensor, non_blocking=True)
+            self.pool.replay(self._forward)
+            return [t.clone() for t in nested.tensors(self.outputs)]
+
+    def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
+        for static, tensor in zip(self.given, given, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        self.pool.replay(self._backward)
+        found = [t for t in self.gradients if t is not None]
+        copies = [torch.empty_like(t) for t in found]
+        if copies:
+            torch._foreach_copy_(copies, found)  # in few launches: they are many and small
+        each = iter(copies)
+        return [None if t is None else next(each) for t in self.gradients]
+
+    def _computed(self, given: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients by running the function again, as it ran: the buffers keep what the first run left."""
+        inputs = [t.detach().requires_grad_(t.requires_grad) for t in given[: len(self.inputs)]]
+        wanted = [t for t in (*inputs, *given[len(self.inputs) :]) if t.requires_grad]
+        kept = [t.clone() for t in self.buffers]
+        with torch.enable_grad():
+            out = list(nested.tensors(self.function(_filled(self.value, inputs))))
+        pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
+        found = torch.autograd.grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        for buffer, before in zip(self.buffers, kept, strict=True):
+            buffer.copy_(before)
+        return list(found)
+
+
+class _Replay(torch.autograd.Function):
+    """A replayed forward pass, and its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, graphed: GraphedPass, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.graphed, ctx.turn = graphed, graphed.pool.begin()
+        ctx.drawn = drawn(graphed.pool.device) if graphed.draws else None
+        outputs = graphed._replayed(tensors[: len(graphed.inputs)])
+        ctx.save_for_backward(*tensors)  # which tells if a weight is changed in place before the backward pass
+        ctx.mark_non_differentiable(*(t for t, learns in zip(outputs, graphed.learns, strict=True) if not learns))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        graphed: GraphedPass = ctx.graphed
+        tensors = ctx.saved_tensors
+        came = frozenset(at for at, g in enumerate(gradients) if g is not None)
+        if not came:
+            return (None,) * (1 + len(tensors))
+        if graphed.pool.end(ctx.turn) and came == graphed.used:
+            found = graphed._gradients([g for g in gradients if g is not None])
+        else:
+            with redrawn(graphed.pool.device, ctx.drawn):
+                found = graphed._computed(tensors, gradients)
+        each = iter(found)
+        return (None, *(next(each) if t.requires_grad else None for t in tensors))
+
+
+def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
+    """`value` with these tensors in place of its own."""
+    each = iter(tensors)
+    return nested.mapped(value, lambda _: next(each))
+
+
+def drawn(device: torch.device) -> tuple[int, int]:
+    """Where the device's generator stands: its seed, and how far it has drawn."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    return generator.initial_seed(), generator.get_offset()
+
+
+@contextlib.contextmanager
+def redrawn(device: torch.device, place: tuple[int, int] | None) -> Iterator[None]:
+    """Inside, the device's generator draws from there again; None leaves it alone."""
+    if place is None:
+        yield
+        return
+    generator = torch.cuda.default_generators[device.index or 0]
+    before = generator.initial_seed(), generator.get_offset()
+
+    def stand(at: tuple[int, int]) -> None:
+        generator.manual_seed(at[0])
+        generator.set_offset(at[1])
+
+    stand(place)
+    try:
+        yield
+    finally:
+        stand(before)

@@ -1,0 +1,490 @@
+"""That an accelerated network replayed from graphs trains as the network itself, whatever its user does between calls.
+
+On a CPU a stand-in for the graphs (`Pretended`) runs the captured function again, and finds fault where one pass would
+overwrite what another still needs; with a GPU the same tests run on real graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers.graphs import Network, Pretended, buffers_kept
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm.errors import BadInput
+from medddpm.fast import graphs
+from medddpm.fast.patch import accelerate, restore
+from medddpm.runtime import cuda_graphs, nested
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    if request.param == "cpu":
+        monkeypatch.setattr(graphs, "graphable", lambda device: True)
+        monkeypatch.setattr(graphs, "make_pool", Pretended)
+    return torch.device(request.param, *([0] if request.param == "cuda" else []))
+
+
+class Twins:
+    """The same network twice: accelerated with graphs, and accelerated without."""
+
+    def __init__(self, device: torch.device, make: Callable[[], nn.Module] = Network, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        plain = make().to(device)
+        self.fast = accelerate(copy.deepcopy(plain), "tf32", report=None, **options)
+        self.plain = accelerate(plain, "tf32", graph=False, report=None)
+        Pretended.guard = staticmethod(lambda: buffers_kept(self.fast))
+        self.runs = 0
+        root: Any = self.fast.forward
+        run = root.graphs.run
+
+        def counted(value: Any) -> Any:
+            self.runs += 1
+            return run(value)
+
+        root.graphs.run = counted
+        self.optimizers = [torch.optim.SGD(n.parameters(), 0.05, momentum=0.9) for n in self]
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter((self.fast, self.plain))
+
+    @property
+    def graphs(self) -> graphs.Graphs:
+        return self.fast.acceleration.graphs
+
+    def x(self, seed: int = 0, batch: int = 2, side: int = 6, **options: Any) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(batch, 2, side, side, side, generator=generator).to(self.device).requires_grad_(**options)
+
+    def each(self, work: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> list[Any]:
+        return [work(network, optimizer) for network, optimizer in zip(self, self.optimizers, strict=True)]
+
+    def train(self, steps: int = 4, **options: Any) -> None:
+        for seed in range(steps):
+            self.each(lambda n, o, seed=seed: step(n, o, self.x(seed, **options)))
+        self.check()
+
+    def check(self) -> None:
+        fast, plain = self
+        for (name, a), b in zip(fast.state_dict().items(), plain.state_dict().values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        for (name, p), q in zip(fast.named_parameters(), plain.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), name
+            if p.grad is not None:
+                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+
+
+def loss_of(out: Any, at: slice = slice(None)) -> Tensor:
+    return torch.stack([t.float().square().mean() for t in list(nested.tensors(out))[at]]).sum()
+
+
+def step(network: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> Any:
+    optimizer.zero_grad()
+    out = network(x)
+    loss_of(out).backward()
+    optimizer.step()
+    return out
+
+
+def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(3)
+    assert twins.graphs.captured == 1
+    assert twins.graphs.why == ""
+    runs = twins.runs
+    twins.train(5)
+    if device.type == "cuda":  # the stand-in runs the function each time
+        assert twins.runs == runs
+    assert str(twins.fast.acceleration).endswith("CUDA graphs: of 1 shape of inputs")
+
+
+def test_outputs_and_gradients_may_be_kept(device: torch.device) -> None:
+    twins = Twins(device)
+    kept = []
+    for seed in range(6):
+        outs = twins.each(lambda n, o, seed=seed: step(n, o, twins.x(seed)))
+        kept.append((outs, [[p.grad for p in n.parameters()] for n in twins]))
+    for (fast, plain), (grads, others) in kept:
+        for a, b in zip((*fast, *grads), (*plain, *others), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_two_forwards_before_a_backward(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(3)
+
+    def twice(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        first, second = network(twins.x(1)), network(twins.x(2))
+        loss_of(second).backward()
+        loss_of(first).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        twins.each(twice)
+        twins.check()
+
+
+def test_a_gan_s_evaluation_between_forward_and_backward(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(3)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        out = network(twins.x(1))
+        with torch.no_grad():
+            target = network(twins.x(2))[0]
+        (loss_of(out) + (out[0] - target).square().mean()).backward()
+        optimizer.step()
+        return target
+
+    for _ in range(4):
+        fast, plain = twins.each(work)
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+        twins.check()
+
+
+def test_gradients_accumulate(device: torch.device) -> None:
+    twins = Twins(device)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        for seed in range(3):
+            loss_of(network(twins.x(seed))).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        twins.each(work)
+        twins.check()
+    assert twins.graphs.captured == 1
+
+
+def test_evaluation_between_steps(device: torch.device) -> None:
+    twins = Twins(device)
+    for seed in range(4):
+        twins.train(2)
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                fast, plain = twins.each(lambda n, o, seed=seed: n.eval()(twins.x(seed), scale=2.0))
+            torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+        for network in twins:
+            network.train()
+    assert twins.graphs.captured == 3
+
+
+def test_an_evaluation_that_forgets_no_grad(device: torch.device) -> None:
+    twins = Twins(device)
+    for seed in range(5):
+        outs = twins.each(lambda n, o, seed=seed: n.eval()(twins.x(seed)))
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+    assert twins.graphs.captured == 0  # its backward pass is not known
+    for network in twins:
+        network.train()
+    twins.train(5)
+    assert twins.graphs.captured == 1
+
+
+def changes() -> dict[str, Callable[[nn.Module], None]]:
+    def moved(network: nn.Module) -> None:
+        for p in network.parameters():
+            p.data = p.data.clone() * 1.1
+
+    def replaced(network: Any) -> None:
+        torch.manual_seed(5)
+        network.second = nn.Conv3d(8, 3, 1).to(network.first.weight.device)
+
+    def weight(network: Any) -> None:
+        network.second.weight = nn.Parameter(network.second.weight.detach() * 2)
+
+    def frozen(network: Any) -> None:
+        network.first.requires_grad_(False)
+
+    def one_output(network: Any) -> None:
+        network.both = False
+
+    def padding(network: Any) -> None:
+        network.first.padding_mode = "circular"
+        network.first._reversed_padding_repeated_twice = [1] * 6
+
+    def epsilon(network: Any) -> None:
+        network.norm.eps = 0.5
+
+    return {f.__name__: f for f in (moved, replaced, weight, frozen, one_output, padding, epsilon)}
+
+
+@pytest.mark.parametrize("change", changes().values(), ids=changes())
+def test_what_changes_in_the_network_is_seen(device: torch.device, change: Callable[[nn.Module], None]) -> None:
+    twins = Twins(device)
+    twins.train(4)
+    assert twins.graphs.captured == 1
+    for network in twins:
+        change(network)
+    twins.optimizers = [torch.optim.SGD(n.parameters(), 0.05) for n in twins]
+    twins.train(1)
+    assert twins.graphs.captured == 0
+    twins.train(4)
+    assert twins.graphs.captured == 1
+
+
+def test_new_shapes_are_captured_anew_and_not_without_end(device: torch.device) -> None:
+    twins = Twins(device)
+    for side in range(4, 4 + graphs.SHAPES + 1):
+        twins.train(3, side=side)
+    assert twins.graphs.captured == graphs.SHAPES
+    assert "shapes of inputs" in twins.graphs.why
+    twins.train(2, side=4)
+
+
+def test_gradients_of_the_inputs(device: torch.device) -> None:
+    twins = Twins(device)
+    for seed in range(5):
+        xs = [twins.x(seed, requires_grad=True) for _ in twins]
+        for x, network in zip(xs, twins, strict=True):
+            network.zero_grad()
+            loss_of(network(x)).backward()
+        torch.testing.assert_close(xs[0].grad, xs[1].grad, rtol=1e-4, atol=1e-6)
+        twins.check()
+    assert twins.graphs.captured == 1
+
+
+def test_another_part_of_the_outputs_and_a_second_backward(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(3)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss_of(network(twins.x(1)), slice(1)).backward()
+        out = network(twins.x(2))
+        loss_of(out).backward(retain_graph=True)
+        loss_of(out).backward()
+
+    for _ in range(2):
+        twins.each(work)
+        twins.check()
+
+
+def test_a_weight_changed_before_the_backward_is_an_error(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(3)
+    loss = loss_of(twins.fast(twins.x()))
+    with torch.no_grad():
+        twins.fast.second.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_two_networks_in_turn_and_one_within_a_larger_one(device: torch.device) -> None:
+    class Larger(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.last = nn.Conv3d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.inner(x)[0]) + self.inner(x + 1)[0]
+
+    twins = Twins(device)
+    torch.manual_seed(1)
+    last = nn.Conv3d(3, 3, 1).to(device)
+    larger = [Larger(n) for n in twins]
+    for network in larger:
+        network.last = copy.deepcopy(last)
+    for seed in range(5):
+        for network in larger:
+            network.zero_grad()
+            loss_of(network(twins.x(seed))).backward()
+        twins.check()
+
+
+class Odd(nn.Module):
+    """What a graph cannot do."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(2, 3, 1)
+        self.kind, self.calls = kind, 0
+
+    def forward(self, x: Tensor) -> Any:
+        if self.kind == "counts":
+            self.calls += 1
+        if self.kind == "draws":
+            x = x * random.random()
+        if self.kind == "torch's":
+            x = x * torch.rand(()).item()
+        if self.kind == "in place":
+            x.mul_(2)
+        if self.kind == "waits" and x.mean().item() > 100:
+            x = -x
+        y = self.layer(x)
+        return [self] if self.kind == "returns" else y
+
+
+ODD = {
+    "counts": "its forward changes attributes of its modules",
+    "draws": "its forward draws random numbers on the host",
+    "torch's": "its forward draws random numbers on the host",
+    "in place": "its forward changes an input in place",
+    "returns": "an output is a Odd",
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_no_graph_can_do_runs_as_it_is_and_says_so(
+    device: torch.device, kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    network = accelerate(Odd(kind).to(device), report=None)
+    xs = [Twins.x(Twins(device), seed).contiguous(memory_format=torch.channels_last_3d) for seed in range(5)]
+    for x in xs:
+        network(x)
+    assert network.acceleration.graphs.captured == 0
+    assert network.acceleration.graphs.why == ODD[kind]
+    assert caplog.messages == [f"Odd runs without a CUDA graph: {ODD[kind]}"]
+    strict = accelerate(Odd(kind).to(device), report=None, graph=True)
+
+    def called() -> None:
+        for x in xs:
+            strict(x)
+
+    with pytest.raises(BadInput, match=f"no CUDA graph: {ODD[kind]}"):
+        called()
+
+
+@pytest.mark.gpu
+def test_what_waits_for_the_device_is_named() -> None:
+    network = accelerate(Odd("waits").cuda(), report=None)
+    twins = Twins(torch.device("cuda", 0))
+    for seed in range(5):
+        network(twins.x(seed))
+    assert network.acceleration.graphs.captured == 0
+    assert "test_graphs.py:" in network.acceleration.graphs.why
+    assert torch.cuda.get_sync_debug_mode() == 0
+    twins.train(5)
+    assert twins.graphs.captured == 1
+
+
+@pytest.mark.gpu
+def test_dropout_draws_what_it_draws_without_a_graph() -> None:
+    class Drops(Network):
+        def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+            return super().forward(functional.dropout(x, 0.5), scale)
+
+    twins = Twins(torch.device("cuda", 0), Drops)
+    for seed in range(6):
+        for network, optimizer in zip(twins, twins.optimizers, strict=True):
+            torch.manual_seed(seed)
+            step(network, optimizer, twins.x(seed))
+        twins.check()
+    assert twins.graphs.captured == 1
+    after = [torch.rand(3, device="cuda")]  # the generator has drawn as much
+    torch.manual_seed(5)
+    step(twins.plain, twins.optimizers[1], twins.x(5))
+    torch.testing.assert_close(after[0], torch.rand(3, device="cuda"))
+
+
+def test_hooks_are_called_and_graphs_come_back_without_them(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(4)
+    seen: list[str] = []
+    handle = twins.fast.second.register_forward_hook(lambda *_: seen.append("second"))
+    outer = twins.fast.register_forward_hook(lambda *_: seen.append("network"))
+    twins.train(4)
+    assert seen == ["second", "network"] * 4
+    assert twins.graphs.why == "second has hooks"
+    handle.remove()
+    twins.train(4)
+    assert twins.graphs.captured == 1
+    assert seen == ["second", "network"] * 4 + ["network"] * 4
+    outer.remove()
+
+
+def test_an_outer_autocast_is_another_graph(device: torch.device) -> None:
+    twins = Twins(device)
+    for _ in range(4):
+        twins.train(1)
+        outs = []
+        for network in twins:
+            with torch.autocast(device.type, torch.bfloat16):
+                out = network(twins.x())
+            loss_of(out).backward()
+            outs.append(out)
+        assert outs[0][0].dtype == outs[1][0].dtype == torch.bfloat16
+    assert twins.graphs.captured == 2
+
+
+def test_copies_pickles_and_restoring(device: torch.device) -> None:
+    twins = Twins(device)
+    root: Any = twins.fast.forward
+    root.graphs.run = root.run  # the counter cannot be pickled
+    twins.train(4)
+    for other in (copy.deepcopy(twins.fast), pickle.loads(pickle.dumps(twins.fast))):
+        assert other.acceleration.graphs is other.forward.graphs
+        assert other.acceleration.graphs.captured == 0
+        assert other.acceleration.graphs.network is other
+        torch.testing.assert_close(other(twins.x()), twins.plain(twins.x()), rtol=1e-4, atol=1e-5)
+        twins.plain.load_state_dict(twins.fast.state_dict())
+    restore(twins.fast)
+    assert "forward" not in twins.fast.__dict__
+
+
+def test_off_and_false_mean_never(device: torch.device) -> None:
+    twins = Twins(device)
+    with cuda_graphs.off():
+        twins.train(4)
+    assert twins.graphs.captured == 0
+    assert twins.plain.acceleration.graphs is None
+    with pytest.raises(BadInput, match="'always' is not known"):
+        accelerate(nn.Identity(), graph="always")
+
+
+def test_on_a_cpu_there_are_none() -> None:
+    twins = Twins(torch.device("cpu"))
+    twins.train(4)
+    assert twins.graphs.captured == 0
+    assert "CUDA graphs" not in str(twins.fast.acceleration)
+
+
+@pytest.mark.gpu
+def test_several_streams() -> None:
+    twins = Twins(torch.device("cuda", 0))
+    twins.train(4)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for seed in range(9):
+        for network, optimizer in zip(twins, twins.optimizers, strict=True):
+            stream = streams[seed % 3]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                step(network, optimizer, twins.x(seed))
+            torch.cuda.current_stream().wait_stream(stream)
+    twins.check()
+
+
+@pytest.mark.gpu
+def test_a_graph_around_it() -> None:
+    twins = Twins(torch.device("cuda", 0))
+    twins.train(4)
+    for network in twins:
+        network.eval()
+    with torch.no_grad():
+        call = cuda_graphs.GraphedCall(twins.fast, twins.x(0))
+        for seed in range(3):
+            torch.testing.assert_close(call(twins.x(seed)), twins.plain(twins.x(seed)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_no_memory_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(torch.device("cuda", 0))
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(graphs, "GraphedPass", full)
+    twins.train(4)
+    assert twins.graphs.why == "there is no memory for one"

@@ -1,0 +1,233 @@
+"""That a step captured whole trains as the loop that it stands for."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from helpers.graphs import Network, Pretended
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm import accelerate, graphed_step
+from medddpm.errors import BadInput
+from medddpm.fast import step as module
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, 0.01, fused=True)
+
+
+@pytest.fixture(params=["as it is", "pretended", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    if request.param == "pretended":
+        monkeypatch.setattr(module, "graphable", lambda device: True)
+        monkeypatch.setattr(module, "make_pool", Pretended)
+        captured = module.TrainingStep._captured
+
+        def guarded(self: Any, *arguments: Any) -> Any:
+            Pretended.guard = staticmethod(self._unchanged)
+            return captured(self, *arguments)
+
+        monkeypatch.setattr(module.TrainingStep, "_captured", guarded)
+    return torch.device("cuda", 0) if request.param == "cuda" else torch.device("cpu")
+
+
+def loss_of(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """A loss on both outputs, as in deep supervision."""
+    first, second = network(x)
+    return functional.mse_loss(first, y) + 0.5 * functional.mse_loss(second, y[:, :2])
+
+
+def batch(device: torch.device, seed: int = 0, side: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(2, c, side, side, side, generator=generator).to(device) for c in (2, 3))  # type: ignore[return-value]
+
+
+class Pair:
+    """The same network in an ordinary loop and in a captured one."""
+
+    def __init__(self, device: torch.device, average: bool = False, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.device, self.options = device, options
+        self.plain = accelerate(Network().to(device), "tf32", report=None, graph=False)
+        self.fast = copy.deepcopy(self.plain)
+        self.averages = [copy.deepcopy(n) for n in (self.plain, self.fast)] if average else []
+        self.optimizers = [adam(n.parameters()) for n in (self.plain, self.fast)]
+        after = (lambda: self.averaged(1)) if average else None
+        self.scalers = [None, None]
+        if options.pop("scaled", False):
+            self.scalers = [torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=2) for _ in range(2)]
+        self.step = graphed_step(
+            self.fast, loss_of, self.optimizers[1], batch(device), after=after, scaler=self.scalers[1], **options
+        )
+
+    @torch.no_grad()
+    def averaged(self, at: int) -> None:
+        network = (self.plain, self.fast)[at]
+        torch._foreach_lerp_(list(self.averages[at].parameters()), list(network.parameters()), 0.1)
+
+    def ordinary(self, number: int, x: Tensor, y: Tensor) -> Tensor:
+        every, norm, scaler = self.options.get("accumulate", 1), self.options.get("clip_norm"), self.scalers[0]
+        optimizer = self.optimizers[0]
+        if number % every == 0:
+            optimizer.zero_grad()
+        loss = loss_of(self.plain, x, y)
+        scaled = loss / every if scaler is None else scaler.scale(loss / every)
+        scaled.backward()
+        if number % every == every - 1:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            if norm is not None:
+                nn.utils.clip_grad_norm_(self.plain.parameters(), norm)
+            optimizer.step() if scaler is None else scaler.step(optimizer)
+            if scaler is not None:
+                scaler.update()
+            if self.averages:
+                self.averaged(0)
+        return loss.detach()
+
+    def train(self, steps: int = 6, side: int = 5) -> None:
+        for seed in range(steps):
+            given = batch(self.device, seed, side)
+            number = self.step.calls
+            torch.testing.assert_close(self.step(*given), self.ordinary(number, *given), rtol=1e-4, atol=1e-5)
+        self.check()
+
+    def check(self) -> None:
+        for a, b in ((self.plain, self.fast), self.averages or (self.plain, self.fast)):
+            for (name, p), q in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+                torch.testing.assert_close(q, p, rtol=1e-3, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_a_loop(device: torch.device) -> None:
+    pair = Pair(device)
+    pair.train()
+    assert pair.step.calls == 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip_norm": 0.1},
+        {"accumulate": 3},
+        {"average": True},
+        {"scaled": True},
+        {"scaled": True, "clip_norm": 0.1},
+        {"accumulate": 2, "clip_norm": 0.1, "average": True, "scaled": True},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_what_loops_have(device: torch.device, options: dict[str, Any]) -> None:
+    Pair(device, **options).train(7)
+
+
+def test_a_learning_rate_that_changes(device: torch.device) -> None:
+    pair = Pair(device)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.5**epoch) for o in pair.optimizers]
+    for seed in range(5):
+        given = batch(device, seed)
+        pair.ordinary(0, *given)
+        pair.step(*given)
+        for schedule in schedules:
+            schedule.step()
+    pair.check()
+    assert float(pair.optimizers[1].param_groups[0]["lr"]) == pytest.approx(0.01 * 0.5**5)
+    for optimizer in pair.optimizers:
+        optimizer.param_groups[0]["lr"] = 0.02
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+    pair.train(3)
+
+
+def test_making_a_step_changes_nothing(device: torch.device) -> None:
+    torch.manual_seed(0)
+    network = Network().to(device)
+    optimizer = adam(network.parameters())
+    seen: list[int] = []
+    given = batch(device)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(network, *given).backward()
+        optimizer.step()
+    before = copy.deepcopy((network.state_dict(), optimizer.state_dict()["state"]))
+    torch.manual_seed(1)
+    graphed_step(network, loss_of, optimizer, given, after=lambda: seen.append(1), accumulate=2)
+    drawn = torch.rand(2, device=device)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(2, device=device))
+    after = network.state_dict(), optimizer.state_dict()["state"]
+    assert [len(a) for a in after] == [len(b) for b in before]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_other_shapes_modes_and_settings(device: torch.device) -> None:
+    pair = Pair(device)
+    for side in (5, 4, 5, 6):
+        pair.train(2, side=side)
+    for network in (pair.plain, pair.fast):
+        network.norm.eps = 0.3
+    pair.train(2)
+    for network in (pair.plain, pair.fast):
+        network.batch.eval()
+    pair.train(2)
+
+
+def test_more_than_a_loss_comes_back_and_is_the_caller_s(device: torch.device) -> None:
+    torch.manual_seed(0)
+    network = accelerate(Network().to(device), report=None)
+    given = batch(device)
+    step = graphed_step(
+        network,
+        lambda network, b: (loss_of(network, b["x"], b["y"]), {"mean": b["x"].mean()}),
+        adam(network.parameters()),
+        [{"x": given[0], "y": given[1]}],
+    )
+    kept = [step(dict(zip("xy", batch(device, seed), strict=True))) for seed in range(4)]
+    for seed, (loss, others) in enumerate(kept):
+        torch.testing.assert_close(others["mean"], batch(device, seed)[0].mean())
+        assert not loss.requires_grad
+    assert len({loss.item() for loss, _ in kept}) == 4
+
+
+def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
+    network = Network().to(device)
+    given = batch(device)
+
+    def odd(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return loss_of(network, x, y) * random.random()
+
+    if device.type == "cpu" and module.graphable(device) is False:
+        assert graphed_step(network, odd, adam(network.parameters()), given)(*given).shape == ()
+    else:
+        with pytest.raises(BadInput, match="draws random numbers on the host"):
+            graphed_step(network, odd, adam(network.parameters()), given)
+        network.second.register_forward_hook(lambda *_: None)
+        with pytest.raises(BadInput, match="second has hooks"):
+            graphed_step(network, loss_of, adam(network.parameters()), given)
+    with pytest.raises(BadInput, match="0 is no number of calls"):
+        graphed_step(network, loss_of, adam(network.parameters()), given, accumulate=0)
+    with pytest.raises(BadInput, match=r"they are on|the model are on"):
+        graphed_step(network, loss_of, adam(network.parameters()), [given[0], given[1].to("meta")])
+
+
+@pytest.mark.gpu
+def test_what_waits_is_named_with_its_line() -> None:
+    network = Network().cuda()
+    given = batch(torch.device("cuda"))
+
+    def waits(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = loss_of(network, x, y)
+        assert loss.item() > 0
+        return loss
+
+    with pytest.raises(BadInput, match=r"test_step.py:\d+ waits for the device"):
+        graphed_step(network, waits, adam(network.parameters()), given)
+    with pytest.raises(BadInput, match="waits for the device"):
+        graphed_step(
+            network, loss_of, torch.optim.SGD(network.parameters(), 0.1), given, scaler=torch.amp.GradScaler("cuda")
+        )
+    step = graphed_step(network, loss_of, adam(network.parameters()), given)
+    assert step(*given).item() > step(*given).item()
