@@ -365,12 +365,14 @@ class _Place:
 
 
 def _modules(network: nn.Module) -> Iterator[nn.Module]:
-    """Every module, a shared one as often as it occurs: in a third of the time of `modules()`."""
-    stack = [network]
+    """Every module once, in a third of the time of `modules()`."""
+    stack, seen = [network], {network}
     while stack:
         module = stack.pop()
         yield module
-        stack.extend(m for m in module.__dict__["_modules"].values() if m is not None)
+        inner = [m for m in module.__dict__["_modules"].values() if m is not None and m not in seen]
+        stack += inner
+        seen.update(inner)
 
 
 def _places(module: nn.Module, places: list[Any]) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from medddpm import switches
+from medddpm.fast.patch import accelerate, restore
 from medddpm.runtime import cuda_graphs
 from medddpm.study.bench.networks import Network
 from medddpm.switches import Switches
@@ -35,6 +36,8 @@ class BenchSetting:
         graph: whether a step is one CUDA graph.
         untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
             cuDNN's convolutions to TF32, and not those of matrix products.
+        reader: what a reader calls: "accelerate", in an ordinary loop, or "graphed_step" as well; empty for the rest,
+            whose graph, if any, is the bench's own.
     """
 
     switches: Switches
@@ -45,6 +48,7 @@ class BenchSetting:
     fused_adam: bool = False
     graph: bool = False
     untouched: bool = False
+    reader: str = ""
 
     @property
     def name(self) -> str:
@@ -73,7 +77,10 @@ class BenchSetting:
                 stack.enter_context(self.switches.on(network))
             if self.search:
                 stack.enter_context(_searching())
-            if not self.graph:
+            if self.reader:
+                accelerate(network, report=None)
+                stack.callback(restore, network)
+            elif not self.graph:
                 stack.enter_context(cuda_graphs.off())
             # the compiled network is an OptimizedModule
             yield cast(nn.Module, torch.compile(network, mode=self.compiled)) if self.compiled else network
@@ -109,6 +116,7 @@ _grown = [
     for place, (_, name, change) in enumerate(_ADDED)
 ]
 _compiled = {"autocast": True, "compiled": "default", "fused_adam": True}
+_called = {"untouched": True, "search": True, "fused_adam": True}
 _tf32 = replace(switches.FAST, precision="tf32")
 BASE = BenchSetting(switches.BASE, "FP32, as published")
 LADDER = (
@@ -128,6 +136,8 @@ BESIDE = (
     _like(switches.OPT12, "compile channels-last", "BF16 autocast, torch.compile, channels-last", **_compiled),
     _like(switches.FAST, "FAST eager", "FAST without its graph", fused_adam=True),
     _like(_tf32, "FAST tf32", "FAST with TF32 in BF16's place", fused_adam=True, graph=True),
+    _like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
+    _like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
 )
 """Settings the ladder is compared with."""
 _searched = {"autocast": True, "search": True, "fused_adam": True}
@@ -163,6 +173,8 @@ ORDINARY = (
     *(setting.name for setting in OPPONENTS),
 )
 """What a user gets without this package: FAST is compared with the best of these."""
+OF_A_LOOP = ("FAST eager", "accelerate", "graphed_step")
+"""FAST as a reader has it; in the ladder, "+ fused Adam" is FAST eager."""
 SAMPLED = ("BASE", "FAST")
 """Settings whose 250-step sample is measured by default: it takes 250 forward passes."""
 
@@ -174,15 +186,15 @@ def default_settings(network: Network, ladder: bool = False, opponents: bool = F
         network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the
             fast path and every ordinary tool).
         ladder: whether med-ddpm is measured under every setting of `LADDER` and `BESIDE`.
-        opponents: whether our networks are measured under every setting of `ORDINARY` too, and FAST without its graph.
+        opponents: whether our networks are measured under every setting of `ORDINARY` too, and FAST as a reader has it.
     """
     if not network.ours:
-        names = ["OPT1", "FAST eager", "FAST", *ORDINARY]
+        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *ORDINARY]
     elif network.name == "med-ddpm":
-        every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name != "FAST eager"]  # "+ fused Adam"
+        every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
         names = every if ladder else list(switches.SETTINGS)
     else:
         names = ["BASE", "FAST"]
     if opponents and network.ours:
-        names = list(dict.fromkeys((*names, "FAST eager", *ORDINARY)))
+        names = list(dict.fromkeys((*names, *OF_A_LOOP, *ORDINARY)))
     return [BENCH_SETTINGS[name] for name in names]

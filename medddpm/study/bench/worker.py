@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.fast.step import graphed_step
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
@@ -168,6 +169,9 @@ class Row:
             if measure == "forward"
             else (self._step(), self.problem.inputs)
         )
+        if measure == "step" and self.setting.reader == "graphed_step":
+            step = graphed_step(self.model, self.problem.loss, self._optimizer(), inputs)
+            return lambda: step(*inputs)[1]
         if self.graphed:
             captured = cuda_graphs.GraphedCall(function, *inputs)
 
@@ -201,12 +205,15 @@ class Row:
 
         return forward
 
-    def _step(self) -> Callable[..., Tensor]:
+    def _optimizer(self) -> torch.optim.Optimizer:
         # Other people's networks are always trained with the fused Adam: it is a user's choice, not this package's.
         fused = self.device.type == "cuda" and (self.setting.fused_adam or not self.problem.network.ours)
-        optimizer = torch.optim.Adam(
+        return torch.optim.Adam(
             self.model.parameters(), lr=0.0, fused=fused or None, capturable=fused and self.setting.graph
         )
+
+    def _step(self) -> Callable[..., Tensor]:
+        optimizer = self._optimizer()
 
         def step(*inputs: Tensor) -> Tensor:
             optimizer.zero_grad()

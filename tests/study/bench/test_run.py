@@ -32,6 +32,7 @@ from medddpm.study.bench.settings import (
     BESIDE,
     BY_SLUG,
     LADDER,
+    OF_A_LOOP,
     OPPONENTS,
     ORDINARY,
     default_settings,
@@ -183,10 +184,10 @@ def test_by_default_the_papers_settings_and_fast() -> None:
 
 def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() -> None:
     ladder = names(plan(["med-ddpm"], ladder=True))
-    assert ladder == [setting.name for setting in (*LADDER, *BESIDE) if setting.name != "FAST eager"]
+    assert ladder == [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
     for name in ("monai-unet", "nnunet-plain"):
         jobs = plan([name], ladder=True)
-        assert names(jobs) == ["OPT1", "FAST eager", "FAST", *ORDINARY]
+        assert names(jobs) == ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *ORDINARY]
         assert {job.measures for job in jobs} == {("forward", "step")}, "none of them samples"
         assert {job.case.batch for job in jobs} == {2}
     brats = plan(["med-ddpm-brats"])
@@ -197,11 +198,11 @@ def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() ->
 
 def test_opponents_are_measured_beside_what_else_is_asked() -> None:
     papers = ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
-    assert names(plan(["med-ddpm"], opponents=True)) == [*papers, "FAST eager", *ORDINARY]
+    assert names(plan(["med-ddpm"], opponents=True)) == [*papers, *OF_A_LOOP, *ORDINARY]
     both = names(plan(["med-ddpm"], ladder=True, opponents=True))
     assert sorted(both) == sorted(BENCH_SETTINGS), "every setting, once"
     assert names(plan(["monai-unet"], opponents=True)) == names(plan(["monai-unet"]))
-    assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", "FAST eager", *ORDINARY]
+    assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", *OF_A_LOOP, *ORDINARY]
 
 
 def test_the_plan_takes_what_is_asked() -> None:
