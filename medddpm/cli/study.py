@@ -186,7 +186,8 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
-        "nnunet-residual, med-ddpm-brats (med-ddpm)",
+        "nnunet-residual, nnunet-plain-deep, monai-dynunet-deep, monai-segresnet, monai-unet-batch, monai-autoencoder, "
+        "monai-unetr, monai-swinunetr, monai-mednext, med-ddpm-brats (med-ddpm)",
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(

@@ -8,7 +8,6 @@ returns zero.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,11 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.runtime import nested
+from medddpm.study.bench import others
+from medddpm.study.bench.others import CLASSES
 from medddpm.unet import UNet3D
 
 SEED = 0
 TIMESTEPS = 250
-CLASSES = 3  # of a segmentation
 Sides = tuple[int, int, int]
 
 
@@ -39,6 +40,7 @@ class Network:
         image_channels: channels of its input or, for a diffusion model, of the image that is noised.
         mask_channels: channels of a diffusion model's mask; 0 for a segmentation network.
         flat: whether the first side is three quarters of the others, as in BraTS's volumes.
+        least: the smallest side that it takes.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Network:
     image_channels: int = 1
     mask_channels: int = 0
     flat: bool = False
+    least: int = 16
 
     @property
     def denoises(self) -> bool:
@@ -77,97 +80,29 @@ def _ours_brats(side: int, channels: int) -> nn.Module:
     return UNet3D(image_size=side, in_channels=8, out_channels=4, model_channels=channels, num_res_blocks=2)
 
 
-def _monai_diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
-    return _class("monai.networks.nets", "DiffusionModelUNet")(
-        spatial_dims=3,
-        in_channels=3,
-        out_channels=1,
-        channels=tuple(channels * m for m in (1, 1, 2, 3, 4)),
-        num_res_blocks=1,
-        attention_levels=(False, False, False, attention, attention),
-        num_head_channels=channels,
-    )
-
-
-def _monai_unet(side: int, channels: int) -> nn.Module:
-    widths = _widths(side, channels)
-    return _class("monai.networks.nets", "UNet")(
-        spatial_dims=3,
-        in_channels=1,
-        out_channels=CLASSES,
-        channels=widths,
-        strides=[2] * (len(widths) - 1),
-        num_res_units=2,
-    )
-
-
-def _monai_dynunet(side: int, channels: int) -> nn.Module:
-    widths = _widths(side, channels)
-    strides = [1] + [2] * (len(widths) - 1)
-    return _class("monai.networks.nets", "DynUNet")(
-        spatial_dims=3,
-        in_channels=1,
-        out_channels=CLASSES,
-        kernel_size=[3] * len(widths),
-        strides=strides,
-        upsample_kernel_size=strides[1:],
-        filters=widths,
-    )
-
-
-def _nnunet(side: int, channels: int, residual: bool = False) -> nn.Module:
-    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
-    widths = _widths(side, channels)
-    stages = len(widths)
-    kind = "ResidualEncoderUNet" if residual else "PlainConvUNet"
-    encoder = {"n_blocks_per_stage": (1, 3, 4, 6, 6, 6)[:stages]} if residual else {"n_conv_per_stage": (2,) * stages}
-    return _class("dynamic_network_architectures.architectures.unet", kind)(
-        input_channels=1,
-        n_stages=stages,
-        features_per_stage=widths,
-        conv_op=nn.Conv3d,
-        kernel_sizes=3,
-        strides=[1] + [2] * (stages - 1),
-        **encoder,
-        num_classes=CLASSES,
-        n_conv_per_stage_decoder=(1 if residual else 2,) * (stages - 1),
-        conv_bias=True,
-        norm_op=nn.InstanceNorm3d,
-        norm_op_kwargs={"eps": 1e-5, "affine": True},
-        nonlin=nn.LeakyReLU,
-        nonlin_kwargs={"inplace": True},
-        deep_supervision=False,
-    )
-
-
-def _widths(side: int, channels: int) -> list[int]:
-    """nnU-Net's widths: 32 to 320 for a base of 64, in stages down to 4 voxels a side; six stages at 128³."""
-    stages = max(2, min(6, side.bit_length() - 2))
-    return [min(channels // 2 * 2**level, 5 * channels) for level in range(stages)]
-
-
-def _class(module: str, name: str) -> Callable[..., nn.Module]:
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        package = str(error.name).partition(".")[0].replace("_", "-")
-        remedy = f"pip install --no-deps {package} einops"  # nnU-Net's asks for packages that would change torch
-        raise BadInput("--network", f"{name} needs the package {package}", remedy) from None
-
-
 _all = (
     Network("med-ddpm", "Med-DDPM", _ours, mask_channels=2),
-    Network("monai-diffusion", "MONAI DiffusionModelUNet", _monai_diffusion, mask_channels=2),
+    Network("monai-diffusion", "MONAI DiffusionModelUNet", others.diffusion, mask_channels=2),
     Network(
         "monai-diffusion-attention",
         "MONAI DiffusionModelUNet, attention",
-        functools.partial(_monai_diffusion, attention=True),
+        functools.partial(others.diffusion, attention=True),
         mask_channels=2,
     ),
-    Network("monai-unet", "MONAI UNet", _monai_unet, batch=2),
-    Network("monai-dynunet", "MONAI DynUNet", _monai_dynunet, batch=2),
-    Network("nnunet-plain", "nnU-Net PlainConvUNet", _nnunet, batch=2),
-    Network("nnunet-residual", "nnU-Net ResidualEncoderUNet", functools.partial(_nnunet, residual=True), batch=2),
+    Network("monai-unet", "MONAI UNet", others.unet, batch=2),
+    Network("monai-dynunet", "MONAI DynUNet", others.dynunet, batch=2),
+    Network("nnunet-plain", "nnU-Net PlainConvUNet", others.nnunet, batch=2),
+    Network("nnunet-residual", "nnU-Net ResidualEncoderUNet", functools.partial(others.nnunet, residual=True), batch=2),
+    Network(
+        "nnunet-plain-deep", "nnU-Net PlainConvUNet, deep supervision", functools.partial(others.nnunet, deep=True), 2
+    ),
+    Network("monai-dynunet-deep", "MONAI DynUNet, deep supervision", functools.partial(others.dynunet, deep=True)),
+    Network("monai-segresnet", "MONAI SegResNet", others.segresnet),
+    Network("monai-unet-batch", "MONAI UNet, batch norm", others.unet_batch, side=96),
+    Network("monai-autoencoder", "MONAI AutoencoderKL", others.autoencoder, side=64),
+    Network("monai-unetr", "MONAI UNETR", others.unetr, side=96),
+    Network("monai-swinunetr", "MONAI SwinUNETR", others.swin, side=96, least=64),
+    Network("monai-mednext", "MONAI MedNeXt", others.mednext, side=96, least=32),
     Network("med-ddpm-brats", "Med-DDPM, BraTS", _ours_brats, side=192, image_channels=4, mask_channels=4, flat=True),
 )
 NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _all})
@@ -239,8 +174,9 @@ class Problem:
     def loss(self, model: nn.Module, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """The loss, a scalar, and the network's output.
 
-        A diffusion model has its own, mean |ε − ε_θ|; a segmentation network gets a mean square, because its real loss
-        costs little and says nothing about the network.
+        A diffusion model has its own, mean |ε − ε_θ|; any other network gets a mean square on every output, because
+        its real loss costs little and says nothing about the network. The target of an output of another shape than
+        the volume's, as of deep supervision, is zero. Of several outputs the first is returned.
 
         Args:
             model: the network under a setting.
@@ -250,8 +186,10 @@ class Problem:
             image, mask, t, noise = inputs
             output: Tensor = model(torch.cat([self.schedule.add_noise(image, t, noise), mask], dim=1), t)
             return (noise - output).abs().mean(), output
-        output = model(inputs[0])
-        return (output - inputs[1]).square().mean(), output
+        outputs = list(nested.tensors(model(inputs[0])))
+        target = inputs[1]
+        apart = [y - target if y.shape == target.shape else y for y in outputs]
+        return torch.stack([a.float().square().mean() for a in apart]).sum(), outputs[0]
 
     @property
     def mask(self) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.fast.step import graphed_step
-from medddpm.runtime import cuda_graphs
+from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
@@ -201,7 +201,7 @@ class Row:
         def forward(*inputs: Tensor) -> Tensor:
             self._begin()
             with self.setting.autocasting(self.device):
-                return self.called(*inputs)
+                return next(nested.tensors(self.called(*inputs)))
 
         return forward
 

@@ -23,6 +23,7 @@ from medddpm import switches
 from medddpm.cli.main import main, parser
 from medddpm.errors import BadInput
 from medddpm.fast.patch import FEATURES
+from medddpm.runtime import nested
 from medddpm.study.bench import results, run, settings, tables, worker
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
@@ -57,19 +58,20 @@ def names(jobs: list[run.Job]) -> list[str]:
 def test_a_network_and_its_batch_are_the_same_in_every_process(name: str) -> None:
     network = NETWORKS[name]
     torch.manual_seed(7)
-    first, second = build(network, 16, 32), build(network, 16, 32)
+    side = network.least
+    first, second = build(network, side, 32), build(network, side, 32)
     for (known, ours), theirs in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, msg=known)
     silent = [n for n, m in first.named_modules() if isinstance(m, (nn.Conv1d, nn.Conv3d)) and not m.weight.any()]
     assert silent == [], "a layer that starts at zero hides what lies before it"
-    problems = [Problem(network, 16, network.batch, CPU) for _ in range(2)]
-    for ours, theirs in zip(problems[0].inputs, problems[1].inputs, strict=True):
+    problem, again = (Problem(network, side, network.batch, CPU) for _ in range(2))
+    for ours, theirs in zip(problem.inputs, again.inputs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    loss, output = problems[0].loss(first, *problems[0].inputs)
+    loss, output = problem.loss(first, *problem.inputs)
     with torch.no_grad():
-        forward = first(*problems[0].forward_inputs())
+        forward = next(nested.tensors(first(*problem.forward_inputs())))
     torch.testing.assert_close(output.detach(), forward)
-    assert forward.shape[2:] == network.sides(16)
+    assert forward.shape[-3:] == network.sides(side)
     assert forward.abs().max() > 0.01
     assert float(loss.detach()) > 0
 

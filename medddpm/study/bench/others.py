@@ -1,0 +1,165 @@
+"""Other people's networks, each as its users build it: MONAI's and nnU-Net's.
+
+Every function takes the volume's side and a base width, of which the published width is 64. Segmentation networks have
+`CLASSES` outputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from medddpm.errors import BadInput
+
+CLASSES = 3  # of a segmentation
+NETS = "monai.networks.nets"
+
+
+def diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
+    """A latent diffusion model's network, on volumes; with attention on its two coarsest levels, or with none."""
+    return class_of(NETS, "DiffusionModelUNet")(
+        spatial_dims=3,
+        in_channels=3,
+        out_channels=1,
+        channels=tuple(channels * m for m in (1, 1, 2, 3, 4)),
+        num_res_blocks=1,
+        attention_levels=(False, False, False, attention, attention),
+        num_head_channels=channels,
+    )
+
+
+def unet(side: int, channels: int) -> nn.Module:
+    """MONAI's U-Net as it comes: residual units, instance norm, PReLU."""
+    widths = widths_of(side, channels)
+    return class_of(NETS, "UNet")(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=CLASSES,
+        channels=widths,
+        strides=[2] * (len(widths) - 1),
+        num_res_units=2,
+    )
+
+
+def dynunet(side: int, channels: int, deep: bool = False) -> nn.Module:
+    """nnU-Net's plan, as MONAI builds it; with a loss on the coarser levels too, or without."""
+    widths = widths_of(side, channels)
+    strides = [1] + [2] * (len(widths) - 1)
+    return class_of(NETS, "DynUNet")(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=CLASSES,
+        kernel_size=[3] * len(widths),
+        strides=strides,
+        upsample_kernel_size=strides[1:],
+        filters=widths,
+        deep_supervision=deep,
+        deep_supr_num=max(1, len(widths) - 3),
+    )
+
+
+def nnunet(side: int, channels: int, residual: bool = False, deep: bool = False) -> nn.Module:
+    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
+    widths = widths_of(side, channels)
+    stages = len(widths)
+    kind = "ResidualEncoderUNet" if residual else "PlainConvUNet"
+    encoder = {"n_blocks_per_stage": (1, 3, 4, 6, 6, 6)[:stages]} if residual else {"n_conv_per_stage": (2,) * stages}
+    return class_of("dynamic_network_architectures.architectures.unet", kind)(
+        input_channels=1,
+        n_stages=stages,
+        features_per_stage=widths,
+        conv_op=nn.Conv3d,
+        kernel_sizes=3,
+        strides=[1] + [2] * (stages - 1),
+        **encoder,
+        num_classes=CLASSES,
+        n_conv_per_stage_decoder=(1 if residual else 2,) * (stages - 1),
+        conv_bias=True,
+        norm_op=nn.InstanceNorm3d,
+        norm_op_kwargs={"eps": 1e-5, "affine": True},
+        nonlin=nn.LeakyReLU,
+        nonlin_kwargs={"inplace": True},
+        deep_supervision=deep,
+    )
+
+
+def segresnet(_side: int, channels: int) -> nn.Module:
+    """The residual U-Net of Myronenko (2018, arXiv:1810.11654), with 32 filters."""
+    return class_of(NETS, "SegResNet")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
+
+
+def autoencoder(_side: int, channels: int) -> nn.Module:
+    """A latent diffusion model's autoencoder, as MONAI's tutorials train one, without attention.
+
+    It decodes the mean of its code, not a draw from it: every setting then computes the same function.
+    """
+    made = class_of(NETS, "AutoencoderKL")(
+        spatial_dims=3,
+        channels=[channels, 2 * channels, 4 * channels],
+        num_res_blocks=2,
+        attention_levels=[False] * 3,
+        latent_channels=3,
+        with_encoder_nonlocal_attn=False,
+        with_decoder_nonlocal_attn=False,
+        out_channels=CLASSES,
+    )
+    made.__dict__["sampling"] = _mean
+    return made
+
+
+def _mean(mean: Tensor, _deviation: Tensor) -> Tensor:
+    return mean
+
+
+def unetr(side: int, channels: int) -> nn.Module:
+    """A vision transformer's encoder (ViT-B) with a convolutional decoder."""
+    sizes: dict[str, Any] = {"hidden_size": 12 * channels, "mlp_dim": 48 * channels, "feature_size": channels // 4}
+    return class_of(NETS, "UNETR")(in_channels=1, out_channels=CLASSES, img_size=side, **sizes)
+
+
+def swin(_side: int, channels: int) -> nn.Module:
+    """Shifted windows of attention, with the 48 features of its pretrained models."""
+    return class_of(NETS, "SwinUNETR")(in_channels=1, out_channels=CLASSES, feature_size=3 * channels // 4)
+
+
+def unet_batch(side: int, channels: int) -> nn.Module:
+    """MONAI's U-Net with batch norm and PReLU, in its tutorials' widths of 16 to 256."""
+    stages = min(5, side.bit_length() - 2)
+    widths = [channels // 4 * 2**level for level in range(stages)]
+    return class_of(NETS, "UNet")(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=CLASSES,
+        channels=widths,
+        strides=[2] * (stages - 1),
+        num_res_units=2,
+        norm="batch",
+    )
+
+
+def mednext(_side: int, channels: int) -> nn.Module:
+    """Depthwise 7³ convolutions in blocks like ConvNeXt's, with 32 filters."""
+    return class_of(NETS, "MedNeXt")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
+
+
+def widths_of(side: int, channels: int) -> list[int]:
+    """nnU-Net's widths: 32 to 320 for a base of 64, in stages down to 4 voxels a side; six stages at 128³."""
+    stages = max(2, min(6, side.bit_length() - 2))
+    return [min(channels // 2 * 2**level, 5 * channels) for level in range(stages)]
+
+
+def class_of(module: str, name: str) -> Callable[..., nn.Module]:
+    """A class by its module's name, so that a package is imported only where it is measured.
+
+    Raises:
+        BadInput: the package is missing.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        package = str(error.name).partition(".")[0].replace("_", "-")
+        remedy = f"pip install --no-deps {package} einops"  # nnU-Net's asks for packages that would change torch
+        raise BadInput("--network", f"{name} needs the package {package}", remedy) from None
