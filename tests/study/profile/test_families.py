@@ -82,6 +82,8 @@ NAMES = [
     ("_norm_statistics", "fused norm"),
     ("_norm_merge", "fused norm"),
     ("_norm_apply", "fused norm"),
+    ("_norm_running_add", "fused norm"),
+    ("_norm_running_tables", "fused norm"),
     ("_norm_sums", "fused norm backward"),
     ("_norm_merge_sums", "fused norm backward"),
     ("_norm_apply_backward", "fused norm backward"),
