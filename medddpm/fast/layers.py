@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, hooked
 from medddpm.kernels.conv3d import conv3d, has_few_channels
+from medddpm.kernels.depthwise import depthwise
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
 
@@ -90,7 +91,8 @@ def convolve(
         weight, bias: used in place of the layer's own.
         layer: gives the stride, the padding and whether the convolution is transposed.
         few_channels: whether channel counts that no fast kernel takes are rounded up: fewer than 8 input channels by
-            channels of zeros, output channels by filters of zeros whose output is cut off again.
+            channels of zeros, output channels by filters of zeros whose output is cut off again; and whether groups of
+            one channel are computed by `kernels.depthwise`.
         hopper: whether `kernels.conv3d_hopper` may be used.
 
     Returns:
@@ -98,6 +100,10 @@ def convolve(
     """
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
+    apart = few_channels and 1 < layer.groups == x.shape[1] == wanted and x.dtype == weight.dtype
+    if apart and set(layer.dilation) == {1} and not isinstance(layer.padding, str):
+        more = layer.output_padding if layer.transposed else None
+        return channels_last(depthwise(x, weight, bias, *cast(Any, (layer.stride, layer.padding, more))))
     plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
     ours = not layer.transposed and plain and has_few_channels(weight, layer.stride, cast(Any, layer.padding))
     if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):

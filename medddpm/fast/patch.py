@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from medddpm.errors import BadInput
-from medddpm.fast import layers, monai, monai_blocks, nnunet, norm_chains, unet
+from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
@@ -39,6 +39,7 @@ RULES: dict[str, Rule] = {
     **norm_chains.RULES,
     **monai.RULES,
     **monai_blocks.RULES,
+    **mednext.RULES,
     **nnunet.RULES,
     **unet.RULES,
 }

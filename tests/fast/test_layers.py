@@ -48,6 +48,11 @@ def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
     "layer",
     [
         nn.Conv3d(4, 6, (1, 3, 2), (2, 1, 1), (0, 1, 1), dilation=(1, 2, 1), groups=2),
+        nn.Conv3d(4, 4, (3, 1, 5), 2, (1, 0, 2), groups=4),
+        nn.Conv3d(4, 4, 3, padding="same", groups=4),
+        nn.Conv3d(4, 4, 3, padding=2, dilation=2, groups=4, bias=False),
+        nn.Conv3d(4, 8, 3, padding=1, groups=4),
+        nn.ConvTranspose3d(4, 4, 3, 2, 1, output_padding=1, groups=4),
         nn.Conv3d(4, 8, 3, padding="same", bias=False),
         nn.Conv3d(4, 8, 3, padding=1, padding_mode="replicate"),
         nn.ConvTranspose3d(4, 6, 3, 2, 1, output_padding=1, groups=2),

@@ -13,6 +13,7 @@ from monai.networks.nets import (
     AutoencoderKL,
     DiffusionModelUNet,
     DynUNet,
+    MedNeXt,
     SegResNet,
     SegResNetDS,
     UNet,
@@ -55,6 +56,15 @@ def autoencoder(**changes: Any) -> nn.Module:
     return nn.Sequential(network.encoder, network.quant_conv_mu, network.post_quant_conv, network.decoder)
 
 
+def mednext(**changes: Any) -> nn.Module:
+    options: dict[str, Any] = {"kernel_size": 3, "use_residual_connection": False} | changes
+    return MedNeXt(
+        spatial_dims=3, init_filters=8, in_channels=1, out_channels=2, encoder_expansion_ratio=2,
+        decoder_expansion_ratio=2, bottleneck_expansion_ratio=2, blocks_down=(1, 1), blocks_bottleneck=1,
+        blocks_up=(1, 1), **options,
+    )  # fmt: skip
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DiffusionModelUNet": diffusion,
     "DiffusionModelUNet, no attention": lambda: diffusion(attention=False),
@@ -69,6 +79,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "SegResNetDS": lambda: SegResNetDS(3, 8, 1, 2, blocks_down=(1, 1, 1), dsdepth=2),
     "AutoencoderKL": lambda: autoencoder(),
     "AttentionUnet": lambda: AttentionUnet(3, 1, 2, (8, 16, 32), (2, 2)),
+    "MedNeXt, residual resampling": lambda: mednext(use_residual_connection=True),
+    "MedNeXt, response norm": lambda: mednext(global_resp_norm=True, kernel_size=5),
     "PlainConvUNet": lambda: nnunet(PlainConvUNet),
     "ResidualEncoderUNet": lambda: nnunet(ResidualEncoderUNet),
     "ResidualEncoderUNet, bottlenecks, deep supervision": lambda: nnunet(

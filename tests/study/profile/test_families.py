@@ -79,6 +79,8 @@ NAMES = [
     ("Memset (Device)", "memset and memcpy"),
     ("Memcpy DtoD (Device -> Device)", "memset and memcpy"),
     # of a step under FAST, as CUPTI recorded it on an H200
+    ("_conv_depthwise", "fused convolution"),
+    ("_conv_weight_depthwise", "fused weight gradient"),
     ("_norm_statistics", "fused norm"),
     ("_norm_merge", "fused norm"),
     ("_norm_apply", "fused norm"),
