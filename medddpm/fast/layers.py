@@ -198,6 +198,28 @@ class Linear(Forward):
         return functional.linear(x, weight, self.bias())
 
 
+class LayerNorm(Forward):
+    """nn.LayerNorm of rows in reduced precision, which autocast would copy in float32, and what follows work on that.
+
+    PyTorch's kernel computes the statistics in float32 either way. Of float32 rows the layer itself makes its norm.
+    """
+
+    what = "layer norm"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.weight, self.bias = Weight(module), Weight(module, "bias")
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (…, *normalized_shape). Returns the same shape; of x's dtype where that is BF16 or FP16."""
+        layer = self.module
+        if x.dtype not in REDUCED or autocast_dtype(x.device.type) is None:
+            return self.original(x)
+        weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight(), self.bias()))
+        # This function, unlike `layer_norm`, is none of those that autocast knows.
+        return torch.native_layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)[0]
+
+
 def _triple(value: Any) -> tuple[int, int, int] | None:
     """Returns a size or factor, one for all axes or one for each, as three whole numbers; None if it is not that."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * 3
@@ -247,11 +269,16 @@ def _linear(module: nn.Module, features: frozenset[str]) -> Forward | None:
     return Linear(module, features) if "casts" in features and fits else None
 
 
+def _layer_norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    return LayerNorm(module, features) if "casts" in features else None
+
+
 RULES: dict[str, Rule] = {
     "torch.nn.modules.conv.Conv1d": _linear,
     "torch.nn.modules.conv.Conv3d": _convolution,
     "torch.nn.modules.conv.ConvTranspose3d": _convolution,
     "torch.nn.modules.linear.Linear": _linear,
+    "torch.nn.modules.normalization.LayerNorm": _layer_norm,
     "torch.nn.modules.pooling.AvgPool3d": _pool,
     "torch.nn.modules.upsampling.Upsample": _upsample,
 }

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.attention import CrossAttention, SelfAttention, rows, volume
+from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
 from medddpm.fast.layers import Convolution, stand_in
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
@@ -246,4 +246,5 @@ RULES: dict[str, Rule] = {
     "monai.networks.nets.diffusion_model_unet.DiffusionUNetResnetBlock": _when(ResnetBlock, "norm"),
     "monai.networks.nets.diffusion_model_unet.SpatialTransformer": _when(Transformer, "norm"),
     "monai.networks.nets.diffusion_model_unet.UpBlock": _when(UpBlock),
+    "monai.networks.nets.swin_unetr.WindowAttention": _when(WindowAttention, "attention"),
 }

@@ -69,6 +69,8 @@ def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
         nn.InstanceNorm3d(4, affine=True),
         nn.InstanceNorm3d(4, affine=True, track_running_stats=True),
         nn.Linear(4, 3),
+        nn.LayerNorm(4),
+        nn.LayerNorm((6, 4), elementwise_affine=False),
     ],
     ids=repr,
 )

@@ -14,6 +14,7 @@ from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
     MaisiGroupNorm3D,
 )
 from monai.networks.nets import ResNet, VNet
+from monai.networks.nets.swin_unetr import SwinTransformer
 from torch import nn
 
 from medddpm.fast.patch import accelerate
@@ -115,3 +116,48 @@ def test_maisi_s_norm_in_half_precision_stays_so() -> None:
     assert fast[0](x).dtype == plain.dtype == torch.float16
     assert torch.equal(fast[0](x), plain)
     assert fast[0](x.bfloat16()).dtype == torch.bfloat16
+
+
+def swin(**changes: Any) -> nn.Module:
+    """The transformer of SwinUNETR, with windows of three voxels a side."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"in_chans": 1, "embed_dim": 12, "num_heads": (1, 2, 2, 4), "depths": (2, 2, 2, 2)}
+    return alive(SwinTransformer(window_size=(3, 3, 3), patch_size=(2, 2, 2), **options, **changes))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_swin_unetr_s_windows(batch: int) -> None:
+    """Windows that are shifted and such that are not, smaller ones where the volume is, and voxels to fill them up."""
+    network = swin().double()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert {"WindowAttention", "LayerNorm"} <= kinds(fast)
+    assert left(fast) == {"GELU"}
+    x = volume(batch, 1, 16, 16, 32, dtype=torch.float64)
+    (a, gradients), (b, fast_gradients) = passed(network, x), passed(fast, x)
+    assert max(distance(i, j) for i, j in zip(b, a, strict=True)) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-7
+
+
+def test_swin_unetr_in_bf16_no_farther_than_autocast() -> None:
+    network, x = swin(), volume(2, 1, 32, 32, 32)
+    outputs, gradients = passed(network, x)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    fast.forward.reduced_on = ("cpu",)
+    fast_outputs, fast_gradients = passed(fast, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        usual_outputs, usual_gradients = passed(network, x)
+    for quick, usual, right in zip(fast_outputs, usual_outputs, outputs, strict=True):
+        assert distance(quick, right) < 1.2 * distance(usual.float(), right)
+    for kind in ("norm1.weight", "norm1.bias", "relative_position_bias_table", "qkv.weight"):
+        total, usual, quick = (
+            torch.cat([g.flatten() for key, g in sorted(found.items()) if key.endswith(kind)])
+            for found in (gradients, usual_gradients, fast_gradients)
+        )
+        assert distance(quick, total) < 1.5 * distance(usual, total), kind
+
+
+def test_dropped_attention_is_left_to_the_block() -> None:
+    network = swin(attn_drop_rate=0.5)
+    fast, x = accelerate(copy.deepcopy(network), report=None), volume(1, 1, 16, 16, 32)
+    assert not torch.equal(fast(x)[-1], fast(x)[-1])
+    assert distance(fast.eval()(x)[-1], network.eval()(x)[-1]) < 1e-4
