@@ -165,6 +165,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         """,
     )
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
@@ -187,6 +188,10 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
         "nnunet-residual, med-ddpm-brats (med-ddpm)",
+    )  # fmt: skip
+    command.add_argument(
+        "--coverage", type=covered_networks, nargs="?", const=[], metavar="NAME,…",
+        help="time nothing: record one accelerated step of each of MONAI's and nnU-Net's networks, by what is launched",
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(
@@ -215,6 +220,13 @@ def bench_networks(text: str) -> list[str]:
     return several(list(NETWORKS))(text)
 
 
+def covered_networks(text: str) -> list[str]:
+    """An argument type: names of networks whose coverage is recorded, separated by commas."""
+    from medddpm.study.bench.coverage_networks import SUBJECTS
+
+    return several(list(SUBJECTS))(text)
+
+
 def bench_settings(text: str) -> list[str]:
     """An argument type: names of the bench's settings, separated by commas."""
     from medddpm.study.bench.settings import BY_SLUG
@@ -230,6 +242,8 @@ def bench(arguments: argparse.Namespace) -> int:
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
     pick_device(arguments.device)
+    if arguments.coverage is not None:
+        return _coverage(arguments)
     jobs = plan(
         arguments.network,
         arguments.setting,
@@ -249,6 +263,17 @@ def bench(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _coverage(arguments: argparse.Namespace) -> int:
+    from medddpm.runtime.files import check_writable
+    from medddpm.study.bench.coverage import measure
+    from medddpm.study.bench.coverage_networks import SUBJECTS
+
+    check_writable(arguments.out)
+    names = arguments.coverage or list(SUBJECTS)
+    place = {"device": arguments.device, "side": arguments.size, "width": arguments.channels}
+    return 1 if measure(names, arguments.out, command=sys.argv, **place) else 0
 
 
 # book

@@ -67,9 +67,11 @@ def _met(o, k, side, S: tl.constexpr, P: tl.constexpr, ADJOINT: tl.constexpr):
     if ADJOINT:
         scaled = o + P - k
         i = scaled // S
-        return i, (scaled >= 0) & (scaled % S == 0) & (i < side)
-    i = o * S - P + k
-    return i, (i >= 0) & (i < side)
+        inside = (scaled >= 0) & (scaled % S == 0) & (i < side)
+    else:
+        i = o * S - P + k
+        inside = (i >= 0) & (i < side)
+    return i, inside
 
 
 @triton.jit

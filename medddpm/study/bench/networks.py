@@ -78,7 +78,7 @@ def _ours_brats(side: int, channels: int) -> nn.Module:
 
 
 def _monai_diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
-    return _class("monai.networks.nets", "DiffusionModelUNet")(
+    return imported("monai.networks.nets", "DiffusionModelUNet")(
         spatial_dims=3,
         in_channels=3,
         out_channels=1,
@@ -91,7 +91,7 @@ def _monai_diffusion(_side: int, channels: int, attention: bool = False) -> nn.M
 
 def _monai_unet(side: int, channels: int) -> nn.Module:
     widths = _widths(side, channels)
-    return _class("monai.networks.nets", "UNet")(
+    return imported("monai.networks.nets", "UNet")(
         spatial_dims=3,
         in_channels=1,
         out_channels=CLASSES,
@@ -104,7 +104,7 @@ def _monai_unet(side: int, channels: int) -> nn.Module:
 def _monai_dynunet(side: int, channels: int) -> nn.Module:
     widths = _widths(side, channels)
     strides = [1] + [2] * (len(widths) - 1)
-    return _class("monai.networks.nets", "DynUNet")(
+    return imported("monai.networks.nets", "DynUNet")(
         spatial_dims=3,
         in_channels=1,
         out_channels=CLASSES,
@@ -115,13 +115,19 @@ def _monai_dynunet(side: int, channels: int) -> nn.Module:
     )
 
 
-def _nnunet(side: int, channels: int, residual: bool = False) -> nn.Module:
-    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
+def nnunet(side: int, channels: int, residual: bool = False) -> nn.Module:
+    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias.
+
+    Args:
+        side: of the volume; six stages at 128.
+        channels: twice the first stage's width; the last has up to ten times that.
+        residual: whether it is `ResidualEncoderUNet`, in place of `PlainConvUNet`.
+    """
     widths = _widths(side, channels)
     stages = len(widths)
     kind = "ResidualEncoderUNet" if residual else "PlainConvUNet"
     encoder = {"n_blocks_per_stage": (1, 3, 4, 6, 6, 6)[:stages]} if residual else {"n_conv_per_stage": (2,) * stages}
-    return _class("dynamic_network_architectures.architectures.unet", kind)(
+    return imported("dynamic_network_architectures.architectures.unet", kind)(
         input_channels=1,
         n_stages=stages,
         features_per_stage=widths,
@@ -146,7 +152,12 @@ def _widths(side: int, channels: int) -> list[int]:
     return [min(channels // 2 * 2**level, 5 * channels) for level in range(stages)]
 
 
-def _class(module: str, name: str) -> Callable[..., nn.Module]:
+def imported(module: str, name: str) -> Callable[..., nn.Module]:
+    """A class or function of another package.
+
+    Raises:
+        BadInput: the package is not installed.
+    """
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
@@ -166,8 +177,8 @@ _all = (
     ),
     Network("monai-unet", "MONAI UNet", _monai_unet, batch=2),
     Network("monai-dynunet", "MONAI DynUNet", _monai_dynunet, batch=2),
-    Network("nnunet-plain", "nnU-Net PlainConvUNet", _nnunet, batch=2),
-    Network("nnunet-residual", "nnU-Net ResidualEncoderUNet", functools.partial(_nnunet, residual=True), batch=2),
+    Network("nnunet-plain", "nnU-Net PlainConvUNet", nnunet, batch=2),
+    Network("nnunet-residual", "nnU-Net ResidualEncoderUNet", functools.partial(nnunet, residual=True), batch=2),
     Network("med-ddpm-brats", "Med-DDPM, BraTS", _ours_brats, side=192, image_channels=4, mask_channels=4, flat=True),
 )
 NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _all})
