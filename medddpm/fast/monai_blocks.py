@@ -242,6 +242,21 @@ class ResNetBlock(Forward):
         return cast(Tensor, joined([block.conv3, block.bn3], h, residual, block.act, True))
 
 
+class AttentionGate(Forward):
+    """`AttentionBlock` of AttentionUnet: the sum and its ReLU within the second norm."""
+
+    what = "attention gate"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.handled = (cast(nn.Module, module.relu),) if known(cast(nn.Module, module.relu), 1) else ()
+
+    def compute(self, g: Tensor, x: Tensor) -> Tensor:
+        """g, x: (N, C, D, H, W), from below and from the encoder. Returns x, weighted."""
+        gate: Any = self.module
+        return x * gate.psi(joined([gate.W_x], x, gate.W_g(g), gate.relu, True))
+
+
 def _when(kind: type[Forward], volumes: str = "") -> Rule:
     """Returns the rule that gives `kind` where the features are on; `volumes` names a layer that tells 3-D from 2-D."""
 
@@ -266,6 +281,7 @@ RULES: dict[str, Rule] = {
     f"{_MAISI}.MaisiResBlock": _when(MaisiBlock),
     f"{_MAISI}.MaisiUpsample": _when(MaisiUpsample),
     "monai.networks.blocks.segresnet_block.ResBlock": _when(PreNormBlock),
+    f"{_NETS}.attentionunet.AttentionBlock": _when(AttentionGate),
     f"{_NETS}.autoencoderkl.AEKLResBlock": _when(AutoencoderBlock),
     f"{_NETS}.resnet.ResNetBlock": _when(ResNetBlock, "conv1"),
     f"{_NETS}.resnet.ResNetBottleneck": _when(ResNetBlock, "conv1"),
