@@ -165,6 +165,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         """,
     )
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
@@ -184,10 +185,15 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         "max-autotune takes minutes",
     )  # fmt: skip
     command.add_argument(
-        "--network", type=bench_networks, default=["med-ddpm"], metavar="NAME,…",
+        "--network", type=bench_networks, metavar="NAME,…",
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
         "nnunet-residual, nnunet-plain-deep, monai-dynunet-deep, monai-segresnet, monai-unet-batch, monai-autoencoder, "
-        "monai-unetr, monai-swinunetr, monai-mednext, med-ddpm-brats (med-ddpm)",
+        "monai-unetr, monai-swinunetr, monai-mednext, monai-segresnet-ds, monai-vnet, monai-attention-unet, "
+        "monai-basic-unet, maisi-autoencoder, maisi-diffusion, med-ddpm-brats (med-ddpm; for --coverage all others')",
+    )  # fmt: skip
+    command.add_argument(
+        "--coverage", action="store_true",
+        help="time nothing: record one accelerated step of each network, by what is launched",
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(
@@ -231,8 +237,10 @@ def bench(arguments: argparse.Namespace) -> int:
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
     pick_device(arguments.device)
+    if arguments.coverage:
+        return _coverage(arguments)
     jobs = plan(
-        arguments.network,
+        arguments.network or ["med-ddpm"],
         arguments.setting,
         arguments.measure,
         ladder=arguments.ladder,
@@ -250,6 +258,17 @@ def bench(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _coverage(arguments: argparse.Namespace) -> int:
+    from medddpm.runtime.files import check_writable
+    from medddpm.study.bench.coverage import measure
+    from medddpm.study.bench.networks import NETWORKS
+
+    check_writable(arguments.out)
+    names = arguments.network or [network.name for network in NETWORKS.values() if not network.ours]
+    place = {"device": arguments.device, "side": arguments.size, "width": arguments.channels}
+    return 1 if measure(names, arguments.out, command=sys.argv, **place) else 0
 
 
 # book

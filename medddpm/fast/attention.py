@@ -63,6 +63,38 @@ class CrossAttention(Forward):
         return block.drop_output(block.out_proj(h))
 
 
+class WindowAttention(Forward):
+    """SwinUNETR's `WindowAttention` (Liu et al. 2021, arXiv:2103.14030), in training too.
+
+    MONAI writes the scores, the scores with their bias and the softmax in float32, each larger than all else in the
+    network. Here the biases are written once, in the products' dtype; where windows are shifted, for every window.
+    """
+
+    what = "window attention"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.handled = (module.softmax,) if isinstance(module.softmax, nn.Softmax) else ()
+
+    def compute(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x: (B·W, L, C), W windows of L voxels for each of B samples; mask: (W, L, L), added. Returns x's shape."""
+        block: Any = self.module
+        if not idle(block.attn_drop):
+            return self.original(x, mask)
+        count, length, channels = x.shape
+        heads = block.num_heads
+        q, k, v = block.qkv(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        index = block.relative_position_index[:length, :length].reshape(-1)
+        bias = block.relative_position_bias_table[index].to(q.dtype).reshape(1, length, length, heads)
+        bias = bias.permute(0, 3, 1, 2).contiguous()
+        if mask is not None:  # windows and heads as one dimension: samples share the sum
+            bias = (bias + mask.to(q.dtype).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
+            q, k, v = (a.reshape(count // len(mask), -1, length, a.shape[-1]) for a in (q, k, v))
+        h = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=block.scale)
+        h = h.reshape(count, heads, length, -1).transpose(1, 2).reshape(count, length, channels)
+        return block.proj_drop(block.proj(h))
+
+
 def _plain(block: Any) -> bool:
     """Whether the block computes softmax(q·kᵀ·scale)·v and nothing else.
 

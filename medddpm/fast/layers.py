@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, hooked
 from medddpm.kernels.conv3d import conv3d, has_few_channels
+from medddpm.kernels.depthwise import depthwise
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
 
@@ -90,7 +91,8 @@ def convolve(
         weight, bias: used in place of the layer's own.
         layer: gives the stride, the padding and whether the convolution is transposed.
         few_channels: whether channel counts that no fast kernel takes are rounded up: fewer than 8 input channels by
-            channels of zeros, output channels by filters of zeros whose output is cut off again.
+            channels of zeros, output channels by filters of zeros whose output is cut off again; and whether groups of
+            one channel are computed by `kernels.depthwise`.
         hopper: whether `kernels.conv3d_hopper` may be used.
 
     Returns:
@@ -98,6 +100,10 @@ def convolve(
     """
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
+    apart = few_channels and 1 < layer.groups == x.shape[1] == wanted and x.dtype == weight.dtype
+    if apart and set(layer.dilation) == {1} and not isinstance(layer.padding, str):
+        more = layer.output_padding if layer.transposed else None
+        return channels_last(depthwise(x, weight, bias, *cast(Any, (layer.stride, layer.padding, more))))
     plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
     ours = not layer.transposed and plain and has_few_channels(weight, layer.stride, cast(Any, layer.padding))
     if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):
@@ -192,6 +198,28 @@ class Linear(Forward):
         return functional.linear(x, weight, self.bias())
 
 
+class LayerNorm(Forward):
+    """nn.LayerNorm of rows in reduced precision, which autocast would copy in float32, and what follows work on that.
+
+    PyTorch's kernel computes the statistics in float32 either way. Of float32 rows the layer itself makes its norm.
+    """
+
+    what = "layer norm"
+
+    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
+        super().__init__(module)
+        self.weight, self.bias = Weight(module), Weight(module, "bias")
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: (…, *normalized_shape). Returns the same shape; of x's dtype where that is BF16 or FP16."""
+        layer = self.module
+        if x.dtype not in REDUCED or autocast_dtype(x.device.type) is None:
+            return self.original(x)
+        weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight(), self.bias()))
+        # This function, unlike `layer_norm`, is none of those that autocast knows.
+        return torch.native_layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)[0]
+
+
 def _triple(value: Any) -> tuple[int, int, int] | None:
     """Returns a size or factor, one for all axes or one for each, as three whole numbers; None if it is not that."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * 3
@@ -241,11 +269,16 @@ def _linear(module: nn.Module, features: frozenset[str]) -> Forward | None:
     return Linear(module, features) if "casts" in features and fits else None
 
 
+def _layer_norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    return LayerNorm(module, features) if "casts" in features else None
+
+
 RULES: dict[str, Rule] = {
     "torch.nn.modules.conv.Conv1d": _linear,
     "torch.nn.modules.conv.Conv3d": _convolution,
     "torch.nn.modules.conv.ConvTranspose3d": _convolution,
     "torch.nn.modules.linear.Linear": _linear,
+    "torch.nn.modules.normalization.LayerNorm": _layer_norm,
     "torch.nn.modules.pooling.AvgPool3d": _pool,
     "torch.nn.modules.upsampling.Upsample": _upsample,
 }

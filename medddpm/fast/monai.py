@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.attention import CrossAttention, SelfAttention, rows, volume
+from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
 from medddpm.fast.layers import Convolution, stand_in
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
@@ -74,7 +74,7 @@ class ResnetBlock(Forward):
         block: Any = self.module
         norm = stand_in(block.norm1, Norm)
         apart = norm is not None and norm.takes(x, other) and block.upsample is None and block.downsample is None
-        if other is not None and not (apart and self.sums and self._sums(block)):
+        if other is not None and not (apart and self.sums and pointwise(block.skip_connection)):
             x, other = torch.cat([x, other], dim=1), None
         if norm is None or not norm.takes(x, other) or known(block.nonlinearity, 1).get("activation") != "silu":
             return self.original(x, emb)
@@ -87,23 +87,40 @@ class ResnetBlock(Forward):
         h = run([block.conv1, block.norm2, block.nonlinearity], h, shift=shift)
         if not self.sums:
             return block.skip_connection(x) + block.conv2(h)
-        skip = self._sums(block)
-        conv = stand_in(getattr(block.conv2, "conv", None), Convolution)
-        if skip is None or conv is None or stand_in(block.conv2, Chain) is None:
-            return joined([block.conv2], h, block.skip_connection(x), None, True)
-        h = conv.product(h)
-        bias = conv.bias.parameter
-        beside = skip.bias.parameter
-        bias = beside if bias is None else bias if beside is None else bias + beside
-        other = None if other is None else other.to(h.dtype)
-        return add(h, channels_last(x.to(h.dtype)), other, weight=skip.weight.of(h).flatten(1), bias=bias)
+        return with_skip(block.conv2, h, block.skip_connection, x, other)
 
-    def _sums(self, block: Any) -> Convolution | None:
-        """Returns the stand-in of the skip's convolution if the skip is a 1³ convolution and nothing else."""
-        if stand_in(block.skip_connection, Chain) is None:
-            return None
-        conv = stand_in(getattr(block.skip_connection, "conv", None), Convolution)
-        return conv if conv is not None and conv.pointwise else None
+
+def with_skip(final: nn.Module, h: Tensor, skip: nn.Module, x: Tensor, other: Tensor | None = None) -> Tensor:
+    """Computes `final(h) + skip([x, other])`, the end of a residual block.
+
+    Args:
+        final: MONAI's `Convolution`, or any chain of layers.
+        h: its input.
+        skip: nn.Identity, or another chain; a 1³ convolution is computed within the sum.
+        x: (N, C, D, H, W).
+        other: (N, C_other, D, H, W), its channels behind those of x; only where `pointwise` knows the skip.
+    """
+    beside, conv = pointwise(skip), alone(final)
+    if beside is None or conv is None:
+        return joined([final], h, skip(x), None, True)
+    h = conv.product(h)
+    bias, more = conv.bias.parameter, beside.bias.parameter
+    bias = more if bias is None else bias if more is None else bias + more
+    other = None if other is None else other.to(h.dtype)
+    return add(h, channels_last(x.to(h.dtype)), other, weight=beside.weight.of(h).flatten(1), bias=bias)
+
+
+def pointwise(layer: nn.Module) -> Convolution | None:
+    """Returns the stand-in of the convolution in MONAI's `Convolution` if that is a 1³ convolution and nothing else."""
+    conv = alone(layer)
+    return conv if conv is not None and conv.pointwise else None
+
+
+def alone(layer: nn.Module) -> Convolution | None:
+    """Returns the stand-in of the convolution in MONAI's `Convolution` if there is nothing else in it."""
+    if stand_in(layer, Chain) is None or len(layer._modules) != 1:
+        return None
+    return stand_in(getattr(layer, "conv", None), Convolution)
 
 
 class DownBlock(Forward):
@@ -229,4 +246,5 @@ RULES: dict[str, Rule] = {
     "monai.networks.nets.diffusion_model_unet.DiffusionUNetResnetBlock": _when(ResnetBlock, "norm"),
     "monai.networks.nets.diffusion_model_unet.SpatialTransformer": _when(Transformer, "norm"),
     "monai.networks.nets.diffusion_model_unet.UpBlock": _when(UpBlock),
+    "monai.networks.nets.swin_unetr.WindowAttention": _when(WindowAttention, "attention"),
 }

@@ -18,19 +18,27 @@ from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
 from medddpm.kernels.add import add
 from medddpm.kernels.layout import channels_last, over_voxels
 from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.kernels.running import Running
 
-NORMS = (nn.GroupNorm, nn.InstanceNorm3d)
+NORMS = (nn.GroupNorm, nn.InstanceNorm3d, nn.BatchNorm3d)
 
 
 class Norm(Forward):
-    """nn.GroupNorm and nn.InstanceNorm3d over volumes, by the fused kernels; statistics in float32."""
+    """nn.GroupNorm and nn.InstanceNorm3d over volumes, by the fused kernels; statistics in float32.
+
+    A subclass says what else a norm has to be given, and how many values its statistics are over.
+    """
 
     what = "norm"
 
     @property
     def free(self) -> bool:
-        """Also, that the layer keeps no running statistics."""
-        return super().free and _fits(self.module)
+        """Also, that it is still a layer whose statistics this computes."""
+        return super().free and self.fits()
+
+    def fits(self) -> bool:
+        """Whether this stand-in computes the layer as it is set now."""
+        return _fits(self.module)
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W), or (N, C, …), which the layer itself computes. Returns the same shape."""
@@ -47,24 +55,26 @@ class Norm(Forward):
         return int(getattr(self.module, "num_groups", self.channels))
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
-        """Whether the kernels compute this input. A volume of one voxel is left to the layer, which refuses it.
+        """Whether the kernels compute this input. Statistics of one value are left to the layer, which refuses them.
 
         So is an empty batch.
         """
-        if (
-            not isinstance(x, Tensor)
-            or x.dim() != 5
-            or not x.is_floating_point()
-            or x.shape[2:].numel() < 2
-            or not len(x)
-        ):
+        if not isinstance(x, Tensor) or x.dim() != 5 or not x.is_floating_point() or not len(x) or self.values(x) < 2:
             return False
         return x.shape[1] + (0 if other is None else other.shape[1]) == self.channels
+
+    def values(self, x: Tensor) -> int:
+        """How many values of each channel have their statistics in common."""
+        return x.shape[2:].numel()
+
+    def options(self) -> dict[str, Any]:
+        """What `NormArguments` has besides: `arguments` asks for it at each call."""
+        return {}
 
     def arguments(self, x: Tensor, activation: nn.Module | None, **beside: Any) -> NormArguments:
         """The norm of x with the layer's parameters as they are now, an activation that `known` knows, and `beside`."""
         layer = cast(nn.GroupNorm, self.module)
-        act = known(activation, self.channels)
+        act = known(activation, self.channels) | self.options()
         return NormArguments(channels_last(x), self.groups, layer.weight, layer.bias, eps=layer.eps, **beside, **act)
 
     def fused(
@@ -85,6 +95,25 @@ class Norm(Forward):
         """Computes `activation(norm([x, other]))`; returns it, x and other: see `kernels.norm.kept_group_norm`."""
         other = None if other is None else channels_last(other.to(x.dtype))
         return kept_group_norm(self.arguments(x, activation, other=other))
+
+
+class BatchNorm(Norm):
+    """nn.BatchNorm3d: in training over the whole batch, whose statistics are then kept; in evaluation an affine map."""
+
+    def values(self, x: Tensor) -> int:
+        """How many values of each channel have their statistics in common."""
+        return x.shape[0] * x.shape[2:].numel()
+
+    def options(self) -> dict[str, Any]:
+        """Whether the statistics are the batch's, and which are kept: as the layer itself decides."""
+        layer = cast(nn.BatchNorm3d, self.module)
+        mean, variance, count = layer.running_mean, layer.running_var, layer.num_batches_tracked
+        keeps = mean is not None and variance is not None
+        if not keeps or (layer.training and not layer.track_running_stats):
+            return {"joined": True}
+        momentum = 0.0 if layer.momentum is None and count is None else layer.momentum
+        running = Running(cast(Tensor, mean), cast(Tensor, variance), count, momentum, fixed=not layer.training)
+        return {"joined": True, "running": running}
 
 
 class InstanceNorm(Forward):
@@ -113,6 +142,8 @@ def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:
         return {"activation": "silu"}
     if kind is nn.LeakyReLU:
         return {"activation": "leaky_relu", "slope": cast(nn.LeakyReLU, activation).negative_slope}
+    if kind is nn.ELU:
+        return {"activation": "elu", "slope": cast(nn.ELU, activation).alpha}
     if kind is nn.ReLU:
         return {"activation": "leaky_relu", "slope": 0.0}
     if kind is nn.PReLU and (slopes := activation._parameters.get("weight")) is not None:
@@ -228,13 +259,17 @@ def _leaves(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _fits(module: nn.Module) -> bool:
-    return type(module) in NORMS and not getattr(module, "track_running_stats", False)
+    if type(module) is nn.InstanceNorm3d and module.track_running_stats:
+        return False
+    return type(module) in NORMS
 
 
 def _norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
     if type(module) is nn.InstanceNorm3d and not _fits(module):
         return InstanceNorm(module)
-    return Norm(module) if "norm" in features and _fits(module) else None
+    if "norm" not in features or not _fits(module):
+        return None
+    return BatchNorm(module) if type(module) is nn.BatchNorm3d else Norm(module)
 
 
 def _chain(module: nn.Module, features: frozenset[str]) -> Forward | None:
@@ -244,6 +279,7 @@ def _chain(module: nn.Module, features: frozenset[str]) -> Forward | None:
 
 
 RULES: dict[str, Rule] = {
+    "torch.nn.modules.batchnorm.BatchNorm3d": _norm,
     "torch.nn.modules.container.Sequential": _chain,
     "torch.nn.modules.instancenorm.InstanceNorm3d": _norm,
     "torch.nn.modules.normalization.GroupNorm": _norm,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from medddpm.errors import BadInput
-from medddpm.fast import layers, monai, nnunet, norm_chains, unet
+from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
 from medddpm.fast.graphs import Graphs
 from medddpm.kernels import dispatch
@@ -39,6 +39,8 @@ RULES: dict[str, Rule] = {
     **layers.RULES,
     **norm_chains.RULES,
     **monai.RULES,
+    **monai_blocks.RULES,
+    **mednext.RULES,
     **nnunet.RULES,
     **unet.RULES,
 }

@@ -1,7 +1,7 @@
 """Group norm with shift, concatenation, residual and activation in one call, beside its definition.
 
 Group norm: Wu and He 2018, doi:10.1007/978-3-030-01261-8_1. With a group for each channel it is instance norm (Ulyanov
-et al. 2016, arXiv:1607.08022).
+et al. 2016, arXiv:1607.08022), and with the batch joined to one sample as well, batch norm.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from torch.nn import functional
 
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import over_voxels
+from medddpm.kernels.running import Running
 
 if dispatch.TRITON:
     from medddpm.kernels import norm_triton
 
-Activation = Literal["none", "silu", "leaky_relu", "prelu"]
+Activation = Literal["none", "silu", "leaky_relu", "prelu", "elu"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +39,13 @@ class NormArguments:
         slopes: (1,) or (C,), PReLU's below zero.
         eps: added to the variance.
         activation: what follows the norm.
-        slope: leaky ReLU's below zero.
+        slope: leaky ReLU's below zero; ELU's limit, with its sign turned.
+        joined: whether statistics are over the whole batch: batch norm, with a group for each channel.
+        running: those of a batch norm, to add this batch's to, or to take the norm by.
 
     Raises:
-        ValueError: if `groups` does not divide the channels, or the activation is unknown or lacks its slopes.
+        ValueError: if `groups` does not divide the channels, or is not their number in a batch norm; if the activation
+            is unknown or lacks its slopes.
     """
 
     x: Tensor
@@ -55,10 +59,14 @@ class NormArguments:
     eps: float = 1e-5
     activation: Activation = "silu"
     slope: float = 0.01
+    joined: bool = False
+    running: Running | None = None
 
     def __post_init__(self) -> None:
         if self.groups < 1 or self.channels % self.groups:
             raise ValueError(f"{self.groups} groups do not divide {self.channels} channels")
+        if (self.joined or self.running is not None) and (self.groups != self.channels or not self.joined):
+            raise ValueError("a batch norm is joined and has a group for each channel")
         known = get_args(Activation)
         if self.activation not in known or (self.activation == "prelu") != (self.slopes is not None):
             raise ValueError(
@@ -69,6 +77,17 @@ class NormArguments:
     def channels(self) -> int:
         """Channels of the result."""
         return self.x.shape[1] + (0 if self.other is None else self.other.shape[1])
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """How many sets of statistics there are, and of how many voxels each."""
+        n, v = self.x.shape[0], self.x.shape[2:].numel()
+        return (1, n * v) if self.joined else (n, v)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the norm is an affine map: its statistics are given."""
+        return self.running is not None and self.running.fixed
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -82,7 +101,8 @@ class NormArguments:
             dispatch.same_places(*volumes)
             and (self.residual is None or self.residual.shape[1] == c)
             and all(a is None or a.shape == (c,) for a in (self.weight, self.bias))
-            and (self.shift is None or self.shift.shape in ((c,), (self.x.shape[0], c)))
+            and (self.shift is None or self.shift.shape in ((c,), (self.rows[0], c)))
+            and (self.running is None or self.running.plain(self.x))
             and dispatch.takes(*volumes)
         )
 
@@ -91,7 +111,7 @@ def group_norm(norm: NormArguments) -> Tensor:
     """Computes the norm, statistics and arithmetic in float32.
 
     The kernels read `x` twice and write once; backward reads `x` and the gradient twice and writes once: 3 and 5 times
-    the tensor's bytes.
+    the tensor's bytes. Where the statistics are given, forward reads `x` once. Running statistics are changed in place.
 
     Returns:
         (N, C, D, H, W), or C + C_other channels; of x's dtype.
@@ -131,10 +151,13 @@ def group_norm_definition(norm: NormArguments) -> Tensor:
     if shift is not None:
         h = h + over_voxels(shift, wide)
     # Not functional.group_norm: it refuses a group of a single value, which a volume of 1³ may have.
-    grouped = h.reshape(h.shape[0], norm.groups, -1)
-    grouped = grouped - grouped.mean(dim=2, keepdim=True)
-    variance = (grouped * grouped).mean(dim=2, keepdim=True)
-    h = (grouped * torch.rsqrt(variance + norm.eps)).reshape(h.shape)
+    if norm.joined:
+        h = _batch_norm(h, norm)
+    else:
+        grouped = h.reshape(h.shape[0], norm.groups, -1)
+        grouped = grouped - grouped.mean(dim=2, keepdim=True)
+        variance = (grouped * grouped).mean(dim=2, keepdim=True)
+        h = (grouped * torch.rsqrt(variance + norm.eps)).reshape(h.shape)
     if norm.weight is not None:
         h = h * over_voxels(norm.weight, wide)
     if norm.bias is not None:
@@ -145,6 +168,23 @@ def group_norm_definition(norm: NormArguments) -> Tensor:
         h = functional.silu(h)
     elif norm.activation == "leaky_relu":
         h = functional.leaky_relu(h, norm.slope)
+    elif norm.activation == "elu":
+        h = functional.elu(h, norm.slope)
     elif norm.slopes is not None:
         h = functional.prelu(h, norm.slopes.to(wide))
     return h.to(x.dtype)
+
+
+def _batch_norm(h: Tensor, norm: NormArguments) -> Tensor:
+    """Normalizes h (N, C, D, H, W) by the statistics of each channel, or by those that are given."""
+    running = norm.running
+    if running is not None and running.fixed:
+        scale = torch.rsqrt(running.variance.to(h.dtype) + norm.eps)
+        return (h - over_voxels(running.mean, h.dtype)) * over_voxels(scale, h.dtype)
+    over = (0, 2, 3, 4)
+    mean = h.mean(over, keepdim=True)
+    h = h - mean
+    variance = (h * h).mean(over, keepdim=True)
+    if running is not None:
+        running.add(mean.detach().flatten(), variance.detach().flatten(), norm.rows[1])
+    return h * torch.rsqrt(variance + norm.eps)

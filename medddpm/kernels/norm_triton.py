@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from medddpm.kernels import running_triton
 from medddpm.kernels.layout import channels_last, empty
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def _norm_apply(
         z = z / (1.0 + tl.exp(-z))
     elif ACT == "leaky_relu":
         z = tl.where(z > 0, z, z * slope)
+    elif ACT == "elu":
+        z = tl.where(z > 0, z, slope * (tl.exp(tl.minimum(z, 0.0)) - 1.0))
     elif ACT == "prelu":
         z = tl.where(
             z > 0, z, z * tl.load(slopes_ptr + c_offset + col, mask=col < c, other=0.0).to(tl.float32)[None, :]
@@ -249,6 +252,8 @@ def _activation_backward(z, dy, slope, ACT: tl.constexpr):
     if ACT == "silu":
         gate = 1.0 / (1.0 + tl.exp(-z))
         dy = dy * gate * (1.0 + z * (1.0 - gate))
+    elif ACT == "elu":
+        dy = tl.where(z > 0, dy, dy * slope * tl.exp(tl.minimum(z, 0.0)))
     elif ACT != "none":
         dy = tl.where(z > 0, dy, dy * slope)
     return dy
@@ -259,7 +264,8 @@ def _norm_merge_sums(
     partial_ptr,  # (PARTIAL_SUMS, N, P, C_all), as `_norm_sums` leaves it
     tables_ptr,  # (TABLES, N, C_all)
     sums_ptr,  # (SUMS, N, C_all)
-    v, c_all, programs, per_group, ACT: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_G: tl.constexpr,
+    v, c_all, programs, per_group,
+    ACT: tl.constexpr, FIXED: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_G: tl.constexpr,
 ):  # fmt: skip
     g, n = tl.program_id(0), tl.program_id(1)
     lane, slot = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_P)
@@ -288,6 +294,9 @@ def _norm_merge_sums(
     count = (v * 1.0) * per_group
     dx_const = -tl.sum(factor * sum_dz, axis=0) / count  # the factor is weight · rstd
     dx_linear = -rstd * tl.sum(factor * sum_dz_xhat, axis=0) / count
+    if FIXED:  # the statistics do not depend on x
+        dx_const = 0.0
+        dx_linear = tl.zeros((BLOCK_G,), tl.float32)
     tl.store(sums_ptr + SUM_DZ * size + at, sum_dz, mask=inside)
     tl.store(sums_ptr + SUM_DZ_XHAT * size + at, sum_dz_xhat, mask=inside)
     tl.store(sums_ptr + SUM_DSLOPE * size + at, tl.sum(part_dslope, axis=0), mask=inside)
@@ -370,6 +379,41 @@ def _parts(x: Tensor, other: Tensor | None) -> list[tuple[Tensor, int]]:
     return [(x, 0)] if other is None else [(x, 0), (other, x.shape[1])]
 
 
+def _tables(
+    norm: NormArguments,
+    parts: list[tuple[Tensor, int]],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    shift: Tensor | None,
+) -> Tensor:
+    """The tables (TABLES, N, C_all) of a norm: of the statistics that are given, or of those of `parts`."""
+    (n, v), c, per_group = norm.rows, norm.channels, norm.channels // norm.groups
+    tables = torch.empty((TABLES, n, c), dtype=torch.float32, device=norm.x.device)
+    running = norm.running
+    if running is not None and running.fixed:
+        columns = (FACTOR.value, BIAS.value, CENTRE.value, RSTD.value, MEAN.value)
+        running_triton.fill(running, tables, columns, weight, bias, shift, norm.eps)
+        return tables
+    rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
+    means, m2s = torch.empty((2, n, programs, c), dtype=torch.float32, device=norm.x.device)
+    for part, offset in parts:
+        width = part.shape[1]
+        _norm_statistics[(programs * triton.cdiv(width, block), n)](
+            part, means, m2s, v, width, c, offset, programs,
+            EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+        )  # fmt: skip
+    slots, wide = _group_tile(per_group, programs)
+    _norm_merge[(norm.groups, n)](
+        means, m2s, weight, bias, shift, tables, v, c, programs, norm.eps, per_group,
+        c if shift is not None and shift.dim() == 2 and n > 1 else 0,
+        HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_SHIFT=shift is not None,
+        BLOCK_V=rows, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
+    )  # fmt: skip
+    if running is not None:
+        running_triton.add(running, tables, (RSTD.value, MEAN.value), shift, norm.eps, v)
+    return tables
+
+
 class Norm(torch.autograd.Function):
     """`norm.group_norm` by the kernels; `keep` also hands back the input, whose gradient backward adds in its sweep."""
 
@@ -390,25 +434,9 @@ class Norm(torch.autograd.Function):
         parts = _parts(x, other)
         ctx.given = [None if a is None else (a.shape, a.dtype) for a in (weight, bias, shift, slopes)]
         weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
-        n, c, v = x.shape[0], norm.channels, x[0, 0].numel()
-        per_group = c // norm.groups
+        (n, v), c = norm.rows, norm.channels
         y = empty(x, c)
-        tables = torch.empty((TABLES, n, c), dtype=torch.float32, device=x.device)
-        rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
-        means, m2s = torch.empty((2, n, programs, c), dtype=torch.float32, device=x.device)
-        for part, offset in parts:
-            width = part.shape[1]
-            _norm_statistics[(programs * triton.cdiv(width, block), n)](
-                part, means, m2s, v, width, c, offset, programs,
-                EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
-            )  # fmt: skip
-        slots, wide = _group_tile(per_group, programs)
-        _norm_merge[(norm.groups, n)](
-            means, m2s, weight, bias, shift, tables, v, c, programs, norm.eps, per_group,
-            c if shift is not None and shift.dim() == 2 and n > 1 else 0,
-            HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_SHIFT=shift is not None,
-            BLOCK_V=rows, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
-        )  # fmt: skip
+        tables = _tables(norm, parts, weight, bias, shift)
         for part, offset in parts:
             width = part.shape[1]
             rows, block = channel_block(width, APPLY_TILE)
@@ -419,7 +447,7 @@ class Norm(torch.autograd.Function):
             )  # fmt: skip
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, other, residual, slopes, tables)
-        ctx.arguments = (norm.groups, norm.activation, norm.slope)
+        ctx.arguments = (norm.groups, norm.activation, norm.slope, norm.rows, norm.fixed)
         if not keep:
             return y
         return (y, x) if other is None else (y, x, other)
@@ -428,14 +456,14 @@ class Norm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Gradients of every tensor handed in."""
         x, other, residual, slopes, tables = ctx.saved_tensors
-        groups, act, slope = ctx.arguments
+        groups, act, slope, (n, v), fixed = ctx.arguments
         dy, *dkept = grads
         if dy is None:  # only what was handed through has been used
             d_x, d_other = (*dkept, None)[:2]
             return None, None, d_x, None, None, d_other, None, None, None
         dy = channels_last(dy)
         parts = _parts(x, other)
-        n, c, v = x.shape[0], dy.shape[1], x[0, 0].numel()
+        c = dy.shape[1]
         rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
         sums = torch.empty((SUMS, n, c), dtype=torch.float32, device=x.device)
         partial = torch.empty((PARTIAL_SUMS, n, programs, c), dtype=torch.float32, device=x.device)
@@ -450,7 +478,7 @@ class Norm(torch.autograd.Function):
         slots, wide = _group_tile(c // groups, programs)
         _norm_merge_sums[(groups, n)](
             partial, tables, sums, v, c, programs, c // groups,
-            ACT=act, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
+            ACT=act, FIXED=fixed, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
         )  # fmt: skip
         # With a residual the first sweep has written dz, the gradient in front of the activation.
         incoming, after = (dy, act) if d_residual is None else (d_residual, "none")

@@ -25,7 +25,8 @@ def same_as_before(model: nn.Module, *args: Tensor, only: tuple[str, ...] | None
     assert farthest(fast_gradients, gradients) < 1e-9
 
 
-ACTIVATIONS = [nn.SiLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(8), nn.GELU(), nn.Identity()]
+ACTIVATIONS = [nn.SiLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(8), nn.ELU(0.7)]
+ACTIVATIONS += [nn.GELU(), nn.Identity()]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
@@ -47,6 +48,11 @@ def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
     "layer",
     [
         nn.Conv3d(4, 6, (1, 3, 2), (2, 1, 1), (0, 1, 1), dilation=(1, 2, 1), groups=2),
+        nn.Conv3d(4, 4, (3, 1, 5), 2, (1, 0, 2), groups=4),
+        nn.Conv3d(4, 4, 3, padding="same", groups=4),
+        nn.Conv3d(4, 4, 3, padding=2, dilation=2, groups=4, bias=False),
+        nn.Conv3d(4, 8, 3, padding=1, groups=4),
+        nn.ConvTranspose3d(4, 4, 3, 2, 1, output_padding=1, groups=4),
         nn.Conv3d(4, 8, 3, padding="same", bias=False),
         nn.Conv3d(4, 8, 3, padding=1, padding_mode="replicate"),
         nn.ConvTranspose3d(4, 6, 3, 2, 1, output_padding=1, groups=2),
@@ -63,6 +69,8 @@ def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
         nn.InstanceNorm3d(4, affine=True),
         nn.InstanceNorm3d(4, affine=True, track_running_stats=True),
         nn.Linear(4, 3),
+        nn.LayerNorm(4),
+        nn.LayerNorm((6, 4), elementwise_affine=False),
     ],
     ids=repr,
 )
@@ -72,6 +80,48 @@ def test_layers_by_themselves(layer: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         network[0] = nn.Conv3d(3, 4, (1, 1, 1))
     same_as_before(network, volume(2, 3, 6, 6, side, dtype=torch.float64))
+
+
+NORMED = [
+    nn.BatchNorm3d(8),
+    nn.BatchNorm3d(8, momentum=None),
+    nn.BatchNorm3d(8, affine=False, momentum=0.7, eps=1e-2),
+    nn.BatchNorm3d(8, track_running_stats=False),
+]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layer", NORMED, ids=repr)
+def test_batch_norm_keeps_its_statistics(layer: nn.BatchNorm3d, training: bool) -> None:
+    """Between a convolution and an activation, by itself, in training and in evaluation, and between the two."""
+    torch.manual_seed(0)
+    layers = [nn.Conv3d(3, 8, 3, 1, 1), copy.deepcopy(layer), nn.PReLU(), copy.deepcopy(layer)]
+    network = nn.Sequential(*layers).double()
+    for norm in (network[1], network[3]):
+        if norm.track_running_stats:
+            nn.init.normal_(norm.running_mean)
+            nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert {kind for _, kind in fast.acceleration.left} == set()
+    for step, side in enumerate((5, 4, 3)):
+        x = volume(2, 3, side, 4, 5, dtype=torch.float64)
+        for model in (network, fast):
+            model.train(training if step < 2 else not training)
+        (a, gradients), (b, fast_gradients) = passed(network, x), passed(fast, x)
+        assert distance(b[0], a[0]) < 1e-9
+        assert farthest(fast_gradients, gradients) < 1e-9
+        for name, buffer in network.named_buffers():
+            assert torch.allclose(fast.get_buffer(name), buffer, rtol=1e-9, atol=1e-12), name
+
+
+def test_batch_norm_of_one_value_and_other_shapes() -> None:
+    one = accelerate(nn.Sequential(nn.Conv3d(3, 4, 1), nn.BatchNorm3d(4)), report=None)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        one(volume(1, 3, 1, 1, 1))
+    assert one(volume(2, 3, 1, 1, 1)).shape == (2, 4, 1, 1, 1)
+    assert one.eval()(volume(1, 3, 1, 1, 1)).shape == (1, 4, 1, 1, 1)
+    with pytest.raises(ValueError, match="expected 5D input"):
+        accelerate(nn.BatchNorm3d(4), report=None)(volume(4, 3, 3, 3))
 
 
 def test_volumes_that_are_none() -> None:

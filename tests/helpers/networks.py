@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from dynamic_network_architectures.architectures.unet import PlainConvUNet, ResidualEncoderUNet
 from dynamic_network_architectures.building_blocks.residual import BottleneckD
-from monai.networks.nets import DiffusionModelUNet, DynUNet, UNet
+from monai.networks.nets import (
+    AttentionUnet,
+    AutoencoderKL,
+    DiffusionModelUNet,
+    DynUNet,
+    MedNeXt,
+    SegResNet,
+    SegResNetDS,
+    UNet,
+)
 from torch import Tensor, nn
 
 
@@ -38,6 +47,24 @@ def monai_unet(**changes: Any) -> nn.Module:
     return UNet(spatial_dims=3, in_channels=1, out_channels=2, channels=(8, 16, 32), strides=(2, 2), **changes)
 
 
+def autoencoder(**changes: Any) -> nn.Module:
+    """Without what samples the latent: a reconstruction."""
+    network = AutoencoderKL(
+        spatial_dims=3, in_channels=1, out_channels=1, num_res_blocks=(1, 1), channels=(8, 16),
+        attention_levels=(False, True), latent_channels=4, norm_num_groups=4, **changes,
+    )  # fmt: skip
+    return nn.Sequential(network.encoder, network.quant_conv_mu, network.post_quant_conv, network.decoder)
+
+
+def mednext(**changes: Any) -> nn.Module:
+    options: dict[str, Any] = {"kernel_size": 3, "use_residual_connection": False} | changes
+    return MedNeXt(
+        spatial_dims=3, init_filters=8, in_channels=1, out_channels=2, encoder_expansion_ratio=2,
+        decoder_expansion_ratio=2, bottleneck_expansion_ratio=2, blocks_down=(1, 1), blocks_bottleneck=1,
+        blocks_up=(1, 1), **options,
+    )  # fmt: skip
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DiffusionModelUNet": diffusion,
     "DiffusionModelUNet, no attention": lambda: diffusion(attention=False),
@@ -45,8 +72,15 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DiffusionModelUNet, context": lambda: diffusion(with_conditioning=True, cross_attention_dim=8),
     "UNet": lambda: monai_unet(num_res_units=2),
     "UNet, plain": lambda: monai_unet(act="RELU", norm=("group", {"num_groups": 2})),
+    "UNet, batch norm": lambda: monai_unet(num_res_units=2, norm="BATCH"),
     "DynUNet": lambda: dynamic(res_block=True),
     "DynUNet, deep supervision": lambda: dynamic(deep_supervision=True),
+    "SegResNet": lambda: SegResNet(3, 8, 1, 2, blocks_down=(1, 1, 1), blocks_up=(1, 1)),
+    "SegResNetDS": lambda: SegResNetDS(3, 8, 1, 2, blocks_down=(1, 1, 1), dsdepth=2),
+    "AutoencoderKL": lambda: autoencoder(),
+    "AttentionUnet": lambda: AttentionUnet(3, 1, 2, (8, 16, 32), (2, 2)),
+    "MedNeXt, residual resampling": lambda: mednext(use_residual_connection=True),
+    "MedNeXt, response norm": lambda: mednext(global_resp_norm=True, kernel_size=5),
     "PlainConvUNet": lambda: nnunet(PlainConvUNet),
     "ResidualEncoderUNet": lambda: nnunet(ResidualEncoderUNet),
     "ResidualEncoderUNet, bottlenecks, deep supervision": lambda: nnunet(

@@ -103,6 +103,12 @@ _all = (
     Network("monai-unetr", "MONAI UNETR", others.unetr, side=96),
     Network("monai-swinunetr", "MONAI SwinUNETR", others.swin, side=96, least=64),
     Network("monai-mednext", "MONAI MedNeXt", others.mednext, side=96, least=32),
+    Network("monai-segresnet-ds", "MONAI SegResNetDS", others.segresnet_ds, least=32),
+    Network("monai-vnet", "MONAI VNet", others.vnet, side=96),
+    Network("monai-attention-unet", "MONAI AttentionUnet", others.attention_unet, side=96),
+    Network("monai-basic-unet", "MONAI BasicUNet", others.basic_unet, side=96),
+    Network("maisi-autoencoder", "MAISI AutoencoderKlMaisi", others.maisi_autoencoder, side=64, least=32),
+    Network("maisi-diffusion", "MAISI DiffusionModelUNetMaisi", others.maisi_diffusion, side=64, mask_channels=2),
     Network("med-ddpm-brats", "Med-DDPM, BraTS", _ours_brats, side=192, image_channels=4, mask_channels=4, flat=True),
 )
 NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _all})

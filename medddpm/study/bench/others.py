@@ -16,6 +16,7 @@ from medddpm.errors import BadInput
 
 CLASSES = 3  # of a segmentation
 NETS = "monai.networks.nets"
+MAISI = "monai.apps.generation.maisi.networks"
 
 
 def diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
@@ -143,6 +144,68 @@ def unet_batch(side: int, channels: int) -> nn.Module:
 def mednext(_side: int, channels: int) -> nn.Module:
     """Depthwise 7³ convolutions in blocks like ConvNeXt's, with 32 filters."""
     return class_of(NETS, "MedNeXt")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
+
+
+def segresnet_ds(_side: int, channels: int) -> nn.Module:
+    """SegResNet as MONAI's Auto3DSeg trains it."""
+    return class_of(NETS, "SegResNetDS")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
+
+
+def vnet(_side: int, _channels: int) -> nn.Module:
+    """V-Net (Milletari et al. 2016, arXiv:1606.04797), whose widths are fixed, without its dropout."""
+    return class_of(NETS, "VNet")(
+        in_channels=1, out_channels=CLASSES, dropout_prob_down=None, dropout_prob_up=(None, 0.0)
+    )
+
+
+def attention_unet(side: int, channels: int) -> nn.Module:
+    """Attention U-Net (Oktay et al. 2018, arXiv:1804.03999)."""
+    stages = min(5, side.bit_length() - 2)
+    widths = [channels // 4 * 2**level for level in range(stages)]
+    return class_of(NETS, "AttentionUnet")(
+        spatial_dims=3, in_channels=1, out_channels=CLASSES, channels=widths, strides=[2] * (stages - 1)
+    )
+
+
+def basic_unet(_side: int, channels: int) -> nn.Module:
+    """The U-Net of Falk et al. (2019) in MONAI's default widths."""
+    widths = [channels // 2 * m for m in (1, 1, 2, 4, 8, 1)]
+    return class_of(NETS, "BasicUNet")(spatial_dims=3, in_channels=1, out_channels=CLASSES, features=widths)
+
+
+def maisi_autoencoder(_side: int, channels: int) -> nn.Module:
+    """MAISI's autoencoder, which splits its convolutions; it decodes the mean of its code."""
+    made = class_of(f"{MAISI}.autoencoderkl_maisi", "AutoencoderKlMaisi")(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=CLASSES,
+        latent_channels=4,
+        num_channels=[channels, 2 * channels, 4 * channels],
+        num_res_blocks=[2, 2, 2],
+        attention_levels=[False] * 3,
+        with_encoder_nonlocal_attn=False,
+        with_decoder_nonlocal_attn=False,
+        use_checkpointing=False,
+        use_convtranspose=False,
+        norm_float16=False,
+        num_splits=4,
+        dim_split=1,
+    )
+    made.__dict__["sampling"] = _mean
+    return made
+
+
+def maisi_diffusion(_side: int, channels: int) -> nn.Module:
+    """MAISI's diffusion network, with attention on its coarsest level."""
+    return class_of(f"{MAISI}.diffusion_model_unet_maisi", "DiffusionModelUNetMaisi")(
+        spatial_dims=3,
+        in_channels=3,
+        out_channels=1,
+        num_channels=[channels, 2 * channels, 4 * channels],
+        attention_levels=[False, False, True],
+        num_res_blocks=2,
+        num_head_channels=channels,
+    )
 
 
 def widths_of(side: int, channels: int) -> list[int]:

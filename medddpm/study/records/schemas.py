@@ -165,6 +165,22 @@ BENCH = Schema(
         "commit": Column("str", "the commit that measured it", nullable=True),
     }
 )
+COVERAGE = Schema(
+    {
+        "network": Column("str", "the network, as `medddpm.study.bench.coverage_networks` names it"),
+        "side": Column("int64", "of a volume, all three sides", unit="voxel"),
+        "batch": Column("int64", "volumes at once"),
+        "kind": Column(
+            "str",
+            "own: a kernel of this package; product: a convolution over channels-last memory or a matrix product; "
+            "left: everything else that the step launches",
+            allowed=("own", "product", "left"),
+        ),
+        "family": Column("str", "the kernels' family, as medddpm.study.profile.families has it"),
+        "ms": Column("float64", "their time in one eager training step, without the optimizer", unit="ms"),
+        "launches": Column("int64", "how many there were"),
+    }
+)
 CEILINGS = Schema(
     {
         "ceiling": Column(

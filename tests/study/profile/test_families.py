@@ -79,9 +79,13 @@ NAMES = [
     ("Memset (Device)", "memset and memcpy"),
     ("Memcpy DtoD (Device -> Device)", "memset and memcpy"),
     # of a step under FAST, as CUPTI recorded it on an H200
+    ("_conv_depthwise", "fused convolution"),
+    ("_conv_weight_depthwise", "fused weight gradient"),
     ("_norm_statistics", "fused norm"),
     ("_norm_merge", "fused norm"),
     ("_norm_apply", "fused norm"),
+    ("_norm_running_add", "fused norm"),
+    ("_norm_running_tables", "fused norm"),
     ("_norm_sums", "fused norm backward"),
     ("_norm_merge_sums", "fused norm backward"),
     ("_norm_apply_backward", "fused norm backward"),

@@ -1,0 +1,163 @@
+"""MONAI's networks whose blocks need volumes of their own size, or arithmetic of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers.networks import alive, distance, farthest, passed, volume
+from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
+    AutoencoderKlMaisi,
+    MaisiConvolution,
+    MaisiGroupNorm3D,
+)
+from monai.networks.nets import ResNet, VNet
+from monai.networks.nets.swin_unetr import SwinTransformer
+from torch import nn
+
+from medddpm.fast.patch import accelerate
+
+
+def kinds(model: nn.Module) -> set[str]:
+    return {kind for _, kind, _ in model.acceleration.replaced}
+
+
+def left(model: nn.Module) -> set[str]:
+    return {kind for _, kind in model.acceleration.left}
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        ("VNet", True),
+        ("VNet, PReLU", False),
+        ("ResNet", True),
+        ("ResNet", False),
+        ("ResNet, bottlenecks", True),
+    ],
+)
+def test_networks_of_batch_norms(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    if name.startswith("VNet"):
+        act: Any = "prelu" if "PReLU" in name else ("elu", {"inplace": True, "alpha": 0.7})
+        network = VNet(3, 1, 2, act=act, dropout_prob_down=None, dropout_prob_up=(None, 0.0))
+    else:
+        block = "bottleneck" if "bottle" in name else "basic"
+        network = ResNet(block, (1, 1, 1, 1), (8, 16, 16, 32), n_input_channels=1, num_classes=3, conv1_t_size=3)
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout3d):
+            layer.p = 0.0  # some of VNet's cannot be set
+    network = alive(network).double().train(training)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert kinds(fast) & {"LUConv", "ResNetBlock", "ResNetBottleneck"}
+    assert "BatchNorm3d" in kinds(fast) - left(fast)
+    x = volume(3, 1, 16, 16, 16, dtype=torch.float64)
+    (a, gradients), (b, fast_gradients) = passed(network, x), passed(fast, x)
+    assert distance(b[0], a[0]) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-7
+    for key, buffer in network.named_buffers():
+        assert torch.allclose(fast.get_buffer(key), buffer, rtol=1e-7, atol=1e-9), key
+
+
+def maisi(**changes: Any) -> nn.Module:
+    options: dict[str, Any] = {"num_splits": 2, "norm_float16": False, "print_info": False, "save_mem": True} | changes
+    network = AutoencoderKlMaisi(
+        spatial_dims=3, in_channels=1, out_channels=1, num_res_blocks=(1, 1), num_channels=(8, 16), norm_num_groups=4,
+        attention_levels=(False, True), latent_channels=4, with_encoder_nonlocal_attn=True, **options,
+    )  # fmt: skip
+    return alive(nn.Sequential(network.encoder, network.quant_conv_mu, network.post_quant_conv, network.decoder))
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_splits": 1}, {"dim_split": 2}, {"use_convtranspose": True}], ids=str)
+def test_maisi_s_autoencoder(changes: dict[str, Any]) -> None:
+    """In float32: its norms know no other dtype."""
+    torch.manual_seed(0)
+    network = maisi(**changes)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert kinds(fast) >= {"MaisiGroupNorm3D", "MaisiResBlock", "MaisiConvolution", "MaisiEncoder", "AEKLResBlock"}
+    assert not left(fast)
+    for shape in ((16, 16, 16), (24, 16, 20)):
+        x = volume(1, 1, *shape)
+        (a, gradients), (b, fast_gradients) = passed(network, x), passed(fast, x)
+        assert distance(b[0], a[0]) < 1e-4
+        assert farthest(fast_gradients, gradients) < 1e-3
+    fast.forward.reduced_on = ("cpu",)
+    assert distance(fast(x), a[0]) < 5e-2
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [1, 3, 7])
+@pytest.mark.parametrize("splits", [2, 3])
+def test_a_convolution_in_splits_is_one_where_it_is_the_same(stride: int, kernel: int, splits: int) -> None:
+    """Of every size, also those whose remainder MAISI drops."""
+    torch.manual_seed(0)
+    padding = 0 if stride == 2 else kernel // 2
+    layer = MaisiConvolution(
+        3, 4, 5, splits, 1, False, False, strides=stride, kernel_size=kernel, padding=padding, conv_only=True
+    ).double()
+    fast = accelerate(copy.deepcopy(layer), report=None)
+    whole = 0
+    for side in range(14, 32):
+        x = volume(1, 4, 8, side, 9, dtype=torch.float64)
+        a, b = layer(x), fast(x)
+        assert a.shape == b.shape
+        assert distance(b, a) < 1e-12
+        whole += fast.forward.inner.whole(x)
+    assert (whole > 2) == ((stride, kernel) in {(1, 1), (1, 3), (2, 3)})
+
+
+def test_maisi_s_norm_in_half_precision_stays_so() -> None:
+    norm = MaisiGroupNorm3D(2, 4, norm_float16=True, save_mem=False)
+    x = volume(2, 4, 3, 3, 3)
+    plain = norm(x)
+    fast = accelerate(nn.Sequential(norm), report=None)
+    assert fast[0](x).dtype == plain.dtype == torch.float16
+    assert torch.equal(fast[0](x), plain)
+    assert fast[0](x.bfloat16()).dtype == torch.bfloat16
+
+
+def swin(**changes: Any) -> nn.Module:
+    """The transformer of SwinUNETR, with windows of three voxels a side."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"in_chans": 1, "embed_dim": 12, "num_heads": (1, 2, 2, 4), "depths": (2, 2, 2, 2)}
+    return alive(SwinTransformer(window_size=(3, 3, 3), patch_size=(2, 2, 2), **options, **changes))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_swin_unetr_s_windows(batch: int) -> None:
+    """Windows that are shifted and such that are not, smaller ones where the volume is, and voxels to fill them up."""
+    network = swin().double()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert {"WindowAttention", "LayerNorm"} <= kinds(fast)
+    assert left(fast) == {"GELU"}
+    x = volume(batch, 1, 16, 16, 32, dtype=torch.float64)
+    (a, gradients), (b, fast_gradients) = passed(network, x), passed(fast, x)
+    assert max(distance(i, j) for i, j in zip(b, a, strict=True)) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-7
+
+
+def test_swin_unetr_in_bf16_no_farther_than_autocast() -> None:
+    network, x = swin(), volume(2, 1, 32, 32, 32)
+    outputs, gradients = passed(network, x)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    fast.forward.reduced_on = ("cpu",)
+    fast_outputs, fast_gradients = passed(fast, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        usual_outputs, usual_gradients = passed(network, x)
+    for quick, usual, right in zip(fast_outputs, usual_outputs, outputs, strict=True):
+        assert distance(quick, right) < 1.2 * distance(usual.float(), right)
+    for kind in ("norm1.weight", "norm1.bias", "relative_position_bias_table", "qkv.weight"):
+        total, usual, quick = (
+            torch.cat([g.flatten() for key, g in sorted(found.items()) if key.endswith(kind)])
+            for found in (gradients, usual_gradients, fast_gradients)
+        )
+        assert distance(quick, total) < 1.5 * distance(usual, total), kind
+
+
+def test_dropped_attention_is_left_to_the_block() -> None:
+    network = swin(attn_drop_rate=0.5)
+    fast, x = accelerate(copy.deepcopy(network), report=None), volume(1, 1, 16, 16, 32)
+    assert not torch.equal(fast(x)[-1], fast(x)[-1])
+    assert distance(fast.eval()(x)[-1], network.eval()(x)[-1]) < 1e-4
