@@ -1,0 +1,61 @@
+"""Networks that write `x.view(…)` of a feature map, which a channels-last one refuses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.view: Tensor.reshape,
+    Tensor.view_as: Tensor.reshape_as,
+}
+
+
+class Reshaping(TorchFunctionMode):
+    """Inside, `view` is `reshape`: the same view where there is one, else a copy of the same values."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in RESHAPES and not kwargs and not any(isinstance(size, torch.dtype) for size in args[1:]):
+            func = RESHAPES[func]
+        return func(*args, **(kwargs or {}))
+
+
+def views(kind: type[nn.Module]) -> bool:
+    """Whether a method of this class, or a function that one calls by name, calls `view` or `view_as`.
+
+    PyTorch's own classes do it where they may. `Reshaping` costs every call of a tensor's function some microseconds,
+    so it is for these classes only.
+    """
+    found = (
+        value for base in kind.__mro__ if not base.__module__.startswith("torch.") for value in vars(base).values()
+    )
+    functions = (inspect.unwrap(getattr(value, "__func__", value)) for value in found if callable(value))
+    return any(_calls_view(f, set()) for f in functions if isinstance(f, FunctionType))
+
+
+def _calls_view(function: FunctionType, seen: set[FunctionType]) -> bool:
+    seen.add(function)
+    names = set(_names([function.__code__]))
+    if "view" in names or "view_as" in names:
+        return True
+    called = (inspect.unwrap(f) for name in names if callable(f := function.__globals__.get(name)))
+    return any(
+        _calls_view(f, seen)
+        for f in called
+        if isinstance(f, FunctionType) and f not in seen and not f.__module__.startswith("torch.")
+    )
+
+
+def _names(codes: Iterable[object]) -> Iterator[str]:
+    for code in codes:
+        if isinstance(code, CodeType):
+            yield from code.co_names
+            yield from _names(code.co_consts)
