@@ -97,7 +97,10 @@ def convolve(
     Returns:
         (N, C_out, …), channels-last.
     """
-    weight = channels_last(weight)
+    if layer.groups > 1 and not x.is_cuda:  # a CPU's channels-last gradients of depthwise weights may be wrong (2.13)
+        x, weight = x.contiguous(), weight.contiguous()
+    else:
+        weight = channels_last(weight)
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
     plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
