@@ -318,13 +318,11 @@ def test_a_float32_region_stays_float32(layer: nn.Module) -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in network.parameters())
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.Conv3d(32, 32, 7, 1, 3, groups=32), nn.ConvTranspose3d(32, 32, 7, 2, 3, groups=32)]
-)
-def test_depthwise_convolutions_have_right_gradients(layer: nn.Module) -> None:
-    """PyTorch's own in channels-last, on a CPU, are wrong at such sizes (seen in 2.13): 20% and more, or anything."""
-    network = nn.Sequential(nn.Conv3d(3, 32, 1), copy.deepcopy(layer), nn.Conv3d(32, 2, 1))
-    x = volume(2, 3, 4, 4, 4)
+@pytest.mark.parametrize(("kind", "channels", "side"), [(nn.Conv3d, 64, 5), (nn.ConvTranspose3d, 32, 4)])
+def test_depthwise_convolutions_have_right_gradients(kind: type[nn.Module], channels: int, side: int) -> None:
+    """PyTorch's own in channels-last on a CPU are anything at such sizes, even NaN (seen in 2.13)."""
+    network = nn.Sequential(kind(channels, channels, 7, 2, 3, groups=channels), nn.Conv3d(channels, 2, 1))
+    x = volume(2, channels, side, side, side)
     _, plain = passed(network, x)
     _, fast = passed(accelerated(network), x)
     assert farthest(fast, plain) < 1e-4
