@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from medddpm.fast.views import Reshaping, views
+from medddpm.fast.as_contiguous import AsContiguous, sees_layout
 from medddpm.kernels.layout import channels_last
 
 HOOKS = (
@@ -28,7 +28,7 @@ class Forward:
     The module keeps its class, parameters, names and state dict; deleting the attribute undoes it. A stand-in is a
     plain object that holds the module, so it is pickled and copied along with it. A subclass overrides `compute`, and
     holds a `Weight` for each parameter that it wants in the dtype of the products. This class itself stands in where
-    only views are in the way: see `original`.
+    a module only sees how its maps lie in memory: see `original`.
 
     Args:
         module: the module whose forward it replaces.
@@ -43,7 +43,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
-        self.views = views(type(module))
+        self.sees_layout = sees_layout(type(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module's forward: by `compute`, or as the class does if anything has hooks."""
@@ -77,10 +77,10 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the forward of the module's class, which may view volumes as if they were contiguous."""
-        if not self.views:
+        """Calls the forward of the module's class, which may take volumes for contiguous ones."""
+        if not self.sees_layout:
             return type(self.module).forward(self.module, *args, **kwargs)
-        with Reshaping():
+        with AsContiguous():
             return type(self.module).forward(self.module, *args, **kwargs)
 
 

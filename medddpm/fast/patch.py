@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
+from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked, transformed
-from medddpm.fast.views import views
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
 from medddpm.runtime import reports
@@ -278,7 +278,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...]) -> Acc
         if stand_in is not None and not any(hooked(inner) for inner in stand_in.handled):
             stand_ins[module] = stand_in
             handled.update(stand_in.handled)
-        elif views(type(module)):
+        elif sees_layout(type(module)):
             stand_ins[module] = Forward(module)
 
     weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]

@@ -113,6 +113,22 @@ def test_maps_may_be_viewed(inside: bool) -> None:
             assert max(distance(*pair) for pair in zip(b, a, strict=True)) < 1e-5
 
 
+class Sampling(nn.Module):
+    """As the bottleneck of an autoencoder does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) * torch.rand_like(x, dtype=torch.float64).to(x.dtype)
+
+
+def test_a_seed_draws_the_same_noise() -> None:
+    network = nn.Sequential(nn.Conv3d(3, 8, 1), Sampling(), nn.Conv3d(8, 2, 1))
+    torch.manual_seed(0)
+    plain = network(X)
+    torch.manual_seed(0)
+    assert distance(accelerated(network)(X), plain) < 1e-5
+    assert ("1", "Sampling") in network.acceleration.left
+
+
 Transform = Callable[[nn.Module], object]
 
 
