@@ -200,6 +200,15 @@ def test_a_replica_computes_with_its_own_parameters(monkeypatch: pytest.MonkeyPa
     assert network[0][0].forward.module is network[0][0]
 
 
+@pytest.mark.gpu(count=2)
+def test_data_parallel() -> None:
+    network, x = accelerated(block()).cuda(), X.cuda()
+    outputs, gradients = passed(network, x)
+    spread, found = passed(nn.DataParallel(network, [0, 1]), x)
+    assert distance(spread[0], outputs[0]) < 1e-2
+    assert farthest({name.removeprefix("module."): g for name, g in found.items()}, gradients) < 5e-2
+
+
 @pytest.fixture
 def process_group() -> Iterator[None]:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
