@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from medddpm.fast.as_contiguous import AsContiguous, sees_layout
+from medddpm.kernels.layout import channels_last
 
 HOOKS = (
     "_forward_hooks",
@@ -23,7 +27,8 @@ class Forward:
 
     The module keeps its class, parameters, names and state dict; deleting the attribute undoes it. A stand-in is a
     plain object that holds the module, so it is pickled and copied along with it. A subclass overrides `compute`, and
-    holds a `Weight` for each parameter that it wants in the dtype of the products.
+    holds a `Weight` for each parameter that it wants in the dtype of the products. This class itself stands in where
+    a module only sees how its maps lie in memory: see `original`.
 
     Args:
         module: the module whose forward it replaces.
@@ -38,6 +43,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
+        self.sees_layout = sees_layout(type(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module's forward: by `compute`, or as the class does if anything has hooks."""
@@ -61,17 +67,21 @@ class Forward:
     def free(self) -> bool:
         """Whether `compute` may run: neither the module nor those handled have hooks, which may change weights.
 
-        A subclass adds that the module's settings are still those it computes; a user may change them at any time.
+        Nor may a function transform be at work. A subclass adds that the module's settings are still those it computes;
+        a user may change them at any time.
         """
-        return not hooked(self.module) and not any(hooked(module) for module in self.handled)
+        return not (transformed() or hooked(self.module) or any(hooked(module) for module in self.handled))
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Computes what the module's forward does, faster."""
         return self.original(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the forward of the module's class, for arguments that `compute` does not take."""
-        return type(self.module).forward(self.module, *args, **kwargs)
+        """Calls the forward of the module's class, which may take volumes for contiguous ones."""
+        if not self.sees_layout:
+            return type(self.module).forward(self.module, *args, **kwargs)
+        with AsContiguous():
+            return type(self.module).forward(self.module, *args, **kwargs)
 
 
 Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
@@ -83,6 +93,14 @@ def hooked(module: nn.Module) -> bool:
     if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
         return True
     return torch.nn.modules.module._has_any_global_hook()
+
+
+def transformed() -> bool:
+    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …) or forward-mode differentiation is at work.
+
+    They ask more of a function than the kernels and `cast` have, so modules compute as they always did.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
@@ -111,11 +129,15 @@ class Weight:
         return self.module._parameters.get(self.name)
 
     def __call__(self) -> Tensor | None:
-        """Returns the cast tensor inside a forward in reduced precision, else the parameter itself."""
-        return self.parameter if self.cast is None else self.cast
+        """Returns the cast tensor inside a forward in reduced precision, else the parameter itself.
+
+        That forward may have regions where autocast is off, or casts to another dtype.
+        """
+        cast = self.cast
+        return self.parameter if cast is None or autocast_dtype(cast.device.type) != cast.dtype else cast
 
     def of(self, x: Tensor) -> Tensor:
-        """Returns the weight in the dtype of `x`, cast now unless all are cast at once.
+        """Returns the weight in the dtype of `x`, cast now unless all are cast at once; if 5-D, channels-last.
 
         Raises:
             TypeError: if the module has no such parameter.
@@ -123,7 +145,7 @@ class Weight:
         weight = self()
         if weight is None:
             raise TypeError(f"{type(self.module).__name__} has no {self.name}")
-        return weight.to(x.dtype)
+        return channels_last(weight.to(x.dtype))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cast": None}
@@ -131,9 +153,10 @@ class Weight:
 
 @contextlib.contextmanager
 def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, each float32 weight of `weights` returns its parameter in `dtype`; its gradient arrives in float32.
+    """Inside, each float32 weight of `weights` returns its parameter in `dtype`, a 5-D one channels-last.
 
-    All are cast by one launch, not one for each layer: the tensors are many and most are small.
+    Parameters stay as they are in memory, and their gradients arrive in float32 and in the parameters' own strides.
+    Those that are channels-last already are cast by one launch, not one for each layer: they are many and most small.
     """
     parameters = {id(p): p for w in weights if (p := w.parameter) is not None and p.dtype == torch.float32}
     learned = [p for p in parameters.values() if p.requires_grad and torch.is_grad_enabled()]
@@ -143,7 +166,7 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     if learned:
         tensors += _Cast.apply(dtype, *learned)  # type: ignore[no-untyped-call]
     if frozen:
-        tensors += _copied(frozen, dtype)
+        tensors += _copied(frozen, [_laid_out(p, dtype) for p in frozen])
     results = dict(zip(keys, tensors, strict=True))
     try:
         for weight in weights:
@@ -160,26 +183,41 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return tuple(_copied(parameters, dtype))
+        ctx.strides = [p.stride() for p in parameters]
+        return tuple(_copied(parameters, [_laid_out(p, dtype) for p in parameters]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [g for g in gradients if g is not None]
-        again = torch.is_grad_enabled()  # to be differentiated once more
-        wide = iter([g.float() for g in given] if again else _copied(given, torch.float32))
-        return (None, *(None if g is None else next(wide) for g in gradients))
+        if torch.is_grad_enabled():  # to be differentiated once more
+            return (None, *(None if g is None else g.float() for g in gradients))
+        given = [(g, stride) for g, stride in zip(gradients, ctx.strides, strict=True) if g is not None]
+        wide = [
+            torch.empty_strided(g.shape, stride, dtype=torch.float32, device=g.device)
+            if 0 not in stride  # of an expanded parameter
+            else torch.empty_like(g, dtype=torch.float32)
+            for g, stride in given
+        ]
+        copies = iter(_copied([g for g, _ in given], wide))
+        return (None, *(None if g is None else next(copies) for g in gradients))
 
 
-def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Copies `tensors` in `dtype`, each in its own layout.
+def _laid_out(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """Allocates a copy of a parameter: channels-last if it is 5-D, else in its own strides."""
+    other = parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d)
+    layout = torch.channels_last_3d if other else torch.preserve_format
+    return torch.empty_like(parameter, dtype=dtype, memory_format=layout)
 
-    A tensor with gaps (the gradient of a padded weight) would make the whole list slow: it is copied by itself.
+
+def _copied(tensors: Sequence[Tensor], copies: list[Tensor]) -> list[Tensor]:
+    """Copies `tensors` into `copies`, and returns those.
+
+    One tensor whose strides differ would make the whole list slow: such are copied by themselves.
     """
-    copies = [torch.empty_like(t, dtype=dtype) for t in tensors]
-    alike = [(c, t) for c, t in zip(copies, tensors, strict=True) if c.stride() == t.stride()]
-    others = [(c, t) for c, t in zip(copies, tensors, strict=True) if c.stride() != t.stride()]
+    pairs = list(zip(copies, tensors, strict=True))
+    alike = [(c, t) for c, t in pairs if c.stride() == t.stride()]
     if alike:
         torch._foreach_copy_([c for c, _ in alike], [t for _, t in alike])
-    for copy, tensor in others:
-        copy.copy_(tensor)
+    for copy, tensor in pairs:
+        if copy.stride() != tensor.stride():
+            copy.copy_(tensor)
     return copies

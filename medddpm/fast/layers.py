@@ -31,7 +31,8 @@ def stand_in(module: object, kind: type[F]) -> F | None:
 
 def idle(module: nn.Module) -> bool:
     """Whether the layer returns its input unchanged."""
-    if type(module) not in IDLE or "forward" in module.__dict__ or hooked(module):
+    forward = module.__dict__.get("forward")
+    if type(module) not in IDLE or not isinstance(forward, Dropout | None) or hooked(module):
         return False
     return isinstance(module, nn.Identity) or not module.training or cast(nn.Dropout, module).p == 0
 
@@ -84,7 +85,7 @@ class Convolution(Forward):
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, few_channels: bool, hopper: bool = False
 ) -> Tensor:
-    """Computes `layer`'s convolution of a channels-last x by the given weight and bias.
+    """Computes `layer`'s convolution of a channels-last x by the given weight and bias, in any layout.
 
     Args:
         x: (N, C, D, H, W).
@@ -98,6 +99,10 @@ def convolve(
     Returns:
         (N, C_out, …), channels-last.
     """
+    if layer.groups > 1 and not x.is_cuda:  # a CPU's channels-last gradients of depthwise weights may be wrong (2.13)
+        x, weight = x.contiguous(), weight.contiguous()
+    else:
+        weight = channels_last(weight)
     inputs, outputs = (0, 1) if layer.transposed else (1, 0)
     wanted = weight.shape[outputs] * (layer.groups if layer.transposed else 1)
     apart = few_channels and 1 < layer.groups == x.shape[1] == wanted and x.dtype == weight.dtype
@@ -177,6 +182,21 @@ class Pool(Forward):
         (n, c, d, h, w), (fd, fh, fw) = x.shape, factors
         tiles = channels_last(x).permute(0, 2, 3, 4, 1).reshape(n, d // fd, fd, h // fh, fh, w // fw, fw, c)
         return tiles.mean((2, 4, 6)).permute(0, 4, 1, 2, 3)
+
+
+class Dropout(Forward):
+    """nn.Dropout of a volume, computed by PyTorch itself.
+
+    Which values are dropped depends on their order in memory: in that of a contiguous volume, a seed drops the same
+    values as without the fast path.
+    """
+
+    def compute(self, x: Tensor) -> Tensor:
+        """x: any shape. Returns the same."""
+        layer = self.module
+        if x.dim() != 5 or idle(layer) or layer.inplace:
+            return self.original(x)
+        return channels_last(self.original(x.contiguous()))
 
 
 class Linear(Forward):
@@ -273,10 +293,15 @@ def _layer_norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
     return LayerNorm(module, features) if "casts" in features else None
 
 
+def _dropout(module: nn.Module, features: frozenset[str]) -> Forward | None:
+    return Dropout(module, features)
+
+
 RULES: dict[str, Rule] = {
     "torch.nn.modules.conv.Conv1d": _linear,
     "torch.nn.modules.conv.Conv3d": _convolution,
     "torch.nn.modules.conv.ConvTranspose3d": _convolution,
+    "torch.nn.modules.dropout.Dropout": _dropout,
     "torch.nn.modules.linear.Linear": _linear,
     "torch.nn.modules.normalization.LayerNorm": _layer_norm,
     "torch.nn.modules.pooling.AvgPool3d": _pool,

@@ -11,7 +11,7 @@ inputs into the layout, casts weights and sets autocast around the whole forward
 from __future__ import annotations
 
 import contextlib
-import functools
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chains, unet
-from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
+from medddpm.fast.as_contiguous import sees_layout
+from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked, transformed
 from medddpm.fast.graphs import Graphs
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
@@ -45,6 +45,9 @@ RULES: dict[str, Rule] = {
     **unet.RULES,
 }
 """Rules by class path: `type(module).__module__ + "." + type(module).__qualname__`."""
+
+PLAIN = (Forward, layers.Dropout, norm_chains.InstanceNorm)
+"""Stand-ins under which PyTorch's own function computes the layer: it counts as left alone."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,6 @@ class Root(Forward):
         inner: its own stand-in, if a rule gave one.
         precision: "bf16" or "tf32".
         weights: those of all stand-ins in it, to be cast at once.
-        strides: by name, the former strides of every parameter whose memory was laid out anew.
 
     Attributes:
         graphs: what replays it from CUDA graphs; None if it never does.
@@ -107,19 +109,22 @@ class Root(Forward):
         inner: Forward | None,
         precision: str,
         weights: tuple[Weight, ...],
-        strides: dict[str, tuple[int, ...]],
     ) -> None:
         super().__init__(module)
         self.inner = inner
         self.precision = precision
         self.weights = weights
-        self.strides = strides
         self.graphs: Graphs | None = None
         self.attribute = not hasattr(module, "acceleration")  # which a network may have of its own
         self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the network's forward on any arguments. The network's own call runs its hooks, around this."""
+        if transformed():
+            return self.original(*args, **kwargs)
+        special = next((t for t in nested.tensors((args, kwargs)) if _has_its_own_functions(t)), None)
+        if special is not None:
+            return self.as_one_function(type(special), args, kwargs)
         return self.run((args, kwargs)) if self.graphs is None else self.graphs((args, kwargs))
 
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -129,7 +134,7 @@ class Root(Forward):
         args, kwargs = nested.mapped(given, _laid_out)
         # The network's own call has already run its hooks.
         inner = self.inner
-        held = inner is None or held_back(self.module) or any(hooked(module) for module in inner.handled)
+        held = inner is None or held_back(self.module) or any(hooked(m) for m in inner.handled)
         with self.arithmetic(first):
             out = self.original(*args, **kwargs) if inner is None or held else inner.computed(args, kwargs)
         if first is None:
@@ -140,6 +145,27 @@ class Root(Forward):
                 out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense)
             )
         return nested.mapped(out, lambda t: _handed_back(t, first.dtype, dense))
+
+    def as_one_function(self, kind: type[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Computes with plain tensors, and gives the outputs the class that one PyTorch function would give them.
+
+        Args:
+            kind: a subclass of Tensor that extends PyTorch's functions, as MONAI's `MetaTensor` does.
+            args, kwargs: those of the network.
+        """
+        out = self(*nested.mapped(args, _plain), **nested.mapped(kwargs, _plain))
+        return nested.mapped(out, lambda y: kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs))
+
+    def scriptable(self) -> nn.Module:
+        """Returns what `torch.jit.script` compiles: the network restored, of the same parameters and buffers."""
+        shared = {id(t): t for t in (*self.module.parameters(), *self.module.buffers())}
+        return restore(copy.deepcopy(self.module, shared))
+
+    def replica(self) -> nn.Module:
+        """Returns what `nn.DataParallel` fills with the parameters of one device."""
+        made: nn.Module = type(self.module)._replicate_for_data_parallel(self.module)
+        made.__dict__["forward"] = Replica(self.module, made)
+        return made
 
     @contextlib.contextmanager
     def arithmetic(self, x: Tensor | None) -> Iterator[None]:
@@ -157,6 +183,25 @@ class Root(Forward):
         return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= dispatch.OLDEST and sound())
 
 
+class Replica(Forward):
+    """The forward of a copy that `nn.DataParallel` makes: when it is called, the copy has its parts and parameters."""
+
+    def __init__(self, module: nn.Module, replica: nn.Module) -> None:
+        super().__init__(module)
+        self.replica: Any = replica
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Gives every part of the copy a stand-in of its own, then runs the copy."""
+        pairs = list(zip(self.module.modules(), self.replica.modules(), strict=True))
+        copied: dict[int, Any] = {id(module): replica for module, replica in pairs}
+        for module, replica in pairs:
+            replica._parameters = {name: replica.__dict__.get(name) for name in module._parameters}
+            forward = module.__dict__.get("forward")
+            if isinstance(forward, Forward):
+                replica.__dict__["forward"] = copy.deepcopy(forward, copied)
+        return self.replica.forward(*args, **kwargs)
+
+
 def accelerate(
     model: nn.Module,
     precision: str = "bf16",
@@ -170,10 +215,12 @@ def accelerate(
     does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU or a card before
     capability 8.0, there in the network's own precision; the report says so. The model stays trainable, can be pickled
     and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
-    first derivatives only.
+    first derivatives only; within `torch.func` the network computes as it did before, and so does what
+    `torch.jit.script` makes of it. A shallow copy of a layer (`copy.copy`) still computes as that layer.
 
     Args:
-        model: any network; 5-D parameters are laid out channels-last in place, which an optimizer may hold already.
+        model: any network; its parameters stay as they are, in memory too, and an optimizer may hold them already.
+            Channels-last parameters (`model.to(memory_format=torch.channels_last_3d)`) save a little of each step.
         precision: "bf16": products in BF16 from float32 weights, which stay float32 as do their gradients, statistics
             and the outputs. "tf32": float32 tensors; PyTorch's flags decide whether products round to TF32, and
             `switches.OPT1` sets them.
@@ -207,7 +254,7 @@ def accelerate(
     try:
         done = _replace(model, precision, features, graph)
     except BaseException:
-        _remove(model)  # before any parameter was touched
+        _remove(model)
         raise
     if report is not None:
         report(str(done))
@@ -215,7 +262,7 @@ def accelerate(
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """Undoes `accelerate`: every forward, and every parameter's strides. Leaves any other model as it is.
+    """Undoes `accelerate`. Leaves any other model as it is.
 
     Args:
         model: the network, or a wrapper that holds it.
@@ -224,26 +271,12 @@ def restore(model: nn.Module) -> nn.Module:
         `model`.
     """
     for network in list(model.modules()):  # it may stand in a wrapper
-        root = network.__dict__.get("forward")
-        if not isinstance(root, Root):
-            continue
-        former: dict[Any, Tensor] = {}
-        for name, parameter in network.named_parameters():
-            stride = root.strides.get(name)
-            if stride is not None and parameter.dim() == len(stride) and parameter.stride() != stride:
-                _share(parameter, former, functools.partial(_strided, stride=stride))
-        _remove(network)
+        if isinstance(network.__dict__.get("forward"), Root):
+            _remove(network)
     return model
 
 
-def _strided(data: Tensor, stride: tuple[int, ...]) -> Tensor:
-    return torch.empty_strided(data.shape, stride, dtype=data.dtype, device=data.device).copy_(data)
-
-
 def _refuse(model: nn.Module) -> None:
-    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-        remedy = "accelerate the network first, then wrap it"  # its buckets hold the gradients' old layout
-        raise BadInput("model", "it is wrapped in DistributedDataParallel already", remedy)
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Root):
         what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
@@ -262,50 +295,38 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
     handled: set[nn.Module] = set()
     for module in model.modules():
         rule = RULES.get(f"{type(module).__module__}.{type(module).__qualname__}")
-        free = not (held_back(module) if module is model else hooked(module)) and "forward" not in module.__dict__
-        if rule is None or module in handled or not free:
+        if module in handled or "forward" in module.__dict__:
             continue
-        stand_in = rule(module, frozenset(features))
+        free = not (held_back(module) if module is model else hooked(module))
+        stand_in = rule(module, frozenset(features)) if rule is not None and free else None
         if stand_in is not None and not any(hooked(inner) for inner in stand_in.handled):
             stand_ins[module] = stand_in
             handled.update(stand_in.handled)
+        elif sees_layout(type(module)):
+            stand_ins[module] = Forward(module)
 
     weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]
-    root = Root(model, stand_ins.get(model), precision, tuple(weights) if "casts" in features else (), {})
+    root = Root(model, stand_ins.get(model), precision, tuple(weights) if "casts" in features else ())
     if graph:
         root.graphs = Graphs(model, root.run, strict=graph is True)
     replaced = [(names[m], type(m).__name__, s.what) for m, s in stand_ins.items() if s.what]
     left = [
         (name, type(module).__name__)
         for name, module in model.named_modules()
-        if (module not in stand_ins or type(stand_ins[module]) is norm_chains.InstanceNorm)  # PyTorch's own
+        if (module not in stand_ins or type(stand_ins[module]) in PLAIN)
         and module not in handled
         and next(module.children(), None) is None
         if not layers.idle(module)
     ]
     for module, stand_in in stand_ins.items():
         module.__dict__["forward"] = stand_in
-    model.__dict__["forward"] = root
+    model.__dict__.update(
+        forward=root, __prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica
+    )
     done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision), root.graphs)
     if root.attribute:
         model.__dict__["acceleration"] = done
-    laid_out: dict[Any, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, UninitializedParameter):  # it has no shape yet
-            continue
-        if parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d):
-            root.strides[name] = parameter.stride()
-            _share(parameter, laid_out, lambda data: data.contiguous(memory_format=torch.channels_last_3d))
     return done
-
-
-def _share(parameter: nn.Parameter, done: dict[Any, Tensor], change: Callable[[Tensor], Tensor]) -> None:
-    """Changes the memory of a parameter; parameters of the same memory, tied by `.data`, share the new one as well."""
-    data = parameter.data
-    key = (data.data_ptr(), data.shape, data.stride(), data.dtype, data.device) if data.numel() else id(parameter)
-    if key not in done:
-        done[key] = change(data)
-    parameter.data = done[key]
 
 
 def _weights(values: Iterable[object]) -> Iterator[Weight]:
@@ -325,6 +346,8 @@ def _remove(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), Forward):
             del module.__dict__["forward"]
+    for name in ("__prepare_scriptable__", "_replicate_for_data_parallel"):
+        model.__dict__.pop(name, None)
     if isinstance(model.__dict__.get("acceleration"), Acceleration):
         del model.__dict__["acceleration"]
 
@@ -349,6 +372,18 @@ def sound() -> bool:
     """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
     version = torch.backends.cudnn.version()
     return version is None or not 90800 <= version < 91500
+
+
+def _has_its_own_functions(x: Tensor) -> bool:
+    kind: Any = type(x)
+    if kind is Tensor or isinstance(x, nn.Parameter):
+        return False
+    extends = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    return extends and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.as_subclass(Tensor) if _has_its_own_functions(x) else x
 
 
 def _laid_out(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def add(
     """Computes a residual block's sum: `h + bias + x`, or `h + bias + weight · [x, other]`, its skip a 1³ convolution.
 
     The kernels read every volume once and write once: 3 times a tensor's bytes for the plain sum. They round float32
-    products to TF32.
+    products to TF32, where cuDNN may too.
 
     Args:
         h: (N, C, D, H, W).
@@ -42,6 +42,7 @@ def add(
         plain = x.shape == h.shape and other is None
     else:  # 16 is the least the matrix units take
         plain = weight.shape == (c, inside) and weight.dtype == h.dtype and min(a.shape[1] for a in volumes) >= 16
+        plain = plain and dispatch.may_round(h)
     if plain and dispatch.same_places(*volumes) and (bias is None or bias.shape == (c,)) and dispatch.takes(*volumes):
         bias = None if bias is None else bias.contiguous()
         return add_triton.Add.apply(h, x, other, weight, bias)

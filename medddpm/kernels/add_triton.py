@@ -16,6 +16,7 @@ from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import WARPS, channel_block, even, summing
+from medddpm.kernels.tf32_triton import nearest
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
 ROWS, WIDE, DEEP = 128, 128, 64  # a program's tile of the product: rows, output channels, channels summed at once
@@ -70,7 +71,7 @@ def _add_product(
         k = first + lane
         a = tl.load(x_ptr + row[:, None] * c_x + k[None, :], mask=inside & (k < c_x)[None, :], other=0.0)
         w = tl.load(weight_col_ptr + k[:, None], mask=(k < c_x)[:, None] & (col < c)[None, :], other=0.0)
-        acc = tl.dot(a, w, acc)
+        acc = tl.dot(nearest(a), nearest(w), acc)
     if HAS_OTHER:
         for first in range(0, c_other, BLOCK_K):
             k = first + lane
@@ -80,7 +81,7 @@ def _add_product(
             w = tl.load(
                 weight_col_ptr + (c_x + k)[:, None], mask=(k < c_other)[:, None] & (col < c)[None, :], other=0.0
             )
-            acc = tl.dot(a, w, acc)
+            acc = tl.dot(nearest(a), nearest(w), acc)
     tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=mask)
 
 

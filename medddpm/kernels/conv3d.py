@@ -31,8 +31,9 @@ def conv3d(
     """Computes `torch.nn.functional.conv3d`, faster where cuDNN wastes the matrix units.
 
     3³ at stride 1 and padding 1 has kernels of its own: for up to 8 channels on one side and 16 or more on the other
-    (`conv3d_few_triton`, which rounds float32 products to TF32), and on a Hopper GPU for 32 channels or more in BF16 or
-    FP16 if the volume fills the card (`conv3d_hopper`). 1³ at stride 1 is a matrix product. PyTorch computes the rest.
+    (`conv3d_few_triton`, which rounds float32 products to TF32, where cuDNN may too), and on a Hopper GPU for 32
+    channels or more in BF16 or FP16 if the volume fills the card (`conv3d_hopper`). 1³ at stride 1 is a matrix product.
+    PyTorch computes the rest.
 
     Args:
         x: (N, C_in, D, H, W), cast to the weight's dtype if that is BF16 or FP16.
@@ -52,7 +53,7 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if plain and has_few_channels(weight, stride, padding) and x.dtype == weight.dtype:
+    if plain and has_few_channels(weight, stride, padding) and x.dtype == weight.dtype and dispatch.may_round(x):
         bias = None if bias is None else bias.contiguous()
         if inside <= FEW and dispatch.is_volume(x):
             return conv3d_few_triton.FewIn.apply(x, weight, bias)

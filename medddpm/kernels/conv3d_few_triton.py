@@ -27,6 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
+from medddpm.kernels.tf32_triton import nearest
 
 SPREAD_ROWS = 64  # voxels a program takes at once, spreading
 ROWS_ONE, ROWS_MORE = 128, 32  # and correlating, of one channel and of several
@@ -74,7 +75,8 @@ def _edge_spread(
         acc += tl.load(bias_ptr + col, mask=col < wide, other=0.0).to(tl.float32)[None, :]
     for z in tl.static_range(3):
         a = tl.load(few_ptrs + z * plane, mask=few_mask, other=0.0)
-        acc = tl.dot(a, tl.load(table_ptrs + z * taps * wide, mask=table_mask, other=0.0), acc)
+        b = tl.load(table_ptrs + z * taps * wide, mask=table_mask, other=0.0)
+        acc = tl.dot(nearest(a), nearest(b), acc)
     y_ptrs = y_ptr + row[:, None] * wide + col[None, :]
     tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), mask=(row < v)[:, None] & (col < wide)[None, :])
 
@@ -100,12 +102,12 @@ def _edge_correlate(
         few_ptrs = few_ptr + step[:, None] + _starts(row, d, h, w, FEW)[None, :]
         few_mask = (k < taps)[:, None] & (row < v)[None, :]
         x_mask = (row < v)[:, None] & (col < wide)[None, :]
-        b = tl.load(x_ptr + row[:, None] * wide + col[None, :], mask=x_mask, other=0.0)
+        b = nearest(tl.load(x_ptr + row[:, None] * wide + col[None, :], mask=x_mask, other=0.0))
         a = tl.load(few_ptrs, mask=few_mask, other=0.0)
         a = tl.where((k == taps)[:, None], 1.0, a).to(x_ptr.dtype.element_ty)  # a row of ones sums x itself
-        acc0 = tl.dot(a, b, acc0)
-        acc1 = tl.dot(tl.load(few_ptrs + plane, mask=few_mask, other=0.0), b, acc1)
-        acc2 = tl.dot(tl.load(few_ptrs + 2 * plane, mask=few_mask, other=0.0), b, acc2)
+        acc0 = tl.dot(nearest(a), b, acc0)
+        acc1 = tl.dot(nearest(tl.load(few_ptrs + plane, mask=few_mask, other=0.0)), b, acc1)
+        acc2 = tl.dot(nearest(tl.load(few_ptrs + 2 * plane, mask=few_mask, other=0.0)), b, acc2)
     partial_ptrs = partial_ptr + (tl.program_id(0) * 3 * BLOCK_K + k)[:, None] * wide + col[None, :]
     mask = (k <= taps)[:, None] & (col < wide)[None, :]
     tl.store(partial_ptrs, acc0, mask=mask)
@@ -229,6 +231,8 @@ class FewIn(torch.autograd.Function):
         if ctx.needs_input_grad[1] or ctx.bias is not None:
             sums, ones = correlate(few, dy)
             dw = sums.reshape(3, 3, 3, f, wide).permute(4, 3, 0, 1, 2).to(weight.dtype)
+            if dy.dtype == torch.float32:  # `ones` are sums of what TF32 leaves of it
+                ones = dy.sum((0, 2, 3, 4))
             db = None if ctx.bias is None else ones.to(ctx.bias)
         return dx, dw, db
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ def takes(*tensors: Tensor) -> bool:
         and x.is_contiguous(memory_format=torch.channels_last_3d)
         for x in tensors
     )
+
+
+def may_round(x: Tensor) -> bool:
+    """Whether a convolution's products may round `x`: float32 to TF32 only where PyTorch's flag lets cuDNN do it."""
+    cudnn: Any = torch.backends.cudnn
+    return x.dtype != torch.float32 or cudnn.conv.fp32_precision == "tf32"
 
 
 def same_places(*volumes: Tensor) -> bool:

@@ -273,25 +273,27 @@ def _norm_merge_sums(
     col = g * per_group + lane
     at = n * c_all + col
     size = tl.num_programs(1) * programs * c_all
-    part_dz = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
-    part_dz_xhat = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
+    # In float64: the terms of SUM_DX cancel, and leave what is as small beside them as the root of the voxels' number.
+    part_dz = tl.zeros((BLOCK_P, BLOCK_G), tl.float64)
+    part_dz_xhat = tl.zeros((BLOCK_P, BLOCK_G), tl.float64)
     part_dslope = tl.zeros((BLOCK_P, BLOCK_G), tl.float32)
     for first in range(0, programs, BLOCK_P):
         p = first + slot
         mask = (p < programs)[:, None] & inside[None, :]
         where = partial_ptr + (n * programs + p)[:, None] * c_all + col[None, :]
-        part_dz += tl.load(where + SUM_DZ * size, mask=mask, other=0.0)
-        part_dz_xhat += tl.load(where + SUM_DZ_XHAT * size, mask=mask, other=0.0)
+        part_dz += tl.load(where + SUM_DZ * size, mask=mask, other=0.0).to(tl.float64)
+        part_dz_xhat += tl.load(where + SUM_DZ_XHAT * size, mask=mask, other=0.0).to(tl.float64)
         if ACT == "prelu":
             part_dslope += tl.load(where + SUM_DSLOPE * size, mask=mask, other=0.0)
     sum_dz = tl.sum(part_dz, axis=0)
     sum_dz_xhat = tl.sum(part_dz_xhat, axis=0)
     size = tl.num_programs(1) * c_all
-    factor = tl.load(tables_ptr + FACTOR * size + at, mask=inside, other=0.0)
+    factor = tl.load(tables_ptr + FACTOR * size + at, mask=inside, other=0.0).to(tl.float64)
     centre = tl.load(tables_ptr + CENTRE * size + at, mask=inside, other=0.0)
     rstd = tl.load(tables_ptr + RSTD * size + at, mask=inside, other=0.0)
     channel_mean = tl.load(tables_ptr + MEAN * size + at, mask=inside, other=0.0)
-    count = (v * 1.0) * per_group
+    count = (tl.zeros((1,), tl.float64) + v) * per_group
+    away = tl.where(per_group > 1, channel_mean - centre, 0.0)  # a channel alone has the group's mean
     dx_const = -tl.sum(factor * sum_dz, axis=0) / count  # the factor is weight · rstd
     dx_linear = -rstd * tl.sum(factor * sum_dz_xhat, axis=0) / count
     if FIXED:  # the statistics do not depend on x
@@ -300,11 +302,11 @@ def _norm_merge_sums(
     tl.store(sums_ptr + SUM_DZ * size + at, sum_dz, mask=inside)
     tl.store(sums_ptr + SUM_DZ_XHAT * size + at, sum_dz_xhat, mask=inside)
     tl.store(sums_ptr + SUM_DSLOPE * size + at, tl.sum(part_dslope, axis=0), mask=inside)
-    tl.store(sums_ptr + DX_CONST * size + at, tl.zeros((BLOCK_G,), tl.float32) + dx_const, mask=inside)
+    tl.store(sums_ptr + DX_CONST * size + at, tl.zeros((BLOCK_G,), tl.float64) + dx_const, mask=inside)
     tl.store(sums_ptr + DX_LINEAR * size + at, dx_linear, mask=inside)
     tl.store(
         sums_ptr + SUM_DX * size + at,
-        factor * sum_dz + v * (dx_const + dx_linear * (channel_mean - centre)),
+        factor * sum_dz + v * (dx_const + dx_linear * away),
         mask=inside,
     )
 

@@ -162,7 +162,7 @@ def test_few_channels_are_padded_without_a_trace(layer: nn.Conv3d | nn.ConvTrans
 def test_casting_is_the_identity_to_gradients() -> None:
     layers = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)])
     weights = [Weight(layer, name) for layer in layers for name in ("weight", "bias")]
-    with cast(weights, torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), cast(weights, torch.bfloat16):
         held = [w() for w in weights]
         assert {h.dtype for h in held if h is not None} == {torch.bfloat16}
         assert all(torch.equal(h, w.parameter.bfloat16()) for h, w in zip(held, weights, strict=True))

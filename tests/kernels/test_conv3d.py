@@ -64,6 +64,34 @@ def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
         check(conv3d, lambda x, **a: functional.conv3d(x, **a), given, TF32_CLOSE[dtype], padding=side // 2)
 
 
+@pytest.mark.gpu(kernels=True)
+@pytest.mark.parametrize(("inside", "out"), [(1, 16), (5, 20)])
+def test_float32_is_rounded_to_the_nearest_tf32(inside: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not cut off, by which all products would be 0.9 thousandths too small; sums of no product are exact."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    almost = 1 + 0.9 * 2**-10
+    x = torch.full((1, inside, 5, 6, 7), almost, device=DEVICE).contiguous(memory_format=torch.channels_last_3d)
+    weight = torch.ones(out, inside, *CUBE, device=DEVICE, requires_grad=True)
+    bias = torch.zeros(out, device=DEVICE, requires_grad=True)
+    y = conv3d(x, weight, bias, padding=1)
+    assert float((y[..., 1:-1, 1:-1, 1:-1].detach() / (27 * inside * almost) - 1).abs().max()) < 2e-4
+    d_weight, d_bias = torch.autograd.grad(y, (weight, bias), torch.full_like(y, almost))
+    assert float((d_weight[:, :, 1, 1, 1] / (210 * almost**2) - 1).abs().max()) < 4e-4
+    assert float((d_bias / (210 * almost) - 1).abs().max()) < 1e-6
+
+
+@pytest.mark.gpu(kernels=True)
+def test_float32_is_not_rounded_where_cudnn_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    x, weight = volume(1, 3, *ODD, dtype=FP32, device=DEVICE), volume(16, 3, *CUBE, dtype=FP32, device=DEVICE)
+    assert not dispatch.may_round(x)
+    right = functional.conv3d(x.double(), weight.double(), padding=1)
+    assert error(conv3d(x, weight, padding=1), right) < 1e-6
+    assert dispatch.may_round(x.bfloat16())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert dispatch.may_round(x)
+
+
 @pytest.mark.gpu(hopper=True)
 @pytest.mark.parametrize("dtype", [BF16, FP16])
 @pytest.mark.parametrize(

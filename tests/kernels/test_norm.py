@@ -193,3 +193,21 @@ def test_a_large_mean_hides_no_small_spread_and_other_memory_orders_agree() -> N
     leaky = {"x": other, "groups": 64, "activation": "leaky_relu"}
     assert torch.equal(group_norm(**leaky), definition(**leaky))
     assert error(group_norm(x=other, groups=64, activation="none"), y) < 1e-3
+
+
+@pytest.mark.gpu(kernels=True)
+@pytest.mark.parametrize("groups", [1, 4, 32])
+def test_a_shift_s_gradient_is_as_precise_as_a_sum_over_voxels(groups: int) -> None:
+    """It is the sum of dx, and zero if a group is one channel; a large mean of dy must not hide that."""
+    given = norm_inputs((32,), (9, 16, 16), "shift", FP32, DEVICE)
+    dy = volume(2, 32, 9, 16, 16, dtype=FP32, device=DEVICE) + 30
+    found, right = (
+        torch.autograd.grad(
+            function(groups=groups, activation="none", **leaves),
+            (leaves["x"], leaves["shift"]),
+            dy.to(leaves["x"].dtype),
+        )
+        for function, dtype in ((group_norm, FP32), (definition, F64))
+        for leaves in [{name: a.detach().to(dtype).requires_grad_() for name, a in given.items()}]
+    )
+    assert (found[1] - right[1]).norm().item() < 6e-6 * right[0].norm().item()  # PyTorch's own: 1e-5 to 1e-3

@@ -152,10 +152,12 @@ def segresnet_ds(_side: int, channels: int) -> nn.Module:
 
 
 def vnet(_side: int, _channels: int) -> nn.Module:
-    """V-Net (Milletari et al. 2016, arXiv:1606.04797), whose widths are fixed, without its dropout."""
-    return class_of(NETS, "VNet")(
-        in_channels=1, out_channels=CLASSES, dropout_prob_down=None, dropout_prob_up=(None, 0.0)
-    )
+    """V-Net (Milletari et al. 2016, arXiv:1606.04797), whose widths are fixed; it drops nothing."""
+    made = class_of(NETS, "VNet")(in_channels=1, out_channels=CLASSES)
+    for module in made.modules():
+        if isinstance(module, nn.Dropout3d):
+            module.p = 0.0
+    return made
 
 
 def attention_unet(side: int, channels: int) -> nn.Module:
@@ -188,7 +190,7 @@ def maisi_autoencoder(_side: int, channels: int) -> nn.Module:
         use_checkpointing=False,
         use_convtranspose=False,
         norm_float16=False,
-        num_splits=4,
+        num_splits=2,
         dim_split=1,
     )
     made.__dict__["sampling"] = _mean

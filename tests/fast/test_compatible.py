@@ -1,0 +1,353 @@
+"""What PyTorch and other tools do with a network, they do with an accelerated one, and get the same."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from helpers.gpu import DEVICE
+from helpers.networks import block, distance, farthest, passed, volume
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.utils import parameters_to_vector, prune
+
+from medddpm.fast.patch import accelerate, restore
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own, for one
+X = volume(2, 3, 8, 8, 8)
+
+
+def accelerated(network: nn.Module, reduced: bool = False) -> nn.Module:
+    """On the fast path; `reduced` with BF16 products on a CPU too."""
+    accelerate(network, report=None)
+    if reduced:
+        network.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    return network
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_parameters_and_gradients_keep_their_memory(reduced: bool, layout: torch.memory_format) -> None:
+    network = block().to(memory_format=layout)
+    before = {key: (value.data_ptr(), value.stride()) for key, value in network.state_dict().items()}
+    accelerated(network, reduced)(X).sum().backward()
+    assert {key: (value.data_ptr(), value.stride()) for key, value in network.state_dict().items()} == before
+    assert {key: p.grad.stride() for key, p in network.named_parameters()} == {k: s for k, (_, s) in before.items()}
+
+
+def test_weights_are_cast_into_channels_last() -> None:
+    network = accelerated(block(), reduced=True)
+    seen: list[Tensor] = []
+    weight = network[3].forward.weight
+    network[2].register_forward_hook(lambda *_: seen.append(weight()))
+    network(X).sum().backward()
+    assert seen[0].dtype == torch.bfloat16
+    assert seen[0].is_contiguous(memory_format=torch.channels_last_3d)
+    assert torch.equal(seen[0], network[3].weight.bfloat16())
+
+
+def lbfgs(network: nn.Module) -> None:
+    optimizer = torch.optim.LBFGS(network.parameters(), lr=1e-2, max_iter=3)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = network(X).square().mean()
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+
+
+def pruned(network: nn.Module) -> None:
+    prune.global_unstructured([(network[0], "weight"), (network[3], "weight")], prune.L1Unstructured, amount=0.3)
+
+
+@pytest.mark.parametrize("change", [lbfgs, pruned])
+def test_tools_that_view_parameters(change: Callable[[nn.Module], None]) -> None:
+    plain, fast = block(), accelerated(block())
+    for network in (plain, fast):
+        change(network)
+    assert distance(parameters_to_vector(fast.parameters()), parameters_to_vector(plain.parameters())) < 1e-4
+    assert distance(fast(X), plain(X)) < 1e-4
+
+
+def test_safetensors_saves_the_state() -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    state = accelerated(block()).state_dict()
+    loaded = safetensors.load(safetensors.save(state))
+    assert all(torch.equal(loaded[key], value) for key, value in state.items())
+
+
+def flattened(x: Tensor) -> Tensor:
+    return x.view(x.shape[0], -1)
+
+
+class Viewing(nn.Module):
+    """Views maps as if they were contiguous: in its own words, in a method and in a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.more = block(), block()
+        self.linear = nn.Linear(2 * 512, 3)
+
+    def flat(self, x: Tensor) -> Tensor:
+        return x.view(x.size(0), -1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.flat(self.block(x)) + flattened(self.more(x))
+        return self.linear(h), self.block(x).view((-1,))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_maps_may_be_viewed(inside: bool) -> None:
+    torch.manual_seed(0)
+    plain: nn.Module = nn.Sequential(nn.Conv3d(3, 3, 1), Viewing()) if inside else Viewing()
+    fast = accelerated(copy.deepcopy(plain))
+    for a, b in zip((r for r in passed(plain, X)), (r for r in passed(fast, X)), strict=True):
+        if isinstance(a, dict):
+            assert farthest(b, a) < 1e-3
+        else:
+            assert max(distance(*pair) for pair in zip(b, a, strict=True)) < 1e-5
+
+
+class Sampling(nn.Module):
+    """As the bottleneck of an autoencoder does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) * torch.rand_like(x, dtype=torch.float64).to(x.dtype)
+
+
+def test_a_seed_draws_the_same_noise() -> None:
+    network = nn.Sequential(nn.Conv3d(3, 8, 1), Sampling(), nn.Conv3d(8, 2, 1))
+    torch.manual_seed(0)
+    plain = network(X)
+    torch.manual_seed(0)
+    assert distance(accelerated(network)(X), plain) < 1e-5
+    assert ("1", "Sampling") in network.acceleration.left
+
+
+Transform = Callable[[nn.Module], object]
+
+
+def per_sample_gradients(network: nn.Module) -> object:
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(network, parameters, (x[None],)).square().mean()
+
+    parameters = {name: p.detach() for name, p in network.named_parameters()}
+    return torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, X)
+
+
+def dual(network: nn.Module) -> Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(network(forward_ad.make_dual(X, X.flip(2)))).tangent
+
+
+TRANSFORMS: dict[str, Transform] = {
+    "vmap": lambda network: torch.func.vmap(lambda x: network(x[None])[0])(X),
+    "grad": lambda network: torch.func.grad(lambda x: network(x).square().mean())(X),
+    "jvp": lambda network: torch.func.jvp(network, (X,), (X.flip(2),)),
+    "jacrev": lambda network: torch.func.jacrev(lambda x: network(x).mean((0, 2, 3, 4)))(X),
+    "per-sample gradients": per_sample_gradients,
+    "forward-mode": dual,
+}
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_function_transforms(name: str, reduced: bool) -> None:
+    """Computed as without the fast path, whose kernels have no rules for them."""
+    found, expected = (TRANSFORMS[name](network) for network in (accelerated(block(), reduced), block()))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_function_transforms_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "X", X.to(DEVICE))
+    found, expected = (TRANSFORMS[name](network.to(DEVICE)) for network in (accelerated(block()), block()))
+    torch.testing.assert_close(found, expected)
+
+
+def test_torchscript_compiles_the_network_itself() -> None:
+    network = accelerated(block())
+    scripted = torch.jit.script(network)
+    assert distance(scripted(X), network(X)) < 1e-5
+    with torch.no_grad():
+        network[0].weight.zero_()
+    assert not dict(scripted.named_parameters())["0.weight"].any()  # they are the same
+    assert network.acceleration.replaced
+    assert "forward" in network[0].__dict__
+    restore(network)
+    assert not {"__prepare_scriptable__", "_replicate_for_data_parallel"} & set(network.__dict__)
+
+
+def test_a_replica_computes_with_its_own_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DataParallel makes one for each GPU; here on a CPU, with parameters that are doubled."""
+    from torch.nn.parallel import replicate
+
+    module = __import__(replicate.__module__, fromlist=["replicate"])
+    monkeypatch.setattr(module, "_broadcast_coalesced_reshape", lambda tensors, *_, **__: [[2 * t for t in tensors]])
+    monkeypatch.setattr(module, "_get_device_index", lambda *_: 0)
+    network, other = accelerated(nn.Sequential(block(), nn.Conv3d(2, 4, 1))), nn.Sequential(block(), nn.Conv3d(2, 4, 1))
+    other.load_state_dict({key: 2 * value for key, value in network.state_dict().items()})
+    (replica,) = replicate(network, [0])
+    assert distance(replica(X), other(X)) < 1e-5
+    replica(X).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+    assert network[0][0].forward.module is network[0][0]
+
+
+@pytest.mark.gpu(count=2)
+def test_data_parallel() -> None:
+    network, x = accelerated(block()).cuda(), X.cuda()
+    outputs, gradients = passed(network, x)
+    spread, found = passed(nn.DataParallel(network, [0, 1]), x)
+    assert distance(spread[0], outputs[0]) < 1e-2
+    assert farthest({name.removeprefix("module."): g for name, g in found.items()}, gradients) < 5e-2
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("where", ["before", "within", "around"])
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.usefixtures("process_group")
+def test_beside_ddp(where: str, reduced: bool) -> None:
+    """Its buckets are made anew after the first step, by the gradients' strides, which must be the same for ever."""
+    torch.manual_seed(0)
+    widths = [3, 16, 16, 16, 8]
+    plain = nn.Sequential(*(nn.Conv3d(a, b, 3, padding=1) for a, b in itertools.pairwise(widths)))
+    _, gradients = passed(plain, X)
+    network = copy.deepcopy(plain)
+    if where == "before":
+        accelerated(network, reduced)
+    wrapped = nn.parallel.DistributedDataParallel(network)
+    passed(wrapped, X)
+    passed(wrapped, X)
+    if where != "before":
+        accelerated(network if where == "within" else wrapped, reduced)
+    for _ in range(3):
+        found = {name.removeprefix("module."): g for name, g in passed(wrapped, X)[1].items()}
+    assert farthest(found, gradients) < (5e-2 if reduced else 1e-4)
+
+
+def test_accelerated_in_inference_mode_and_trained_later() -> None:
+    plain, fast = block(), block()
+    with torch.inference_mode():
+        accelerated(fast)(X)
+    assert farthest(passed(fast, X)[1], passed(plain, X)[1]) < 1e-3
+
+
+class Marked(Tensor):
+    """A tensor that carries something, as MONAI's MetaTensor does."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        marks = [a.mark for a in args if isinstance(a, Marked) and hasattr(a, "mark")]
+        if isinstance(result, Marked) and marks:
+            result.mark = marks[0]
+        return result
+
+
+def test_a_tensor_s_class_and_what_it_carries_come_back() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = block()
+
+        def forward(self, x: Tensor) -> dict[str, object]:
+            y = self.block(x)
+            return {"all": [y, y.mean()]}
+
+    network, x = accelerated(Two()), X.clone().as_subclass(Marked)
+    x.mark = "scan 7"
+    kinds: list[type] = []
+    network.block[3].register_forward_hook(lambda _m, inputs, _out: kinds.append(type(inputs[0])))
+    plain = network(X)["all"]
+    marked = network(x)["all"]
+    assert kinds == [Tensor, Tensor]  # the kernels know no other
+    assert [type(y) for y in marked] == [Marked, Marked]
+    assert [y.mark for y in marked] == ["scan 7", "scan 7"]
+    assert all(torch.equal(a.as_subclass(Tensor), b) for a, b in zip(marked, plain, strict=True))
+    marked[0].sum().backward()
+    assert network.block[0].weight.grad is not None
+
+
+def test_a_metatensor_comes_back_one() -> None:
+    from monai.data.meta_tensor import MetaTensor
+
+    network, x = block(), MetaTensor(X.clone(), meta={"subject": 7})
+    plain = network(x)
+    fast = accelerated(network)(x)
+    assert type(fast) is type(plain) is MetaTensor
+    assert fast.meta == plain.meta
+    assert distance(fast.as_tensor(), plain.as_tensor()) < 1e-5
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_seed_drops_the_same_values(inplace: bool) -> None:
+    network = nn.Sequential(nn.Conv3d(3, 8, 1), nn.Dropout(0.5, inplace), nn.GroupNorm(2, 8), nn.Dropout(0.2))
+    results = []
+    for change in (restore, accelerated):
+        change(network)
+        torch.manual_seed(0)
+        results.append(network(X))
+        results.append(network.eval()(X))
+        network.train()
+    plain, plain_eval, fast, fast_eval = results
+    assert distance(fast_eval, plain_eval) < 1e-5
+    if not inplace:
+        assert distance(fast, plain) < 1e-5
+    assert ("1", "Dropout") in network.acceleration.left
+
+
+class Region(nn.Module):
+    """One layer in float32, whatever is around it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Conv3d(3, 3, 1), layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.layer(h.float())
+
+
+REGIONS = [
+    nn.Linear(8, 2),
+    nn.Conv3d(3, 6, 3, groups=3),
+    nn.Conv3d(3, 6, 3, padding="same"),
+    nn.ConvTranspose3d(3, 6, 2, 2),
+    nn.Conv3d(3, 16, 3, padding=1),
+    nn.Sequential(nn.Conv3d(3, 8, 3), nn.InstanceNorm3d(8), nn.PReLU()),
+]
+
+
+@pytest.mark.parametrize("layer", REGIONS, ids=repr)
+def test_a_float32_region_stays_float32(layer: nn.Module) -> None:
+    network = accelerated(Region(copy.deepcopy(layer)), reduced=True)
+    given: list[Tensor] = []
+    network.layer.register_forward_hook(lambda _m, inputs, _out: given.append(inputs[0]))
+    fast = network(X)
+    assert distance(fast, restore(network).layer(given[0])) < 1e-6
+    fast.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in network.parameters())
+
+
+@pytest.mark.parametrize(("kind", "channels", "side"), [(nn.Conv3d, 64, 5), (nn.ConvTranspose3d, 32, 4)])
+def test_depthwise_convolutions_have_right_gradients(kind: type[nn.Module], channels: int, side: int) -> None:
+    """PyTorch's own in channels-last on a CPU are anything at such sizes, even NaN (seen in 2.13)."""
+    network = nn.Sequential(kind(channels, channels, 7, 2, 3, groups=channels), nn.Conv3d(channels, 2, 1))
+    x = volume(2, channels, side, side, side)
+    _, plain = passed(network, x)
+    _, fast = passed(accelerated(network), x)
+    assert farthest(fast, plain) < 1e-4
