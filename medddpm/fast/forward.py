@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from medddpm.kernels.operators import constant
 
 HOOKS = (
     "_forward_hooks",
@@ -58,12 +61,18 @@ class Forward:
         return inspect.signature(type(self.module).forward.__get__(self.module))
 
     @property
-    def free(self) -> bool:
-        """Whether `compute` may run: neither the module nor those handled have hooks, which may change weights.
+    def __code__(self) -> CodeType:
+        """That of the module's own forward: `torch.export` asks for the line where it stands."""
+        return inspect.unwrap(type(self.module).forward).__code__
 
-        A subclass adds that the module's settings are still those it computes; a user may change them at any time.
-        """
-        return not hooked(self.module) and not any(hooked(module) for module in self.handled)
+    @property
+    def free(self) -> bool:
+        """Whether `compute` may run: neither the module nor those handled have hooks, which may change weights."""
+        return not hooked(self.module) and not any(hooked(module) for module in self.handled) and self.fits()
+
+    def fits(self) -> bool:
+        """Whether the module's settings are still those that `compute` takes: a user may change them at any time."""
+        return True
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Computes what the module's forward does, faster."""
@@ -87,9 +96,14 @@ def hooked(module: nn.Module) -> bool:
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype that autocast casts to on devices of this type now; None where it is off, or not known there."""
-    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+    if not _has_autocast(device_type) or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
+
+
+@constant
+def _has_autocast(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type)
 
 
 class Weight:

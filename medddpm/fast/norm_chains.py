@@ -27,10 +27,9 @@ class Norm(Forward):
 
     what = "norm"
 
-    @property
-    def free(self) -> bool:
-        """Also, that the layer keeps no running statistics."""
-        return super().free and _fits(self.module)
+    def fits(self) -> bool:
+        """Whether the layer still keeps no running statistics."""
+        return _fits(self.module)
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W), or (N, C, …), which the layer itself computes. Returns the same shape."""

@@ -27,6 +27,7 @@ from medddpm.fast import layers, monai, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
+from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import reports
 
 PRECISIONS = ("bf16", "tf32")
@@ -131,14 +132,16 @@ class Root(Forward):
         if x is None or self.precision != "bf16" or not self.reduces(x):
             yield
             return
-        with cast(self.weights, torch.bfloat16), torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+        # A compiler casts each weight where it is used, if it is used.
+        once = contextlib.nullcontext() if traced() else cast(self.weights, torch.bfloat16)
+        with once, torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
             yield
 
     def reduces(self, x: Tensor) -> bool:
         """Whether the forward of `x` runs in BF16."""
         if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
             return False
-        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= dispatch.OLDEST and sound())
+        return not x.is_cuda or _has_bf16(x.device)
 
 
 def accelerate(
@@ -320,6 +323,12 @@ def _note(model: nn.Module, precision: str) -> str:
     return f"; {why}: computed by PyTorch's own functions{' in float32' if float32 else ''}"
 
 
+@constant
+def _has_bf16(device: torch.device) -> bool:
+    """Whether this CUDA device and its cuDNN compute in BF16, and rightly."""
+    return torch.cuda.get_device_capability(device) >= dispatch.OLDEST and sound()
+
+
 def sound() -> bool:
     """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
     version = torch.backends.cudnn.version()
@@ -342,7 +351,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        changed = copy.copy(value)  # of its own class
+        changed = {} if type(value) is dict else copy.copy(value)  # of its own class
         for key, each in value.items():
             changed[key] = _mapped(each, change)
         return changed

@@ -9,14 +9,21 @@ import os
 import torch
 from torch import Tensor
 
+from medddpm.kernels.operators import constant
+
 TRITON = importlib.util.find_spec("triton") is not None
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
 
 
-@functools.cache
+@constant
 def serves(device: torch.device) -> bool:
     """Whether the kernels run on `device`: Triton, and a card that has BF16 arithmetic (or Triton's interpreter)."""
+    return _serves(device)
+
+
+@functools.cache
+def _serves(device: torch.device) -> bool:
     if not TRITON:
         return False
     if device.type == "cuda":

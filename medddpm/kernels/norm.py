@@ -119,7 +119,8 @@ def _computed(norm: NormArguments, keep: bool) -> tuple[Tensor, ...]:
         return (y, norm.x) if norm.other is None else (y, norm.x, norm.other)
     if norm.slopes is not None:
         norm = replace(norm, slopes=norm.slopes.expand(norm.channels))
-    result = norm_triton.Norm.apply(norm, keep, *norm.tensors)
+    options = norm.groups, norm.eps, norm.activation, norm.slope
+    result = norm_triton.Norm.apply(*norm.tensors, *options, keep)
     return result if keep else (result,)
 
 
