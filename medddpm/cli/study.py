@@ -173,12 +173,13 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
         help="base, opt1, opt2, opt12, autocast, autocast-channels-last, norm, upsampling, residual, edges, attention, "
         "casts, convolution, fused-adam, fast, compile, compile-channels-last, fast-eager, fast-tf32, accelerate, "
-        "graphed-step; ordinary tools: pytorch, cudnn-benchmark, autocast-benchmark, compile-benchmark, "
-        "reduce-overhead, max-autotune, and autocast-benchmark-channels-last, compile-benchmark-channels-last, "
-        "reduce-overhead-channels-last, max-autotune-channels-last (base,opt1,opt2,opt12,fast; for others' networks "
-        "opt1, every ordinary tool, fast, and fast as a reader has it: fast-eager, accelerate, graphed-step)",
+        "graphed-step, fast-compile, fast-reduce-overhead; ordinary tools: pytorch, cudnn-benchmark, "
+        "autocast-benchmark, compile-benchmark, reduce-overhead, max-autotune, and autocast-benchmark-channels-last, "
+        "compile-benchmark-channels-last, reduce-overhead-channels-last, max-autotune-channels-last "
+        "(base,opt1,opt2,opt12,fast; for others' networks opt1, every ordinary tool, fast, and fast as a reader has "
+        "it: fast-eager, accelerate, graphed-step)",
     )  # fmt: skip
-    command.add_argument("--ladder", action="store_true", help="all up to fast-tf32, for med-ddpm")
+    command.add_argument("--ladder", action="store_true", help="all up to fast-reduce-overhead, for med-ddpm")
     command.add_argument(
         "--opponents", action="store_true",
         help="also every ordinary tool, for our networks; others' get them as it is. A search by cudnn.benchmark or "

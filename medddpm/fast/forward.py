@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout
 from medddpm.kernels.layout import channels_last
+from medddpm.kernels.operators import constant
 
 HOOKS = (
     "_forward_hooks",
@@ -64,13 +66,22 @@ class Forward:
         return inspect.signature(type(self.module).forward.__get__(self.module))
 
     @property
-    def free(self) -> bool:
-        """Whether `compute` may run: neither the module nor those handled have hooks, which may change weights.
+    def __code__(self) -> CodeType:
+        """That of the module's own forward: `torch.export` asks for the line where it stands."""
+        return inspect.unwrap(type(self.module).forward).__code__
 
-        Nor may a function transform be at work. A subclass adds that the module's settings are still those it computes;
-        a user may change them at any time.
+    @property
+    def free(self) -> bool:
+        """Whether `compute` may run: no function transform is at work, and neither the module nor those handled have
+        hooks, which may change weights.
         """
-        return not (transformed() or hooked(self.module) or any(hooked(module) for module in self.handled))
+        if transformed() or hooked(self.module) or any(hooked(module) for module in self.handled):
+            return False
+        return self.fits()
+
+    def fits(self) -> bool:
+        """Whether the module's settings are still those that `compute` takes: a user may change them at any time."""
+        return True
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Computes what the module's forward does, faster."""
@@ -105,9 +116,14 @@ def transformed() -> bool:
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype that autocast casts to on devices of this type now; None where it is off, or not known there."""
-    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+    if not _has_autocast(device_type) or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
+
+
+@constant
+def _has_autocast(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type)
 
 
 class Weight:

@@ -54,10 +54,9 @@ class Convolution(Forward):
             return self.original(x, output_size)
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
 
-    @property
-    def free(self) -> bool:
-        """Also, that its padding is still of zeros."""
-        return super().free and self.module.padding_mode == "zeros"
+    def fits(self) -> bool:
+        """Whether its padding is still of zeros."""
+        return bool(self.module.padding_mode == "zeros")
 
     @property
     def pointwise(self) -> bool:
@@ -143,10 +142,9 @@ class Trilinear(Forward):
 
     what = "upsampling"
 
-    @property
-    def free(self) -> bool:
-        """Also, that the layer is still set so."""
-        return super().free and _trilinear(self.module)
+    def fits(self) -> bool:
+        """Whether the layer is still set so."""
+        return _trilinear(self.module)
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""

@@ -31,11 +31,6 @@ class Norm(Forward):
 
     what = "norm"
 
-    @property
-    def free(self) -> bool:
-        """Also, that it is still a layer whose statistics this computes."""
-        return super().free and self.fits()
-
     def fits(self) -> bool:
         """Whether this stand-in computes the layer as it is set now."""
         return _fits(self.module)

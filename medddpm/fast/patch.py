@@ -27,6 +27,7 @@ from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, ho
 from medddpm.fast.graphs import Graphs
 from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
+from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested, reports
 
 PRECISIONS = ("bf16", "tf32")
@@ -125,7 +126,7 @@ class Root(Forward):
         special = next((t for t in nested.tensors((args, kwargs)) if _has_its_own_functions(t)), None)
         if special is not None:
             return self.as_one_function(type(special), args, kwargs)
-        return self.run((args, kwargs)) if self.graphs is None else self.graphs((args, kwargs))
+        return self.run((args, kwargs)) if self.graphs is None or traced() else self.graphs((args, kwargs))
 
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
@@ -173,14 +174,16 @@ class Root(Forward):
         if x is None or self.precision != "bf16" or not self.reduces(x):
             yield
             return
-        with cast(self.weights, torch.bfloat16), torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+        # A compiler casts each weight where it is used, if it is used.
+        once = contextlib.nullcontext() if traced() else cast(self.weights, torch.bfloat16)
+        with once, torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
             yield
 
     def reduces(self, x: Tensor) -> bool:
         """Whether the forward of `x` runs in BF16."""
         if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
             return False
-        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= dispatch.OLDEST and sound())
+        return not x.is_cuda or _has_bf16(x.device)
 
 
 class Replica(Forward):
@@ -366,6 +369,12 @@ def _note(model: nn.Module, precision: str) -> str:
         why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
     float32 = precision == "bf16" and why != "without Triton"
     return f"; {why}: computed by PyTorch's own functions{' in float32' if float32 else ''}"
+
+
+@constant
+def _has_bf16(device: torch.device) -> bool:
+    """Whether this CUDA device and its cuDNN compute in BF16, and rightly."""
+    return torch.cuda.get_device_capability(device) >= dispatch.OLDEST and sound()
 
 
 def sound() -> bool:

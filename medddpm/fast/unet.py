@@ -199,7 +199,8 @@ class UNetForward(Forward):
 
     def _shifts(self, emb: Tensor, dtype: torch.dtype) -> dict[nn.Module, Tensor]:
         """Returns what each block adds to every voxel before its second norm, by one product for all blocks."""
-        blocks = {block: forward for block in self.blocks if (forward := stand_in(block, ResBlockForward)) is not None}
+        stand_ins = {block: stand_in(block, ResBlockForward) for block in self.blocks}
+        blocks = {block: forward for block, forward in stand_ins.items() if forward is not None}
         h = functional.silu(emb.to(dtype))
         weight = torch.cat([forward.projection.of(h) for forward in blocks.values()])
         biases = [block.emb_layers[1].bias for block in blocks]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import WARPS, channel_block, even, summing
+from medddpm.kernels.operators import operator
 from medddpm.kernels.tf32_triton import nearest
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
@@ -105,8 +106,14 @@ def _column_sums(
     tl.store(partial_ptr + p * c + col, tl.sum(acc, axis=0), mask=col < c)
 
 
+def _fake_sums(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape[1], dtype=torch.float32)
+
+
+@operator(_fake_sums)
 def column_sums(x: Tensor) -> Tensor:
-    """Sums each channel of a channels-last (N, C, D, H, W) over samples and voxels: (C,) float32."""
+    """Sums each channel of (N, C, D, H, W), in any memory order, over samples and voxels: (C,) float32."""
+    x = channels_last(x)
     c = x.shape[1]
     v = x.numel() // c
     rows, block, programs = summing(1, v, c)
@@ -117,6 +124,51 @@ def column_sums(x: Tensor) -> Tensor:
     return partial.sum(0)
 
 
+def _fake_add(h: Tensor, *_: Tensor | None) -> Tensor:
+    return empty(h, h.shape[1])
+
+
+@operator(_fake_add)
+def add(h: Tensor, x: Tensor, other: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """See `add.add`; every volume channels-last, weight (C, C_x + C_other) of their dtype, bias contiguous."""
+    c = h.shape[1]
+    v = h.numel() // c
+    y = empty(h, c)
+    if weight is None:
+        rows, block = channel_block(c, ADD_TILE)
+        _add[(triton.cdiv(v, rows) * triton.cdiv(c, block),)](
+            h, x, bias, y, v, c, HAS_BIAS=bias is not None, BLOCK_V=rows, BLOCK_C=block
+        )
+    else:
+        block = max(16, min(WIDE if h.element_size() < 4 else WIDE // 2, c & -c))  # within shared memory
+        _add_product[(triton.cdiv(v, ROWS) * triton.cdiv(c, block),)](
+            h, x, other, weight.contiguous(), bias, y, v, c, x.shape[1], 0 if other is None else other.shape[1],
+            HAS_BIAS=bias is not None, HAS_OTHER=other is not None,
+            BLOCK_V=ROWS, BLOCK_C=block, BLOCK_K=DEEP,
+        )  # fmt: skip
+    return y
+
+
+def _fake_add_backward(dy: Tensor, x: Tensor, other: Tensor | None, weight: Tensor) -> list[Tensor]:
+    return [*(empty(part, part.shape[1]) for part in (x, other) if part is not None), weight.new_empty(weight.shape)]
+
+
+@operator(_fake_add_backward)
+def add_backward(dy: Tensor, x: Tensor, other: Tensor | None, weight: Tensor) -> list[Tensor]:
+    """Gradients of x, of other if there is one, and of the weight; dy (N, C, D, H, W) in any memory order."""
+    d_rows = _rows(channels_last(dy))
+    d_parts, d_weights = [], []
+    first = 0
+    for part in (x,) if other is None else (x, other):
+        piece = weight[:, first : first + part.shape[1]]
+        first += part.shape[1]
+        d_part = empty(part, part.shape[1])
+        torch.mm(d_rows, piece, out=_rows(d_part))
+        d_parts.append(d_part)
+        d_weights.append(torch.mm(d_rows.t(), _rows(part)))
+    return [*d_parts, d_weights[0] if other is None else torch.cat(d_weights, 1)]
+
+
 class Add(torch.autograd.Function):
     """`add.add` by the kernels: h + x + bias, or h + bias + the 1³ convolution of x and other by `weight`."""
 
@@ -124,48 +176,21 @@ class Add(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, x: Tensor, other: Tensor | None, weight: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """See `add.add`; every volume channels-last, weight (C, C_x + C_other) of their dtype."""
-        c = h.shape[1]
-        v = h.numel() // c
-        y = empty(h, c)
-        if weight is None:
-            rows, block = channel_block(c, ADD_TILE)
-            _add[(triton.cdiv(v, rows) * triton.cdiv(c, block),)](
-                h, x, bias, y, v, c, HAS_BIAS=bias is not None, BLOCK_V=rows, BLOCK_C=block
-            )
-        else:
-            block = max(16, min(WIDE if h.element_size() < 4 else WIDE // 2, c & -c))  # within shared memory
-            _add_product[(triton.cdiv(v, ROWS) * triton.cdiv(c, block),)](
-                h, x, other, weight.contiguous(), bias, y, v, c, x.shape[1], 0 if other is None else other.shape[1],
-                HAS_BIAS=bias is not None, HAS_OTHER=other is not None,
-                BLOCK_V=ROWS, BLOCK_C=block, BLOCK_K=DEEP,
-            )  # fmt: skip
+        """See `add`."""
         ctx.save_for_backward(*(() if weight is None else (x, other, weight)))
         ctx.bias = None if bias is None else bias.dtype
-        return y
+        return add(h, x, other, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of every tensor handed in; that of h is the incoming gradient itself."""
-        assert grads[0] is not None
         dy = channels_last(grads[0])
         d_bias = None if ctx.bias is None else column_sums(dy).to(ctx.bias)
         if not ctx.saved_tensors:
             return dy, dy, None, None, d_bias
         x, other, weight = ctx.saved_tensors
-        d_rows = _rows(dy)
-        d_parts: list[Tensor | None] = []
-        d_weights = []
-        first = 0
-        for part in (x,) if other is None else (x, other):
-            piece = weight[:, first : first + part.shape[1]]
-            first += part.shape[1]
-            d_part = empty(part, part.shape[1])
-            torch.mm(d_rows, piece, out=_rows(d_part))
-            d_parts.append(d_part)
-            d_weights.append(torch.mm(d_rows.t(), _rows(part)))
-        d_weight = d_weights[0] if other is None else torch.cat(d_weights, 1)
-        return dy, d_parts[0], d_parts[1] if other is not None else None, d_weight, d_bias
+        d_x, *d_other, d_weight = add_backward(dy, x, other, weight)
+        return dy, d_x, d_other[0] if d_other else None, d_weight, d_bias
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
+from medddpm.kernels.operators import operator
 from medddpm.kernels.tf32_triton import nearest
 
 SPREAD_ROWS = 64  # voxels a program takes at once, spreading
@@ -207,59 +208,123 @@ def gather(x: Tensor, table: Tensor, bias: Tensor | None, few: int) -> Tensor:
     return y
 
 
+def _taps_behind(like: Tensor, f: int, wide: int) -> Tensor:
+    """Allocates (27, F, W), as `correlate` leaves a weight's gradient; viewed as (3, 3, 3, F, W)."""
+    return like.new_empty((3, 3, 3, f, wide))
+
+
+def _fake_few_in(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    n, f, d, h, w = x.shape
+    return empty(x, weight.shape[0]), x.new_empty((n, d + 2, h + 2, w + 2, f))
+
+
+@operator(_fake_few_in)
+def few_in(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """3³ convolution of few channels in: x (N, F, D, H, W) in any memory order, weight (W, F, 3, 3, 3), of one dtype.
+
+    Returns:
+        (N, W, D, H, W), channels-last; and x bordered, for backward.
+    """
+    few = bordered(x)
+    table = weight.permute(2, 3, 4, 1, 0).reshape(27, weight.shape[1], weight.shape[0])
+    return spread(few, x, table, None if bias is None else bias.contiguous()), few
+
+
+def _fake_few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    wide, f = weight.shape[:2]
+    dx = [empty(dy, f)] if of_x else []
+    if not of_weight:
+        return dx
+    dw = _taps_behind(weight, f, wide).permute(4, 3, 0, 1, 2)
+    return [*dx, dw, dy.new_empty(wide, dtype=torch.float32)]
+
+
+@operator(_fake_few_in_backward)
+def few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    """With `of_x` the gradient of x; with `of_weight` those of weight and, in float32, bias. dy in any memory order."""
+    dy = channels_last(dy)
+    wide, f = weight.shape[:2]
+    dx = [gather(dy, weight.flip(2, 3, 4).permute(0, 2, 3, 4, 1).reshape(wide, -1), None, f)] if of_x else []
+    if not of_weight:
+        return dx
+    sums, ones = correlate(few, dy)
+    # Where float32 products are rounded to TF32, `ones` are sums of what that leaves of dy.
+    db = dy.sum((0, 2, 3, 4)) if dy.dtype == torch.float32 else ones.clone()
+    return [*dx, sums.reshape(3, 3, 3, f, wide).permute(4, 3, 0, 1, 2).to(weight.dtype), db]
+
+
+def _fake_few_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return empty(x, weight.shape[0])
+
+
+@operator(_fake_few_out)
+def few_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """3³ convolution of few channels out: x (N, W, D, H, W) channels-last, weight (F, W, 3, 3, 3), of one dtype.
+
+    Returns:
+        (N, F, D, H, W), channels-last.
+    """
+    f, wide = weight.shape[:2]
+    table = weight.permute(1, 2, 3, 4, 0).reshape(wide, -1)
+    return gather(x, table, None if bias is None else bias.contiguous(), f)
+
+
+def _fake_few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    f, wide = weight.shape[:2]
+    dx = [empty(x, wide)] if of_x else []
+    return [*dx, _taps_behind(weight, f, wide).permute(3, 4, 0, 1, 2)] if of_weight else dx
+
+
+@operator(_fake_few_out_backward)
+def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
+    f, wide = weight.shape[:2]
+    few = bordered(dy)
+    results = []
+    if of_x:
+        results = [spread(few, x, weight.flip(2, 3, 4).permute(2, 3, 4, 0, 1).reshape(27, f, wide), None)]
+    if of_weight:
+        sums = correlate(few, x)[0].reshape(3, 3, 3, f, wide)
+        results.append(sums.flip(0, 1, 2).permute(3, 4, 0, 1, 2).to(weight.dtype))
+    return results
+
+
 class FewIn(torch.autograd.Function):
-    """3³ convolution of few channels in: x (N, F, D, H, W), weight (W, F, 3, 3, 3), of one dtype."""
+    """`few_in`, with derivatives."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """(N, W, D, H, W), channels-last."""
-        few = bordered(x)
+        y, few = few_in(x, weight, bias)
         ctx.save_for_backward(few, weight)
         ctx.bias = None if bias is None else bias.dtype
-        table = weight.permute(2, 3, 4, 1, 0).reshape(27, weight.shape[1], weight.shape[0])
-        return spread(few, x, table, bias)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         few, weight = ctx.saved_tensors
-        dy = channels_last(grads[0])
-        wide, f = weight.shape[:2]
-        dx = dw = db = None
-        if ctx.needs_input_grad[0]:
-            dx = gather(dy, weight.flip(2, 3, 4).permute(0, 2, 3, 4, 1).reshape(wide, -1), None, f)
-        if ctx.needs_input_grad[1] or ctx.bias is not None:
-            sums, ones = correlate(few, dy)
-            dw = sums.reshape(3, 3, 3, f, wide).permute(4, 3, 0, 1, 2).to(weight.dtype)
-            if dy.dtype == torch.float32:  # `ones` are sums of what TF32 leaves of it
-                ones = dy.sum((0, 2, 3, 4))
-            db = None if ctx.bias is None else ones.to(ctx.bias)
-        return dx, dw, db
+        of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
+        found = few_in_backward(grads[0], few, weight, of_x, of_weight)
+        db = None if ctx.bias is None else found[-1].to(ctx.bias)
+        return found[0] if of_x else None, found[-2] if of_weight else None, db
 
 
 class FewOut(torch.autograd.Function):
-    """3³ convolution of few channels out: x (N, W, D, H, W) channels-last, weight (F, W, 3, 3, 3), of one dtype."""
+    """`few_out`, with derivatives."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """(N, F, D, H, W), channels-last."""
-        f, wide = weight.shape[:2]
         ctx.save_for_backward(x, weight)
         ctx.bias = None if bias is None else bias.dtype
-        return gather(x, weight.permute(1, 2, 3, 4, 0).reshape(wide, -1), bias, f)
+        return few_out(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
-        f, wide = weight.shape[:2]
-        few = bordered(grads[0])
-        dx = dw = db = None
-        if ctx.needs_input_grad[0]:
-            dx = spread(few, x, weight.flip(2, 3, 4).permute(2, 3, 4, 0, 1).reshape(27, f, wide), None)
-        if ctx.needs_input_grad[1]:
-            sums = correlate(few, x)[0].reshape(3, 3, 3, f, wide)
-            dw = sums.flip(0, 1, 2).permute(3, 4, 0, 1, 2).to(weight.dtype)
-        if ctx.bias is not None:
-            db = channels_last(grads[0]).sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
-        return dx, dw, db
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        found = few_out_backward(grads[0], x, weight, of_x, of_weight)
+        db = None if ctx.bias is None else grads[0].sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        return found[0] if of_x else None, found[-1] if of_weight else None, db

@@ -17,7 +17,8 @@ from torch.nn import functional
 from medddpm.kernels import dispatch
 from medddpm.kernels.conv3d_hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
 from medddpm.kernels.conv3d_hopper_weight import STRIP, weight_gradient
-from medddpm.kernels.layout import channels_last
+from medddpm.kernels.layout import channels_last, empty
+from medddpm.kernels.operators import constant, operator, traced
 
 LEAST = 32  # channels on either side
 COVERED = 0.7  # part of the tiles' voxels that must lie in the volume
@@ -48,21 +49,31 @@ def takes(x: Tensor, weight: Tensor) -> bool:
         and min(weight.shape[:2]) >= LEAST
         and not any(c % 8 for c in weight.shape[:2])
         and x.numel() < 2**31
-        and not (x.data_ptr() % 16 or weight.data_ptr() % 16)  # as TMA wants it
         and x.is_contiguous(memory_format=torch.channels_last_3d)
         and weight.is_contiguous(memory_format=torch.channels_last_3d)
-        and works(x.device)
+        and (_hopper(x.device) if traced() else _launched(x, weight))  # the operator itself sees to the rest
     )
+
+
+def _launched(*tensors: Tensor) -> bool:
+    """Whether the kernels can have these tensors: TMA wants their memory to begin at a multiple of 16 bytes."""
+    return works(tensors[0].device) and not any(a.data_ptr() % 16 for a in tensors)
+
+
+@constant
+def _hopper(device: torch.device) -> bool:
+    """Whether the device has these matrix instructions: compute capability 9.0 alone does."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
     """Whether `device` is a Hopper GPU on which this Triton's Gluon, which is experimental, computes correctly.
 
-    Only compute capability 9.0 has these matrix instructions. Once in each process a small convolution is compared with
-    PyTorch's; if it fails or differs, rank 0 warns, and cuDNN is used.
+    Once in each process a small convolution is compared with PyTorch's; if it fails or differs, rank 0 warns, and
+    cuDNN is used.
     """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+    if not _hopper(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
     x, dy, weight = (
@@ -92,30 +103,56 @@ def _ordinary(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool
     return dx, dw
 
 
+def _fake_conv3d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return empty(x, weight.shape[0])
+
+
+@operator(_fake_conv3d)
+def conv3d_hopper(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """3³ convolution at stride 1 and padding 1 of tensors that `takes` accepts, by cuDNN where that is as fast.
+
+    Returns:
+        (N, C_out, D, H, W), channels-last.
+    """
+    if _launched(x, weight) and pays(x, weight.shape[0]):
+        return convolve(x, weight, bias)
+    return channels_last(functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), padding=1))
+
+
+def _fake_conv3d_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    return [empty(a, a.shape[1]) for a, wanted in ((x, of_x), (weight, of_weight)) if wanted]
+
+
+@operator(_fake_conv3d_backward)
+def conv3d_hopper_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
+    """Gradients of x and of weight, those asked for; dy in any memory order."""
+    dy = channels_last(dy)
+    launched = _launched(dy, x, weight)
+    ours = launched and of_x and pays(dy, weight.shape[1]), launched and of_weight and gradient_pays(x)
+    theirs = of_x and not ours[0], of_weight and not ours[1]
+    dx, dw = _ordinary(dy, x, weight, *theirs) if any(theirs) else (None, None)
+    if ours[0]:
+        dx = convolve(dy, weight, adjoint=True)
+    if ours[1]:
+        dw = weight_gradient(x, dy)
+    return [channels_last(grad) for grad, wanted in ((dx, of_x), (dw, of_weight)) if wanted and grad is not None]
+
+
 class Conv(torch.autograd.Function):
-    """3³ convolution at stride 1 and padding 1 of tensors that `takes` accepts."""
+    """`conv3d_hopper`, with derivatives."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """(N, C_out, D, H, W), channels-last."""
         ctx.save_for_backward(x, weight)
         ctx.bias = None if bias is None else bias.dtype
-        if pays(x, weight.shape[0]):
-            return convolve(x, weight, bias)
-        return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), padding=1)
+        return conv3d_hopper(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
-        dy = channels_last(grads[0])
         of_x, of_weight = ctx.needs_input_grad[:2]
-        ours = of_x and pays(dy, weight.shape[1]), of_weight and gradient_pays(x)
-        theirs = of_x and not ours[0], of_weight and not ours[1]
-        dx, dw = _ordinary(dy, x, weight, *theirs) if any(theirs) else (None, None)
-        if ours[0]:
-            dx = convolve(dy, weight, adjoint=True)
-        if ours[1]:
-            dw = weight_gradient(x, dy)
-        db = None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
-        return dx, dw, db
+        found = conv3d_hopper_backward(grads[0], x, weight, of_x, of_weight)
+        db = None if ctx.bias is None else grads[0].sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        return found[0] if of_x else None, found[-1] if of_weight else None, db

@@ -11,7 +11,8 @@ backwards; a transposed convolution is the last of them, with the first as its g
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import triton
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import PROGRAMS, channel_block
+from medddpm.kernels.operators import operator
 
 TILE, WEIGHT_TILE = 2048, 4096  # elements a program holds at once
 WARPS = 4
@@ -150,8 +152,63 @@ def weight_gradient(x: Tensor, dy: Tensor, shape: tuple[Triple, ...]) -> Tensor:
     return partial.sum(0)
 
 
+def _fake_depthwise(x: Tensor, _weight: Tensor, _bias: Tensor | None, sides: Sequence[int], *_: Any) -> Tensor:
+    return empty(x, x.shape[1], sides)
+
+
+@operator(_fake_depthwise)
+def depthwise(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    sides: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    transposed: bool,
+) -> Tensor:
+    """x: (N, C, D, H, W), channels-last; weight: (C, 1, *kernel). Returns (N, C, *sides)."""
+    y = empty(x, x.shape[1], sides)
+    shape = _shape(weight, stride, padding)
+    gathered(x, weight.flatten(1).t().contiguous(), bias, y, shape, transposed)
+    return y
+
+
+def _fake_depthwise_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool, *_: Any
+) -> list[Tensor]:
+    dx = [empty(x, x.shape[1])] if of_x else []
+    return [*dx, weight.new_empty((weight[0].numel(), len(weight))).t().reshape(weight.shape)] if of_weight else dx
+
+
+@operator(_fake_depthwise_backward)
+def depthwise_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    of_x: bool,
+    of_weight: bool,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    transposed: bool,
+) -> list[Tensor]:
+    """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
+    dy, shape = channels_last(dy), _shape(weight, stride, padding)
+    results = []
+    if of_x:
+        results.append(empty(x, x.shape[1]))
+        gathered(dy, weight.flatten(1).t().contiguous(), None, results[0], shape, not transposed)
+    if of_weight:
+        sums = weight_gradient(*((dy, x) if transposed else (x, dy)), shape)
+        results.append(sums.t().reshape(weight.shape).to(weight.dtype))
+    return results
+
+
+def _shape(weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> tuple[Triple, ...]:
+    return cast(tuple[Triple, ...], (tuple(weight.shape[2:]), tuple(stride), tuple(padding)))
+
+
 class Depthwise(torch.autograd.Function):
-    """`depthwise.depthwise` by the kernels."""
+    """`depthwise`, with derivatives."""
 
     @staticmethod
     def forward(
@@ -165,29 +222,16 @@ class Depthwise(torch.autograd.Function):
         sides: Triple,
     ) -> Tensor:
         """x: (N, C, D, H, W), channels-last; weight: (C, 1, *kernel). Returns (N, C, *sides)."""
-        kernel = weight.shape[2:]
-        y = empty(x, x.shape[1], sides)
-        taps = weight.flatten(1).t().contiguous()
-        ctx.shape = (tuple(kernel), stride, padding)
-        ctx.transposed = transposed
+        ctx.options = stride, padding, transposed
         ctx.bias = None if bias is None else bias.dtype
         ctx.save_for_backward(x, weight)
-        gathered(x, taps, bias, y, ctx.shape, transposed)
-        return y
+        return depthwise(x, weight, bias, sides, stride, padding, transposed)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Gradients of x, the weight and the bias."""
         x, weight = ctx.saved_tensors
-        dy = channels_last(dy)
-        d_x = d_weight = d_bias = None
-        if ctx.needs_input_grad[0]:
-            d_x = empty(x, x.shape[1])
-            gathered(dy, weight.flatten(1).t().contiguous(), None, d_x, ctx.shape, not ctx.transposed)
-        if ctx.needs_input_grad[1]:
-            inside, outside = (dy, x) if ctx.transposed else (x, dy)
-            sums = weight_gradient(inside, outside, ctx.shape)
-            d_weight = sums.t().reshape(weight.shape).to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            d_bias = dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
-        return d_x, d_weight, d_bias, None, None, None, None
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        found = depthwise_backward(dy, x, weight, of_x, of_weight, *ctx.options)
+        d_bias = None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        return found[0] if of_x else None, found[-1] if of_weight else None, d_bias, None, None, None, None

@@ -10,14 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medddpm.kernels.operators import constant
+
 TRITON = importlib.util.find_spec("triton") is not None
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
 
 
-@functools.cache
+@constant
 def serves(device: torch.device) -> bool:
     """Whether the kernels run on `device`: Triton, and a card that has BF16 arithmetic (or Triton's interpreter)."""
+    return _serves(device)
+
+
+@functools.cache
+def _serves(device: torch.device) -> bool:
     if not TRITON:
         return False
     if device.type == "cuda":
@@ -41,8 +48,13 @@ def takes(*tensors: Tensor) -> bool:
 
 def may_round(x: Tensor) -> bool:
     """Whether a convolution's products may round `x`: float32 to TF32 only where PyTorch's flag lets cuDNN do it."""
+    return x.dtype != torch.float32 or _has_tf32()
+
+
+@constant
+def _has_tf32() -> bool:
     cudnn: Any = torch.backends.cudnn
-    return x.dtype != torch.float32 or cudnn.conv.fp32_precision == "tf32"
+    return cudnn.conv.fp32_precision == "tf32"
 
 
 def same_places(*volumes: Tensor) -> bool:

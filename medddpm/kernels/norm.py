@@ -6,7 +6,7 @@ et al. 2016, arXiv:1607.08022), and with the batch joined to one sample as well,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -89,11 +89,6 @@ class NormArguments:
         """Whether the norm is an affine map: its statistics are given."""
         return self.running is not None and self.running.fixed
 
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """Every tensor among the arguments, in the order of the fields."""
-        return self.x, self.weight, self.bias, self.other, self.shift, self.residual, self.slopes
-
     def served(self) -> bool:
         """Whether the kernels take these tensors. They do not broadcast: other shapes are left to the definition."""
         c, volumes = self.channels, [a for a in (self.x, self.other, self.residual) if a is not None]
@@ -137,10 +132,32 @@ def _computed(norm: NormArguments, keep: bool) -> tuple[Tensor, ...]:
     if not norm.served():
         y = group_norm_definition(norm)
         return (y, norm.x) if norm.other is None else (y, norm.x, norm.other)
-    if norm.slopes is not None:
-        norm = replace(norm, slopes=norm.slopes.expand(norm.channels))
-    result = norm_triton.Norm.apply(norm, keep, *norm.tensors)
-    return result if keep else (result,)
+    slopes = None if norm.slopes is None else norm.slopes.expand(norm.channels)
+    x, other, residual = (_as_one(a) if norm.joined else a for a in (norm.x, norm.other, norm.residual))
+    running = norm.running
+    given = (running.mean, running.variance) if running is not None and running.fixed else (None, None)
+    options = norm.groups, norm.eps, norm.activation, norm.slope
+    *results, tables = norm_triton.Norm.apply(
+        x, norm.weight, norm.bias, other, norm.shift, residual, slopes, *given, *options, keep
+    )
+    if running is not None and not running.fixed:
+        norm_triton.norm_running(
+            running.mean, running.variance, running.count, tables, norm.shift, running.momentum, norm.eps, norm.rows[1]
+        )
+    return tuple(_apart(a, norm.x) for a in results) if norm.joined else tuple(results)
+
+
+def _as_one(x: Tensor | None) -> Tensor | None:
+    """(N, C, D, H, W), channels-last, as the one volume (1, C, N·D, H, W) in the same memory."""
+    if x is None:
+        return None
+    return x.permute(0, 2, 3, 4, 1).reshape(1, -1, *x.shape[3:], x.shape[1]).permute(0, 4, 1, 2, 3)
+
+
+def _apart(y: Tensor, like: Tensor) -> Tensor:
+    """Undoes `_as_one`, for a batch of `like`'s size."""
+    rows = y.permute(0, 2, 3, 4, 1)
+    return rows.reshape(*like.shape[:1], *like.shape[2:], y.shape[1]).permute(0, 4, 1, 2, 3)
 
 
 def group_norm_definition(norm: NormArguments) -> Tensor:

@@ -12,7 +12,7 @@ programs a sample of a summing sweep.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -21,9 +21,7 @@ from torch import Tensor
 
 from medddpm.kernels import running_triton
 from medddpm.kernels.layout import channels_last, empty
-
-if TYPE_CHECKING:
-    from medddpm.kernels.norm import NormArguments
+from medddpm.kernels.operators import operator, traced
 
 SUM_TILE, APPLY_TILE, MERGE_TILE = 1024, 2048, 4096  # elements a program holds at once: summing, writing, merging
 PROGRAMS = 1056  # of a summing sweep, about: eight for each of an H200's 132 multiprocessors
@@ -381,23 +379,69 @@ def _parts(x: Tensor, other: Tensor | None) -> list[tuple[Tensor, int]]:
     return [(x, 0)] if other is None else [(x, 0), (other, x.shape[1])]
 
 
-def _tables(
-    norm: NormArguments,
+def _fake_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, other: Tensor | None, *_: Any) -> Any:
+    c = sum(part.shape[1] for part, _ in _parts(x, other))
+    return empty(x, c), x.new_empty((TABLES, x.shape[0], c), dtype=torch.float32)
+
+
+@operator(_fake_norm)
+def norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    other: Tensor | None,
+    shift: Tensor | None,
+    residual: Tensor | None,
+    slopes: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    groups: int,
+    eps: float,
+    activation: str,
+    slope: float,
+) -> tuple[Tensor, Tensor]:
+    """The norm of arguments as `norm.NormArguments` has them, slopes (C_all,); and its tables for backward.
+
+    Args:
+        mean, variance: (C_all,), the statistics to take it by, of one sample; None takes it by those of the input.
+    """
+    parts = _parts(x, other)
+    weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
+    n, v, c = x.shape[0], x[0, 0].numel(), sum(part.shape[1] for part, _ in parts)
+    y = empty(x, c)
+    tables = torch.empty((TABLES, n, c), dtype=torch.float32, device=x.device)
+    if mean is not None and variance is not None:
+        running_triton.fill(mean, variance, tables, _COLUMNS, weight, bias, shift, eps)
+    else:
+        _fill(tables, parts, weight, bias, shift, groups, eps)
+    for part, offset in parts:
+        width = part.shape[1]
+        rows, block = channel_block(width, APPLY_TILE)
+        _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
+            part, residual, slopes, y, tables, v, width, c, offset, slope,
+            ACT=activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
+            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+        )  # fmt: skip
+    return y, tables
+
+
+_COLUMNS = tuple(row.value for row in (FACTOR, BIAS, CENTRE, RSTD, MEAN))
+
+
+def _fill(
+    tables: Tensor,
     parts: list[tuple[Tensor, int]],
     weight: Tensor | None,
     bias: Tensor | None,
     shift: Tensor | None,
-) -> Tensor:
-    """The tables (TABLES, N, C_all) of a norm: of the statistics that are given, or of those of `parts`."""
-    (n, v), c, per_group = norm.rows, norm.channels, norm.channels // norm.groups
-    tables = torch.empty((TABLES, n, c), dtype=torch.float32, device=norm.x.device)
-    running = norm.running
-    if running is not None and running.fixed:
-        columns = (FACTOR.value, BIAS.value, CENTRE.value, RSTD.value, MEAN.value)
-        running_triton.fill(running, tables, columns, weight, bias, shift, norm.eps)
-        return tables
+    groups: int,
+    eps: float,
+) -> None:
+    """Fills the tables (TABLES, N, C_all) from the statistics of `parts`."""
+    (n, c), v = tables.shape[1:], parts[0][0][0, 0].numel()
+    per_group = c // groups
     rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
-    means, m2s = torch.empty((2, n, programs, c), dtype=torch.float32, device=norm.x.device)
+    means, m2s = torch.empty((2, n, programs, c), dtype=torch.float32, device=tables.device)
     for part, offset in parts:
         width = part.shape[1]
         _norm_statistics[(programs * triton.cdiv(width, block), n)](
@@ -405,15 +449,93 @@ def _tables(
             EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
         )  # fmt: skip
     slots, wide = _group_tile(per_group, programs)
-    _norm_merge[(norm.groups, n)](
-        means, m2s, weight, bias, shift, tables, v, c, programs, norm.eps, per_group,
+    _norm_merge[(groups, n)](
+        means, m2s, weight, bias, shift, tables, v, c, programs, eps, per_group,
         c if shift is not None and shift.dim() == 2 and n > 1 else 0,
         HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_SHIFT=shift is not None,
         BLOCK_V=rows, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
     )  # fmt: skip
-    if running is not None:
-        running_triton.add(running, tables, (RSTD.value, MEAN.value), shift, norm.eps, v)
-    return tables
+
+
+@operator(lambda *_: None, mutates=("mean", "variance", "count"))
+def norm_running(
+    mean: Tensor,
+    variance: Tensor,
+    count: Tensor | None,
+    tables: Tensor,
+    shift: Tensor | None,
+    momentum: float | None,
+    eps: float,
+    values: int,
+) -> None:
+    """Adds a batch to running statistics; see `running_triton.add`. `tables` are those of the batch's norm."""
+    rows = RSTD.value, MEAN.value
+    running_triton.add(mean, variance, count, tables, rows, shift, momentum, eps, values)
+
+
+def _fake_norm_backward(dy: Tensor, x: Tensor, other: Tensor | None, residual: Tensor | None, *_: Any) -> list[Tensor]:
+    volumes = [empty(a, a.shape[1]) for a in (x, other, residual) if a is not None]
+    return [x.new_empty((SUMS, *dy.shape[:2]), dtype=torch.float32), *volumes]
+
+
+@operator(_fake_norm_backward)
+def norm_backward(
+    dy: Tensor,
+    x: Tensor,
+    other: Tensor | None,
+    residual: Tensor | None,
+    slopes: Tensor | None,
+    tables: Tensor,
+    d_kept: Tensor | None,
+    d_kept_other: Tensor | None,
+    groups: int,
+    activation: str,
+    slope: float,
+    fixed: bool,
+) -> list[Tensor]:
+    """What the parameters' gradients are made of, (SUMS, N, C_all), and the gradients of x, other and residual.
+
+    Args:
+        dy: of the norm; in any memory order.
+        x, other, residual, slopes, groups, activation, slope: those of the norm.
+        tables: those that it left.
+        fixed: whether its statistics were given.
+        d_kept, d_kept_other: of x and other as they were handed back; in any memory order.
+    """
+    dy = channels_last(dy)
+    parts = _parts(x, other)
+    n, c, v = x.shape[0], dy.shape[1], x[0, 0].numel()
+    rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
+    sums = torch.empty((SUMS, n, c), dtype=torch.float32, device=x.device)
+    partial = torch.empty((PARTIAL_SUMS, n, programs, c), dtype=torch.float32, device=x.device)
+    d_residual = None if residual is None else empty(dy, c)
+    for part, offset in parts:
+        width = part.shape[1]
+        _norm_sums[(programs * triton.cdiv(width, block), n)](
+            part, dy, residual, d_residual, slopes, tables, partial, v, width, c, offset, programs, slope,
+            ACT=activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
+            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+        )  # fmt: skip
+    slots, wide = _group_tile(c // groups, programs)
+    _norm_merge_sums[(groups, n)](
+        partial, tables, sums, v, c, programs, c // groups,
+        ACT=activation, FIXED=fixed, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
+    )  # fmt: skip
+    # With a residual the first sweep has written dz, the gradient in front of the activation.
+    incoming, after = (dy, activation) if d_residual is None else (d_residual, "none")
+    results = [sums]
+    for (part, offset), d_handed in zip(parts, (d_kept, d_kept_other), strict=False):
+        width = part.shape[1]
+        rows, block = channel_block(width, APPLY_TILE)
+        handed = None if d_handed is None else channels_last(d_handed)
+        d_part = empty(part, width)
+        _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
+            part, incoming, handed, d_part, slopes, tables, sums, v, width, c, offset, slope,
+            ACT=after, HAS_DKEPT=handed is not None, EVEN=even(v, width, rows, block),
+            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+        )  # fmt: skip
+        results.append(d_part)
+    return results if d_residual is None else [*results, d_residual]
 
 
 class Norm(torch.autograd.Function):
@@ -422,8 +544,6 @@ class Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        norm: NormArguments,
-        keep: bool,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -431,83 +551,52 @@ class Norm(torch.autograd.Function):
         shift: Tensor | None,
         residual: Tensor | None,
         slopes: Tensor | None,
+        mean: Tensor | None,
+        variance: Tensor | None,
+        groups: int,
+        eps: float,
+        activation: str,
+        slope: float,
+        keep: bool,
     ) -> Any:
-        """Takes the tensors of `norm` again, for autograd to see. Returns y, or (y, x) or (y, x, other) with `keep`."""
-        parts = _parts(x, other)
-        ctx.given = [None if a is None else (a.shape, a.dtype) for a in (weight, bias, shift, slopes)]
-        weight, bias, shift, slopes = (None if a is None else a.contiguous() for a in (weight, bias, shift, slopes))
-        (n, v), c = norm.rows, norm.channels
-        y = empty(x, c)
-        tables = _tables(norm, parts, weight, bias, shift)
-        for part, offset in parts:
-            width = part.shape[1]
-            rows, block = channel_block(width, APPLY_TILE)
-            _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
-                part, residual, slopes, y, tables, v, width, c, offset, norm.slope,
-                ACT=norm.activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
-            )  # fmt: skip
-        ctx.set_materialize_grads(False)
+        """See `norm`. Returns y and the tables, and between them x, or x and other, with `keep`."""
+        y, tables = norm(
+            x, weight, bias, other, shift, residual, slopes, mean, variance, groups, eps, activation, slope
+        )
+        ctx.mark_non_differentiable(tables)
+        if not traced():  # `torch.compile` knows gradients of zeros only
+            ctx.set_materialize_grads(False)
+        slopes = None if slopes is None else slopes.contiguous()
         ctx.save_for_backward(x, other, residual, slopes, tables)
-        ctx.arguments = (norm.groups, norm.activation, norm.slope, norm.rows, norm.fixed)
+        ctx.given = tuple(None if a is None else (a.dim(), a.dtype) for a in (weight, bias, shift, slopes))
+        ctx.arguments = (groups, activation, slope, mean is not None)
         if not keep:
-            return y
-        return (y, x) if other is None else (y, x, other)
+            return y, tables
+        return (y, x, tables) if other is None else (y, x, other, tables)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Gradients of every tensor handed in."""
         x, other, residual, slopes, tables = ctx.saved_tensors
-        groups, act, slope, (n, v), fixed = ctx.arguments
-        dy, *dkept = grads
+        dy, *dkept = grads[:-1]
+        d_kept, d_kept_other, *_ = (*dkept, None, None)
         if dy is None:  # only what was handed through has been used
-            d_x, d_other = (*dkept, None)[:2]
-            return None, None, d_x, None, None, d_other, None, None, None
-        dy = channels_last(dy)
-        parts = _parts(x, other)
-        c = dy.shape[1]
-        rows, block, programs = summing(n, v, *(part.shape[1] for part, _ in parts))
-        sums = torch.empty((SUMS, n, c), dtype=torch.float32, device=x.device)
-        partial = torch.empty((PARTIAL_SUMS, n, programs, c), dtype=torch.float32, device=x.device)
-        d_residual = None if residual is None else empty(dy, c)
-        for part, offset in parts:
-            width = part.shape[1]
-            _norm_sums[(programs * triton.cdiv(width, block), n)](
-                part, dy, residual, d_residual, slopes, tables, partial, v, width, c, offset, programs, slope,
-                ACT=act, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
-            )  # fmt: skip
-        slots, wide = _group_tile(c // groups, programs)
-        _norm_merge_sums[(groups, n)](
-            partial, tables, sums, v, c, programs, c // groups,
-            ACT=act, FIXED=fixed, BLOCK_P=slots, BLOCK_G=wide, num_warps=MERGE_WARPS,
-        )  # fmt: skip
-        # With a residual the first sweep has written dz, the gradient in front of the activation.
-        incoming, after = (dy, act) if d_residual is None else (d_residual, "none")
-        d_parts: list[Tensor | None] = []
-        for i, (part, offset) in enumerate(parts):
-            width = part.shape[1]
-            rows, block = channel_block(width, APPLY_TILE)
-            handed = dkept[i] if i < len(dkept) else None
-            handed = None if handed is None else channels_last(handed)
-            d_part = empty(part, width)
-            _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
-                part, incoming, handed, d_part, slopes, tables, sums, v, width, c, offset, slope,
-                ACT=after, HAS_DKEPT=handed is not None, EVEN=even(v, width, rows, block),
-                BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
-            )  # fmt: skip
-            d_parts.append(d_part)
-        d_x, d_other = (*d_parts, None)[:2]
+            return d_kept, None, None, d_kept_other, *(None,) * 10
+        sums, d_x, *rest = norm_backward(dy, x, other, residual, slopes, tables, d_kept, d_kept_other, *ctx.arguments)
+        d_other = None if other is None else rest[0]
+        d_residual = None if residual is None else rest[-1]
         d_weight, d_bias, d_shift, d_slopes = (
-            None if given is None else _summed(sums[row.value], given)
-            for row, given in zip((SUM_DZ_XHAT, SUM_DZ, SUM_DX, SUM_DSLOPE), ctx.given, strict=True)
+            None if given is None else _summed(sums[row], *given)
+            for row, given in zip(_GRADIENTS, ctx.given, strict=True)
         )
-        return None, None, d_x, d_weight, d_bias, d_other, d_shift, d_residual, d_slopes
+        return d_x, d_weight, d_bias, d_other, d_shift, d_residual, d_slopes, *(None,) * 7
 
 
-def _summed(grad: Tensor, given: tuple[torch.Size, torch.dtype]) -> Tensor:
+_GRADIENTS = tuple(row.value for row in (SUM_DZ_XHAT, SUM_DZ, SUM_DX, SUM_DSLOPE))  # of weight, bias, shift, slopes
+
+
+def _summed(grad: Tensor, dimensions: int, dtype: torch.dtype) -> Tensor:
     """(N, C) gradients as the tensor was given: (N, C), or (C,) over all samples."""
-    shape, dtype = given
-    if len(shape) == 1:
+    if dimensions == 1:
         grad = grad[0] if grad.shape[0] == 1 else grad.sum(0)
     return grad.to(dtype)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import triton
 import triton.language as tl
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from medddpm.kernels.running import Running
 
 BLOCK = 128  # channels that a program holds at once
 
@@ -80,31 +75,41 @@ def _norm_running_tables(
     tl.store(tables_ptr + MEAN * c + col, centre, mask=inside)
 
 
-def add(running: Running, tables: Tensor, rows: tuple[int, int], shift: Tensor | None, eps: float, values: int) -> None:
+def add(
+    mean: Tensor,
+    variance: Tensor,
+    count: Tensor | None,
+    tables: Tensor,
+    rows: tuple[int, int],
+    shift: Tensor | None,
+    momentum: float | None,
+    eps: float,
+    values: int,
+) -> None:
     """Adds a batch to running statistics, as `Running.add` does, in one launch.
 
     Args:
-        running: changed in place.
+        mean, variance, count: of `Running`, changed in place.
         tables: (TABLES, 1, C), float32: those that the norm's forward has made of the batch. A variance far below
             `eps` is lost in them.
         rows: which of the tables are the reciprocal deviation and the mean.
         shift: (C,), what the norm adds to its input.
+        momentum: of `Running`.
         eps: the norm's.
         values: how many values of each channel the batch has.
     """
-    count, averages = running.count, running.momentum is None and running.count is not None
     _norm_running_add[(1,)](
-        tables, shift, running.mean, running.variance, count,
-        tables.shape[-1], eps, float(running.momentum or 0.0), values / max(1, values - 1),
+        tables, shift, mean, variance, count, tables.shape[-1], eps, momentum or 0.0, values / max(1, values - 1),
         RSTD=rows[0], MEAN=rows[1], HAS_SHIFT=shift is not None, HAS_COUNT=count is not None,
-        AVERAGES=averages, BLOCK_C=BLOCK, num_warps=1,
+        AVERAGES=momentum is None and count is not None, BLOCK_C=BLOCK, num_warps=1,
     )  # fmt: skip
 
 
 def fill(
-    running: Running,
+    running_mean: Tensor,
+    running_variance: Tensor,
     tables: Tensor,
-    rows: tuple[int, int, int, int, int],
+    rows: tuple[int, ...],
     weight: Tensor | None,
     bias: Tensor | None,
     shift: Tensor | None,
@@ -113,7 +118,7 @@ def fill(
     """Fills the norm's tables (TABLES, 1, C) from running statistics, where forward would from the batch's.
 
     Args:
-        running: read only.
+        running_mean, running_variance: (C,).
         tables: written.
         rows: which of the tables are factor, bias, centre, reciprocal deviation and mean.
         weight, bias, shift: (C,), the norm's.
@@ -122,7 +127,7 @@ def fill(
     c = tables.shape[-1]
     factor, constant, centre, rstd, mean = rows
     _norm_running_tables[(triton.cdiv(c, BLOCK),)](
-        running.mean, running.variance, weight, bias, shift, tables, c, eps,
+        running_mean, running_variance, weight, bias, shift, tables, c, eps,
         FACTOR=factor, BIAS=constant, CENTRE=centre, RSTD=rstd, MEAN=mean,
         HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_SHIFT=shift is not None,
         BLOCK_C=BLOCK, num_warps=1,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
+from medddpm.kernels.operators import operator
 
 TILE = 1024  # elements a program holds of one operand
 SIDE = 2  # cells or voxels of a program's tile along H; the rest lie along W
@@ -117,27 +118,48 @@ def _tile(c: int, w: int) -> tuple[int, int, int]:
     return SIDE, along, block
 
 
+def _doubled(x: Tensor) -> Tensor:
+    """Allocates the result of `upsample`."""
+    return empty(x, x.shape[1], [2 * side for side in x.shape[2:]])
+
+
+def _halved(dy: Tensor) -> Tensor:
+    """Allocates the result of `upsample_backward`."""
+    return empty(dy, dy.shape[1], [side // 2 for side in dy.shape[2:]])
+
+
+@operator(_doubled)
+def upsample(x: Tensor) -> Tensor:
+    """(N, C, D, H, W) to (N, C, 2D, 2H, 2W), both channels-last, of x's dtype."""
+    n, c, d, h, w = x.shape
+    y = _doubled(x)
+    high, along, block = _tile(c, w + 1)
+    grid = (triton.cdiv(h + 1, high) * triton.cdiv(w + 1, along) * triton.cdiv(c, block), d + 1, n)
+    _upsample[grid](x, y, d, h, w, c, BLOCK_H=high, BLOCK_W=along, BLOCK_C=block)
+    return y
+
+
+@operator(_halved)
+def upsample_backward(dy: Tensor) -> Tensor:
+    """The transpose: (N, C, 2D, 2H, 2W) in any memory order to (N, C, D, H, W)."""
+    dy = channels_last(dy)
+    dx = _halved(dy)
+    n, c, d, h, w = dx.shape
+    high, along, block = _tile(c, w)
+    grid = (triton.cdiv(h, high) * triton.cdiv(w, along) * triton.cdiv(c, block), d, n)
+    _upsample_backward[grid](dy, dx, d, h, w, c, BLOCK_H=high, BLOCK_W=along, BLOCK_C=block)
+    return dx
+
+
 class Upsample(torch.autograd.Function):
     """`upsample.upsample` by the kernels; weights and sums in float32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """(N, C, D, H, W) to (N, C, 2D, 2H, 2W), both channels-last, of x's dtype."""
-        n, c, d, h, w = x.shape
-        y = empty(x, c, (2 * d, 2 * h, 2 * w))
-        high, along, block = _tile(c, w + 1)
-        grid = (triton.cdiv(h + 1, high) * triton.cdiv(w + 1, along) * triton.cdiv(c, block), d + 1, n)
-        _upsample[grid](x, y, d, h, w, c, BLOCK_H=high, BLOCK_W=along, BLOCK_C=block)
-        return y
+        """See `upsample`."""
+        return upsample(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """The transpose: (N, C, 2D, 2H, 2W) to (N, C, D, H, W)."""
-        dy = channels_last(grads[0])
-        n, c, *sides = dy.shape
-        d, h, w = (side // 2 for side in sides)
-        dx = empty(dy, c, (d, h, w))
-        high, along, block = _tile(c, w)
-        grid = (triton.cdiv(h, high) * triton.cdiv(w, along) * triton.cdiv(c, block), d, n)
-        _upsample_backward[grid](dy, dx, d, h, w, c, BLOCK_H=high, BLOCK_W=along, BLOCK_C=block)
-        return dx
+        """See `upsample_backward`."""
+        return upsample_backward(grads[0])

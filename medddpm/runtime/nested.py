@@ -29,7 +29,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        changed = copy.copy(value)  # of its own class
+        changed = {} if type(value) is dict else copy.copy(value)  # of its own class
         for key, each in value.items():
             changed[key] = mapped(each, change)
         return changed

@@ -28,7 +28,7 @@ def test_takes_channels_last_volumes_of_one_kind(monkeypatch: pytest.MonkeyPatch
 def test_serves_bf16_cards_with_triton(monkeypatch: pytest.MonkeyPatch, triton: bool, capability: Widths) -> None:
     monkeypatch.setattr(dispatch, "TRITON", triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    assert dispatch.serves.__wrapped__(torch.device("cuda:0")) == (triton and capability >= (8, 0))
+    assert dispatch._serves.__wrapped__(torch.device("cuda:0")) == (triton and capability >= (8, 0))
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, F64])

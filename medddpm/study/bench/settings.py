@@ -138,8 +138,15 @@ BESIDE = (
     _like(_tf32, "FAST tf32", "FAST with TF32 in BF16's place", fused_adam=True, graph=True),
     _like(switches.FAST, "accelerate", "accelerate, in an ordinary loop", reader="accelerate", **_called),
     _like(switches.FAST, "graphed_step", "accelerate and graphed_step", reader="graphed_step", **_called),
+    *(
+        _like(switches.FAST, f"FAST {name}", f"FAST, torch.compile, {how}", compiled=mode, search=True, fused_adam=True)
+        for name, how, mode in (
+            ("compile", "cudnn.benchmark", "default"),
+            ("reduce-overhead", "reduce-overhead", "reduce-overhead"),
+        )
+    ),
 )
-"""Settings the ladder is compared with."""
+"""Settings the ladder is compared with; the last two compile the accelerated network, the fast path's kernels in it."""
 _searched = {"autocast": True, "search": True, "fused_adam": True}
 _layouts = ((switches.OPT1, "", ""), (switches.OPT12, " channels-last", ", channels-last"))
 OPPONENTS = (

@@ -172,6 +172,26 @@ def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytes
     assert counts == {"compile benchmark": 0, "reduce-overhead": 4, "max-autotune channels-last": 4}
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_the_accelerated_network_is_compiled_when_asked(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, compiled = build(NETWORKS["med-ddpm"], 8, 32), []
+
+    def compile_(module: torch.nn.Module, mode: str) -> torch.nn.Module:
+        compiled.append((module, mode, hasattr(module, "acceleration")))
+        return module
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    setting = BY_SLUG["fast-compile" if mode == "default" else "fast-reduce-overhead"]
+    with setting.on(network):
+        pass
+    assert compiled == [(network, mode, True)]
+    assert setting.fused_adam
+    assert setting.search
+    assert not setting.autocast, "the fast path sets its own"
+    assert setting.replays == (mode == "reduce-overhead")
+    assert setting.name not in ORDINARY
+
+
 # the plan
 
 
