@@ -81,11 +81,12 @@ class Switches:
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
         from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for
-        from medddpm.kernels.dispatch import serves
+        from medddpm.kernels.dispatch import serves, too_old
 
-        accelerate(network, self.precision, only=self.features, report=None)
-        undo.callback(restore, network)
         first = next(network.parameters(), None)
+        if first is None or not too_old(first.device):  # which accelerate would warn of as well
+            accelerate(network, self.precision, only=self.features, report=None)
+            undo.callback(restore, network)
         if first is not None and not serves(first.device):
             _warn_once(
                 f"{self.name}: its kernels need a GPU of compute capability 8.0 or more, and Triton; "

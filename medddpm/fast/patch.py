@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from torch.nn.parameter import UninitializedParameter
 from medddpm.errors import BadInput
 from medddpm.fast import layers, monai, nnunet, norm_chains, unet
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked
-from medddpm.kernels import dispatch
+from medddpm.kernels import cards, dispatch
 from medddpm.kernels.layout import channels_last
 from medddpm.runtime import reports
 
@@ -55,7 +56,7 @@ class Acceleration:
         features: those that are on.
         replaced: name, class and stand-in of each module that has one.
         left: name and class of each layer that is left alone.
-        note: why the model's device does not run the kernels; empty if it does.
+        note: why the model's device does not run the kernels, or that they are untested there; empty if neither.
     """
 
     precision: str
@@ -138,7 +139,7 @@ class Root(Forward):
         """Whether the forward of `x` runs in BF16."""
         if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
             return False
-        return not x.is_cuda or (torch.cuda.get_device_capability(x.device) >= dispatch.OLDEST and sound())
+        return not x.is_cuda or (not dispatch.too_old(x.device) and sound())
 
 
 def accelerate(
@@ -150,10 +151,10 @@ def accelerate(
     """Puts a 3-D network on the fast path, in place.
 
     Outputs and gradients equal the network's own within the precision's tolerance; a layer without a rule runs as it
-    does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU or a card before
-    capability 8.0, there in the network's own precision; the report says so. The model stays trainable, can be pickled
-    and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
-    first derivatives only.
+    does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU, there in the network's
+    own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
+    model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
+    former setting. On a GPU the kernels have first derivatives only.
 
     Args:
         model: any network; 5-D parameters are laid out channels-last in place, which an optimizer may hold already.
@@ -180,6 +181,11 @@ def accelerate(
         raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
     _refuse(model)
     restore(model)  # of a former setting
+    old = next((parameter.device for parameter in model.parameters() if dispatch.too_old(parameter.device)), None)
+    if old is not None:
+        if reports.is_first():
+            warnings.warn(f"accelerate: {_card(old)} is below 8.0: the model is left as it is", stacklevel=2)
+        return model
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
         done = _replace(model, precision, features)
@@ -305,19 +311,23 @@ def _remove(model: nn.Module) -> None:
 
 
 def _note(model: nn.Module, precision: str) -> str:
-    """Says why the model's device does not run the kernels; empty if it does."""
+    """Says why the model's device does not run the kernels, or that they are untested there; empty if neither."""
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     if device.type == "cuda" and dispatch.serves(device) and sound():
-        return ""
+        unknown = cards.untested(torch.cuda.get_device_capability(device))
+        return f"; {unknown}" if unknown else ""
     if device.type != "cuda":
         why = f"on {device.type}"
-    elif torch.cuda.get_device_capability(device) < dispatch.OLDEST:
-        why = "on a card before capability 8.0"
     else:
         why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
     float32 = precision == "bf16" and why != "without Triton"
     return f"; {why}: computed by PyTorch's own functions{' in float32' if float32 else ''}"
+
+
+def _card(device: torch.device) -> str:
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return f"compute capability {capability} of {torch.cuda.get_device_name(device)}"
 
 
 def sound() -> bool:

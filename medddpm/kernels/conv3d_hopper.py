@@ -62,7 +62,7 @@ def works(device: torch.device) -> bool:
     Only compute capability 9.0 has these matrix instructions. Once in each process a small convolution is compared with
     PyTorch's; if it fails or differs, rank 0 warns, and cuDNN is used.
     """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+    if not dispatch.is_hopper(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
     x, dy, weight = (
