@@ -1,4 +1,4 @@
-"""Trainers for nnU-Net v2 (`nnunetv2` 2.7 or newer), which it finds by the environment variable `nnUNet_extTrainer`.
+"""Trainers for nnU-Net v2 (`nnunetv2` 2.8 or newer), which it finds by the environment variable `nnUNet_extTrainer`.
 
 nnU-Net searches its own package for a trainer's class name and then the folders which that variable lists. It imports
 every module it meets there, with the folder at the head of `sys.path`: the folder holds trainers alone, in files that
