@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.networks import distance, monai_unet
+from helpers.readme import readme_block
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -14,7 +18,7 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
 
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
 
 from medddpm.clients.lightning import Accelerate
@@ -24,7 +28,7 @@ from medddpm.errors import BadInput
 class Toy(LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        seed_everything(0, verbose=False)
+        torch.manual_seed(0)
         self.network = monai_unet()
         self.head = nn.Linear(2, 2)
         self.losses: list[float] = []
@@ -47,6 +51,15 @@ class Toy(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), 0.01)
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """Lightning leaves variables of its processes behind."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def data() -> DataLoader[Tensor]:
@@ -75,6 +88,15 @@ def test_a_fit_is_what_it_was_without_the_callback() -> None:
     for name, value in plain.state_dict().items():
         assert distance(fast.state_dict()[name], value) < 1e-3, name
     assert fast.network.acceleration.replaced
+
+
+def test_the_readmes_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where Lightning leaves checkpoints and logs
+    module = Toy()
+    names = {"module": module, "loader": data()}
+    exec(readme_block("python", "medddpm.clients.lightning"), names)
+    assert module.network.acceleration.replaced
+    assert len(module.losses) == 6
 
 
 def test_it_is_accelerated_before_ddp_wraps_it() -> None:
@@ -115,7 +137,7 @@ def test_a_second_loop_keeps_the_acceleration() -> None:
 
 
 def test_a_network_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadInput, match="Toy has no module 'net' yet: build it in __init__"):
+    with pytest.raises(BadInput, match="Toy has no module 'net' yet; build it in __init__"):
         trainer(Accelerate("net")).fit(Toy(), data())
     module = Toy()
     module.second = nn.Conv3d(1, 1, 1)

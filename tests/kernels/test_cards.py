@@ -44,3 +44,7 @@ def test_a_card_said_to_be_tested_has_a_record_of_the_fast_path() -> None:
         if "FAST" in set(table["setting"]):
             recorded.add(path.parent.name)
     assert tested == recorded
+
+
+def test_the_readme_has_the_table() -> None:
+    assert cards.table() in (ROOT / "README.md").read_text()
