@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.networks import distance
-from helpers.repository import ROOT
+from helpers.nnunet import run, write_stubs
+from nnunet_benchmark import TRAINERS, benchmark, plan
+from nnunet_benchmark import write_dataset as write_benchmark
 
 from medddpm.clients.nnunet import FOLDER
 from medddpm.data.phantom import phantom_subject
@@ -25,13 +24,6 @@ pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: pip install nn
 
 DATASET = "Dataset901_Phantom"
 SIZE = (24, 28, 24)  # three levels: of two nnU-Net weighs the loss 0 / 0
-COMMAND = """
-import sys
-from importlib.metadata import distribution
-(command,) = [e for e in distribution("nnunetv2").entry_points if e.name == sys.argv[1]]
-del sys.argv[0]
-command.load()()
-"""
 # Found by nnU-Net in a reader's own folder; combined with one of nnU-Net's variants, as readers do.
 SHORT = """
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
@@ -43,12 +35,6 @@ class Short(nnUNetTrainerAccelerated, nnUNetTrainerNoMirroring):
     def __init__(self, plans, configuration, fold, dataset_json, device):
         super().__init__(plans, configuration, fold, dataset_json, device)
         self.num_epochs, self.num_iterations_per_epoch, self.num_val_iterations_per_epoch = 1, 2, 1
-"""
-ANY = """
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return type(name, (), {})
 """
 
 
@@ -72,14 +58,6 @@ def write_dataset(folder: Path) -> None:
     (folder / "dataset.json").write_text(json.dumps(described))
 
 
-def write_timm(folder: Path) -> None:
-    """In search of a trainer nnU-Net imports its own, one of which needs timm; its U-Nets do not."""
-    for name, text in {"__init__": "", "layers": ANY, "models/__init__": "", "models/eva": ANY}.items():
-        path = folder / "timm" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `raw`, `preprocessed`, `results` and `predicted`, after nnU-Net's three commands."""
@@ -87,36 +65,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_dataset(work / "raw" / DATASET)
     (work / "mine").mkdir()
     (work / "mine" / "short_trainer.py").write_text(textwrap.dedent(SHORT))
-    paths = [str(ROOT), *sys.path]
-    if importlib.util.find_spec("timm") is None:
-        write_timm(work / "stubs")
-        paths.append(str(work / "stubs"))
-    environment = {
-        **os.environ,
-        **{f"nnUNet_{name}": str(work / name) for name in ("raw", "preprocessed", "results")},
-        "nnUNet_extTrainer": os.pathsep.join((str(FOLDER), str(work / "mine"))),
-        "nnUNet_def_n_proc": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "OMP_NUM_THREADS": "1",
-    }
-
-    def run(*arguments: str, augmenters: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *arguments],
-            env={**environment, "nnUNet_n_proc_DA": augmenters},
-            cwd=work,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout[-4000:]
-
+    write_stubs(work / "stubs", "timm")
+    trainers = os.pathsep.join((str(FOLDER), str(work / "mine")))
     chosen = ("-tr", "Short", "-device", "cpu")
-    run("nnUNetv2_plan_and_preprocess", "-d", "901", "-c", "3d_fullres", "-npfp", "1", "-np", "1", augmenters="1")
-    run("nnUNetv2_train", "901", "3d_fullres", "0", *chosen, augmenters="0")
+    few = ("-d", "901", "-c", "3d_fullres", "-npfp", "1", "-np", "1")
+    run(work, "nnUNetv2_plan_and_preprocess", *few, trainers=trainers, augmenters=1)
+    run(work, "nnUNetv2_train", "901", "3d_fullres", "0", *chosen, trainers=trainers)
     images, predicted = str(work / "raw" / DATASET / "imagesTs"), str(work / "predicted")
     where = ("-i", images, "-o", predicted, "-d", "901", "-c", "3d_fullres", "-f", "0", "-npp", "1", "-nps", "1")
-    run("nnUNetv2_predict", *where, *chosen, augmenters="0")
+    run(work, "nnUNetv2_predict", *where, *chosen, trainers=trainers)
     return work
 
 
@@ -169,9 +126,8 @@ def test_its_network_computes_what_nnunets_does_from_one_checkpoint(work: Path) 
 def test_nnunet_finds_the_trainers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
-    if importlib.util.find_spec("timm") is None:
-        write_timm(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
+    write_stubs(tmp_path, "timm")
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("nnUNet_extTrainer", str(FOLDER))
     found = recursive_find_trainer_class_by_name(name)
     order = [each.__name__ for each in found.__mro__]
@@ -179,3 +135,14 @@ def test_nnunet_finds_the_trainers(name: str, monkeypatch: pytest.MonkeyPatch, t
     own = order.index("nnUNetTrainerAccelerated")
     assert all(own < order.index(each) for each in order if each.startswith("nnUNetTrainerBenchmark"))
     assert not found._do_i_compile(None)
+
+
+def test_the_benchmark_plans_what_it_says(tmp_path: Path) -> None:
+    write_benchmark(tmp_path)
+    write_stubs(tmp_path / "stubs", "timm")
+    configuration = plan(tmp_path, "ExperimentPlanner")
+    assert configuration["patch_size"] == [128, 160, 112]  # nnU-Net's own for BraTS
+    assert configuration["architecture"]["network_class_name"].endswith("PlainConvUNet")
+    if not torch.cuda.is_available():
+        with pytest.raises(AssertionError, match="This only works on GPU"):
+            benchmark(tmp_path, "ExperimentPlanner", TRAINERS[1])
