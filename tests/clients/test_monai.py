@@ -15,14 +15,11 @@ from monai.apps.generation.maisi.networks.autoencoderkl_maisi import Autoencoder
 from monai.apps.generation.maisi.networks.diffusion_model_unet_maisi import DiffusionModelUNetMaisi
 from monai.bundle import ConfigParser
 from monai.losses import DiceCELoss
-from monai.utils import optional_import
 from torch import Tensor, nn
 
 from medddpm.fast.patch import accelerate, restore
 
-needs_ignite = pytest.mark.skipif(
-    not optional_import("ignite.engine")[1], reason="ignite is not installed: pip install pytorch-ignite"
-)
+IGNITE = "ignite is not installed: pip install pytorch-ignite"
 
 
 def batches() -> list[dict[str, Tensor]]:
@@ -80,8 +77,8 @@ def last_loss(parser: ConfigParser) -> float:
     return parser.get_parsed_content("trainer").state.output[0]["loss"]
 
 
-@needs_ignite
 def test_a_bundle_accelerates_its_network_by_its_config(tmp_path: Path) -> None:
+    pytest.importorskip("ignite", reason=IGNITE)
     plain, fast = trained(tmp_path), trained(tmp_path, **json.loads(f"{{{readme_block('json')}}}"))
     network = fast.get_parsed_content("network")
     assert not hasattr(plain.get_parsed_content("network"), "acceleration")
@@ -91,8 +88,8 @@ def test_a_bundle_accelerates_its_network_by_its_config(tmp_path: Path) -> None:
         assert distance(network.state_dict()[name], value) < 1e-3, name
 
 
-@needs_ignite
 def test_a_supervised_trainer_takes_an_accelerated_network() -> None:
+    pytest.importorskip("ignite", reason=IGNITE)
     torch.manual_seed(0)
     network = dynamic()
     before = copy.deepcopy(network.state_dict())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -36,11 +37,13 @@ def write_stubs(folder: Path, *packages: str) -> None:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
-        if importlib.util.find_spec(package) is None:
-            for name, text in files[package].items():
-                path = folder / package / f"{name}.py"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(package)
+            continue
+        for name, text in files[package].items():
+            path = folder / package / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 def run(work: Path, *arguments: str, trainers: str, augmenters: int = 0) -> None:
