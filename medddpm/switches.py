@@ -81,11 +81,13 @@ class Switches:
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
         from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for
-        from medddpm.kernels.dispatch import serves
+        from medddpm.kernels.dispatch import serves, too_old
 
-        accelerate(network, self.precision, only=self.features, graph=False, report=None)  # the trainer's is larger
-        undo.callback(restore, network)
         first = next(network.parameters(), None)
+        if first is None or not too_old(first.device):  # which accelerate would warn of as well
+            # No graph of its own: a training step or a sampler's step is a larger one.
+            accelerate(network, self.precision, only=self.features, graph=False, report=None)
+            undo.callback(restore, network)
         if first is not None and not serves(first.device):
             _warn_once(
                 f"{self.name}: its kernels need a GPU of compute capability 8.0 or more, and Triton; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from medddpm import switches
 from medddpm.cli import options
+from medddpm.kernels import dispatch
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 
@@ -191,6 +193,15 @@ def test_a_fast_setting_accelerates_and_undoes_it() -> None:
             assert any("forward" in vars(module) for module in net.modules())
         assert not any("forward" in vars(module) for module in net.modules())
         assert not hasattr(net, "acceleration")
+
+
+def test_a_fast_setting_leaves_a_network_on_an_old_card_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "too_old", lambda device: True)
+    net = network()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it has said so itself
+        with FAST.on(net):
+            assert not any("forward" in vars(module) for module in net.modules())
 
 
 @pytest.mark.parametrize("inner", [FAST, OPT12], ids=["FAST", "OPT12"])

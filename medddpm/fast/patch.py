@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chai
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, cast, hooked, transformed
 from medddpm.fast.graphs import Graphs
-from medddpm.kernels import dispatch
+from medddpm.kernels import cards, dispatch
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested, reports
@@ -62,7 +63,7 @@ class Acceleration:
         features: those that are on.
         replaced: name, class and stand-in of each module that has one.
         left: name and class of each layer that is left alone.
-        note: why the model's device does not run the kernels; empty if it does.
+        note: why the model's device does not run the kernels, or that they are untested there; empty if neither.
         graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
     """
 
@@ -215,9 +216,9 @@ def accelerate(
     """Puts a 3-D network on the fast path, in place.
 
     Outputs and gradients equal the network's own within the precision's tolerance; a layer without a rule runs as it
-    does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU or a card before
-    capability 8.0, there in the network's own precision; the report says so. The model stays trainable, can be pickled
-    and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
+    does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU, there in the network's
+    own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
+    model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
     first derivatives only; within `torch.func` the network computes as it did before, and so does what
     `torch.jit.script` makes of it. A shallow copy of a layer (`copy.copy`) still computes as that layer.
 
@@ -253,6 +254,11 @@ def accelerate(
         raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
     _refuse(model)
     restore(model)  # of a former setting
+    old = next((parameter.device for parameter in model.parameters() if dispatch.too_old(parameter.device)), None)
+    if old is not None:
+        if reports.is_first():
+            warnings.warn(f"accelerate: {_card(old)} is below 8.0: the model is left as it is", stacklevel=2)
+        return model
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
         done = _replace(model, precision, features, graph)
@@ -356,15 +362,14 @@ def _remove(model: nn.Module) -> None:
 
 
 def _note(model: nn.Module, precision: str) -> str:
-    """Says why the model's device does not run the kernels; empty if it does."""
+    """Says why the model's device does not run the kernels, or that they are untested there; empty if neither."""
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     if device.type == "cuda" and dispatch.serves(device) and sound():
-        return ""
+        unknown = cards.untested(torch.cuda.get_device_capability(device))
+        return f"; {unknown}" if unknown else ""
     if device.type != "cuda":
         why = f"on {device.type}"
-    elif torch.cuda.get_device_capability(device) < dispatch.OLDEST:
-        why = "on a card before capability 8.0"
     else:
         why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
     float32 = precision == "bf16" and why != "without Triton"
@@ -374,7 +379,12 @@ def _note(model: nn.Module, precision: str) -> str:
 @constant
 def _has_bf16(device: torch.device) -> bool:
     """Whether this CUDA device and its cuDNN compute in BF16, and rightly."""
-    return torch.cuda.get_device_capability(device) >= dispatch.OLDEST and sound()
+    return not dispatch.too_old(device) and sound()
+
+
+def _card(device: torch.device) -> str:
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return f"compute capability {capability} of {torch.cuda.get_device_name(device)}"
 
 
 def sound() -> bool:

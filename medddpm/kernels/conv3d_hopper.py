@@ -18,7 +18,7 @@ from medddpm.kernels import dispatch
 from medddpm.kernels.conv3d_hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
 from medddpm.kernels.conv3d_hopper_weight import STRIP, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import constant, operator, traced
+from medddpm.kernels.operators import operator, traced
 
 LEAST = 32  # channels on either side
 COVERED = 0.7  # part of the tiles' voxels that must lie in the volume
@@ -51,19 +51,13 @@ def takes(x: Tensor, weight: Tensor) -> bool:
         and x.numel() < 2**31
         and x.is_contiguous(memory_format=torch.channels_last_3d)
         and weight.is_contiguous(memory_format=torch.channels_last_3d)
-        and (_hopper(x.device) if traced() else _launched(x, weight))  # the operator itself sees to the rest
+        and (dispatch.is_hopper(x.device) if traced() else _launched(x, weight))  # the operator itself sees to the rest
     )
 
 
 def _launched(*tensors: Tensor) -> bool:
     """Whether the kernels can have these tensors: TMA wants their memory to begin at a multiple of 16 bytes."""
     return works(tensors[0].device) and not any(a.data_ptr() % 16 for a in tensors)
-
-
-@constant
-def _hopper(device: torch.device) -> bool:
-    """Whether the device has these matrix instructions: compute capability 9.0 alone does."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 @functools.cache
@@ -73,7 +67,7 @@ def works(device: torch.device) -> bool:
     Once in each process a small convolution is compared with PyTorch's; if it fails or differs, rank 0 warns, and
     cuDNN is used.
     """
-    if not _hopper(device):
+    if not dispatch.is_hopper(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
     x, dy, weight = (

@@ -15,6 +15,7 @@ from medddpm.kernels.operators import constant
 TRITON = importlib.util.find_spec("triton") is not None
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
+HOPPER = (9, 0)  # the only one with the matrix instructions of conv3d_hopper
 
 
 @constant
@@ -28,8 +29,19 @@ def _serves(device: torch.device) -> bool:
     if not TRITON:
         return False
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= OLDEST
+        return not too_old(device)
     return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def too_old(device: torch.device) -> bool:
+    """Whether `device` is a card from before BF16 arithmetic."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST
+
+
+@constant
+def is_hopper(device: torch.device) -> bool:
+    """Whether `device` is a card that `conv3d_hopper` is written for."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
 def takes(*tensors: Tensor) -> bool:

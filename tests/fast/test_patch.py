@@ -16,9 +16,11 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from medddpm.errors import BadInput
+from medddpm.fast import patch
 from medddpm.fast.forward import Forward
 from medddpm.fast.norm_chains import Norm
 from medddpm.fast.patch import FEATURES, RULES, accelerate, restore, sound
+from medddpm.kernels import dispatch
 
 
 def replaced(model: nn.Module) -> set[str]:
@@ -400,3 +402,41 @@ def test_under_an_outer_autocast_outputs_have_the_dtype_they_would_have(reduced:
     assert fast.dtype == plain.dtype
     assert faster.dtype == (plain.dtype if plain.dtype == reduced else faster.dtype)
     assert network(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["plain", "accelerated"])
+def test_a_model_on_an_old_card_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    network = block()
+    strides = [parameter.stride() for parameter in network.parameters()]
+    if before:
+        accelerate(network, report=None)
+    monkeypatch.setattr(dispatch, "too_old", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Tesla T4")
+    said: list[str] = []
+    line = r"^accelerate: compute capability 7\.5 of Tesla T4 is below 8\.0: the model is left as it is$"
+    with pytest.warns(UserWarning, match=line):
+        assert accelerate(network, report=said.append) is network
+    assert not said
+    assert not any("forward" in vars(module) for module in network.modules())
+    assert not hasattr(network, "acceleration")
+    assert [parameter.stride() for parameter in network.parameters()] == strides
+
+
+@pytest.mark.parametrize(("capability", "known"), [((9, 0), True), ((8, 6), False), ((12, 0), False)])
+def test_the_report_says_where_the_kernels_were_never_tested(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], known: bool
+) -> None:
+    class OnCard:
+        device = torch.device("cuda:0")
+
+    network = block()
+    monkeypatch.setattr(network, "parameters", lambda recurse=True: iter([OnCard()]))
+    monkeypatch.setattr(dispatch, "serves", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    note = patch._note(network, "bf16")
+    assert (note == "") == known
+    assert (
+        known
+        or note == f"; compute capability {capability[0]}.{capability[1]}: the kernels were never tested on such a card"
+    )

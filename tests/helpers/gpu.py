@@ -27,6 +27,6 @@ def lacking(count: int = 1, kernels: bool = False, hopper: bool = False) -> str 
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found < count:
         return f"needs {count} GPUs, and here is {found or 'none'}" if count > 1 else "needs a GPU"
-    if hopper and not (GLUON and torch.cuda.get_device_capability() == (9, 0)):
+    if hopper and not (GLUON and dispatch.is_hopper(torch.device(DEVICE))):
         return "the kernels need a Hopper GPU, and Triton with Gluon"
     return None

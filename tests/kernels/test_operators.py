@@ -10,14 +10,15 @@ from helpers.gpu import DEVICE
 from helpers.kernels import BF16, FP32, volume
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.kernels import operators
 from medddpm.kernels.add import add
 from medddpm.kernels.conv3d import GLUON, conv3d
+from medddpm.kernels.depthwise import depthwise
 from medddpm.kernels.norm import NormArguments, group_norm
 from medddpm.kernels.upsample import upsample
+from medddpm.runtime.nested import tensors
 
 SPACE = (3, 4, 2)
 
@@ -117,7 +118,7 @@ CASES = {
 
 @pytest.mark.gpu(kernels=True)
 def test_every_operator_has_a_case() -> None:
-    assert all(map(callable, (add, conv3d, group_norm, upsample)))  # which register them
+    assert all(map(callable, (add, conv3d, depthwise, group_norm, upsample)))  # which register them
     assert {name for name in CASES if GLUON or "hopper" not in name} == set(operators.NAMES)
 
 
@@ -131,7 +132,7 @@ def test_shapes_dtypes_and_strides_are_as_told(name: str) -> None:
         torch.library.opcheck(recorded, arguments, test_utils=("test_schema", "test_faketensor"))
         with FakeTensorMode() as mode:  # opcheck compares no strides on a CPU
             told = recorded(*(mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments))
-        for a, b in zip(tree_leaves(told), tree_leaves(recorded(*arguments)), strict=True):
+        for a, b in zip(tensors(told), tensors(recorded(*arguments)), strict=True):
             assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
 
 

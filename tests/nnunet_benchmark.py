@@ -1,0 +1,103 @@
+"""nnU-Net's own benchmark, five epochs of one random batch on a GPU, by its trainer and by ours.
+
+`PYTHONPATH=tests python -m nnunet_benchmark --out FOLDER`. Needs nnunetv2. The plans are those that nnU-Net's planners
+make for the sizes of BraTS, four images a subject of 240 × 240 × 155 before cropping. nnU-Net compiles its network, as
+it does by default. Prints each trainer's fastest epoch of 250 training and 50 validation steps; its JSON is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from helpers.nnunet import run, write_stubs
+
+from medddpm.clients.nnunet import FOLDER
+
+DATASET = "Dataset902_Benchmark"
+PLANNERS = {"ExperimentPlanner": "nnUNetPlans", "nnUNetPlannerResEncM": "nnUNetResEncUNetMPlans"}
+TRAINERS = (
+    "nnUNetTrainerBenchmark_5epochs_noDataLoading",
+    "nnUNetTrainerAcceleratedBenchmark_5epochs_noDataLoading",
+)
+SUBJECTS = 100
+
+
+def write_dataset(work: Path) -> None:
+    """Everything that planning and a training without data read; the images are empty."""
+    raw, preprocessed = work / "raw" / DATASET, work / "preprocessed" / DATASET
+    for folder in (raw / "imagesTr", raw / "labelsTr", preprocessed):
+        folder.mkdir(parents=True)
+    for i in range(SUBJECTS):
+        empty = nib.Nifti1Image(np.zeros((4, 4, 4), np.uint8), np.eye(4))
+        for channel in range(4):
+            nib.save(empty, raw / "imagesTr" / f"case_{i:03d}_{channel:04d}.nii.gz")
+        nib.save(empty, raw / "labelsTr" / f"case_{i:03d}.nii.gz")
+    described = {
+        "channel_names": {str(i): name for i, name in enumerate(("T1", "T1ce", "T2", "FLAIR"))},
+        "labels": {"background": 0, "edema": 1, "core": 2, "enhancing": 3},
+        "numTraining": SUBJECTS,
+        "file_ending": ".nii.gz",
+        "overwrite_image_reader_writer": "NibabelIO",
+    }
+    statistics = {"max": 1.0, "mean": 0.0, "median": 0.0, "min": -1.0, "percentile_00_5": -1.0, "std": 1.0}
+    found = {
+        "spacings": [[1.0, 1.0, 1.0]] * SUBJECTS,
+        "shapes_after_crop": [[140, 171, 136]] * SUBJECTS,
+        "median_relative_size_after_cropping": 0.9,
+        "foreground_intensity_properties_per_channel": {
+            str(i): {**statistics, "percentile_99_5": 1.0} for i in range(4)
+        },
+    }
+    for folder in (raw, preprocessed):
+        (folder / "dataset.json").write_text(json.dumps(described))
+    (preprocessed / "dataset_fingerprint.json").write_text(json.dumps(found))
+
+
+def benchmark(work: Path, planner: str, trainer: str) -> dict[str, object]:
+    """The record that nnU-Net's trainer writes of one run."""
+    plans = PLANNERS[planner]
+    run(work, "nnUNetv2_train", DATASET, "3d_fullres", "0", "-tr", trainer, "-p", plans, trainers=str(FOLDER))
+    path = work / "results" / DATASET / f"{trainer}__{plans}__3d_fullres" / "fold_0" / "benchmark_result.json"
+    (record,) = json.loads(path.read_text()).values()
+    return record
+
+
+def plan(work: Path, planner: str) -> dict[str, object]:
+    """The plan for the full resolution, and what of preprocessing a training reads."""
+    run(work, "nnUNetv2_plan_experiment", "-d", "902", "-pl", planner, trainers=str(FOLDER), augmenters=1)
+    file = work / "preprocessed" / DATASET / f"{PLANNERS[planner]}.json"
+    configuration = json.loads(file.read_text())["configurations"]["3d_fullres"]
+    data = work / "preprocessed" / DATASET / configuration["data_identifier"]
+    data.mkdir(exist_ok=True)
+    (data / "case_000.b2nd").touch()  # by which nnU-Net knows the kind of its files
+    return configuration
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder; results.json in it holds every record")
+    parser.add_argument("--planner", choices=PLANNERS, action="append", help="one of them; all by default")
+    parser.add_argument("--work", type=Path, default=Path("runs/nnunet_benchmark"), help="emptied first")
+    arguments = parser.parse_args()
+    work = arguments.work.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    write_dataset(work)
+    write_stubs(work / "stubs", "timm", "SimpleITK")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    records: list[dict[str, object]] = []
+    for planner in arguments.planner or PLANNERS:
+        configuration = plan(work, planner)
+        print(f"{planner}: patch {configuration['patch_size']}, batch {configuration['batch_size']}", flush=True)
+        for trainer in TRAINERS:
+            records.append({"planner": planner, "trainer": trainer, **benchmark(work, planner, trainer)})
+            print(f"  {trainer}: {records[-1]['fastest_epoch']} s", flush=True)
+            (arguments.out / "results.json").write_text(json.dumps(records, indent=2))
+
+
+if __name__ == "__main__":
+    main()
