@@ -93,6 +93,22 @@ def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
     return table.astype({"launches": "int64", "convolutions": "int64"})
 
 
+def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+    """Every window of one setting, divided by another setting's window that begins with the same launch.
+
+    Args:
+        cost, base: as `costs` returns them.
+
+    Returns:
+        index start, columns `COUNTERS`, for windows that end within the first step's backward pass of `base`; where
+        `base` has no counters there is none.
+    """
+    stretches = phases(base)
+    last = int(stretches.loc[stretches["phase"] == "backward", "end"].iloc[0])
+    against = moving(base)
+    return (moving(cost) / against.where(against > 0)).loc[: last - WINDOW]
+
+
 def known_share(cost: pd.DataFrame) -> float:
     """The share of the run's time in launches that have counters."""
     return float(cost.loc[cost["cycles_active"].notna(), "duration_ns"].sum() / cost["duration_ns"].sum())

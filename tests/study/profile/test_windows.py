@@ -18,6 +18,7 @@ from medddpm.study.profile.windows import (
     convolutions,
     costs,
     first_step,
+    from_every_start,
     known_share,
     moving,
     phases,
@@ -132,6 +133,20 @@ def test_profiled_windows_are_divided_by_their_starts() -> None:
     assert ratios.index.tolist() == [10, 300]
     assert ratios["cycles_active"].tolist() == [0.1, 0.1]
     assert ratios["duration_ns"].tolist() == pytest.approx([1 / 1.5, 1.0])
+
+
+def test_windows_are_divided_by_those_that_begin_with_the_same_launch() -> None:
+    """To the end of the base's first backward pass; without counters there is no ratio."""
+    lasting = [("forward", 60), ("backward", 60), ("update", 5)]
+    base = costs(
+        trace(*[("conv", "(64, 1, 1)", 10.0, phase) for phase, count in lasting for _ in range(count)]), COUNTS
+    )
+    other = base.assign(duration_ns=base["duration_ns"] * np.arange(len(base)), cycles_active=3 * base["cycles_active"])
+    ratios = from_every_start(other, base.assign(instructions=np.nan))
+    assert ratios.index.tolist() == list(range(120 - WINDOW + 1))
+    np.testing.assert_allclose(ratios["duration_ns"], ratios.index + (WINDOW - 1) / 2)
+    np.testing.assert_allclose(ratios["cycles_active"], 3)
+    assert ratios["instructions"].isna().all()
 
 
 def test_a_step_costs_what_its_kernels_do() -> None:
