@@ -34,7 +34,8 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     said: list[str] = []
     for opponent, row in found.dropna(subset="ms").iterrows():
         which = f"{BENCH_SETTINGS[row['setting']].change}: " if opponent == "best ordinary" else ""
-        said.append(f"{three(row['ratio'])} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
+        ratio = f"{row['ratio']:#.3g}".rstrip(".")  # 2.00 says more than 2
+        said.append(f"{ratio} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
     eager = times.get(eager_of(times))
     called = "" if eager is None else f" in one CUDA graph ({three(eager)} ms without it)"

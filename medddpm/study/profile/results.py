@@ -12,7 +12,7 @@ from medddpm.study.records import schemas
 from medddpm.study.records.machine import gpu_folder_name
 from medddpm.study.records.tables import read_meta, read_table, write_table
 
-_RAW = re.compile(r"(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)_raw\.csv\.gz")
+_PAGE = re.compile(r"(?P<stem>(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run\d+)_(?P<kind>raw|trace)\.csv\.gz")
 
 
 def is_finished(table: Path, commands: Sequence[str] | None = None) -> bool:
@@ -29,8 +29,8 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
 
     Args:
         profiles: what `medddpm profile --out` filled; only what it finished is taken.
-        folder: figures/records. A record goes to the folder of the card that its profile names; a window's trace goes
-            there too, as launches_<setting>_<part>_run<N>.csv.
+        folder: figures/records. A record goes to the folder of the card that its profile names; each trace goes there
+            too, as launches_<setting>_<part>_run<N>.csv, also where it was made by itself and there are times alone.
 
     Yields:
         a line for each record written.
@@ -38,18 +38,23 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
     Raises:
         BadInput: there is no finished profile, or a step lacks its trace.
     """
-    raws = [path for path in sorted(profiles.glob("*_raw.csv.gz")) if _RAW.fullmatch(path.name) and is_finished(path)]
-    if not raws:
+    found = (_PAGE.fullmatch(path.name) for path in sorted(profiles.glob("*.csv.gz")))
+    pages = [named for named in found if named and is_finished(profiles / named[0])]
+    if not pages:
         raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles.name}")
-    for raw in raws:
-        yield from _adopted(raw, folder)
+    for named in pages:
+        page = profiles / named[0]
+        machine = folder / gpu_folder_name(str(read_meta(page).get("gpu", "cpu")))
+        if named["kind"] == "raw":
+            yield _adopted(page, named, machine)
+        else:
+            table = read_table(page, schemas.TRACE)
+            written = write_table(table, machine / _launches(named), schemas.TRACE, read_meta(page))
+            yield f"{written.name}: {len(table)} launches in order"
 
 
-def _adopted(raw: Path, folder: Path) -> Iterator[str]:
-    named = _RAW.fullmatch(raw.name)
-    assert named
-    stem = raw.name.removesuffix("_raw.csv.gz")
-    folder = folder / gpu_folder_name(str(read_meta(raw).get("gpu", "cpu")))
+def _adopted(raw: Path, named: re.Match[str], folder: Path) -> str:
+    """Writes the record of a raw table; returns the line that tells so."""
     details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
     view = named["part"].partition("-")[0]
     weights = trace if view == "step" else None
@@ -57,12 +62,14 @@ def _adopted(raw: Path, folder: Path) -> Iterator[str]:
         raise BadInput(raw, "its trace is missing, which tells how often each launch occurs", "medddpm profile again")
     parsed = parse(raw, named["setting"].upper(), view, details=details, trace=weights)
     meta = origin(parsed, raw)
-    written = write_table(parsed.table, folder / f"kernels_{stem}.csv", schemas.KERNELS, meta)
-    yield f"{written.name}: {parsed}"
-    if view == "window" and trace:
-        table = read_table(trace, schemas.TRACE)
-        written = write_table(table, folder / f"launches_{stem}.csv", schemas.TRACE, read_meta(trace))
-        yield f"{written.name}: {len(table)} launches from the first on"
+    if weights:
+        meta["scaled_by"] |= {"trace": _launches(named), "step": 1}  # as the records name it
+    written = write_table(parsed.table, folder / f"kernels_{named['stem']}.csv", schemas.KERNELS, meta)
+    return f"{written.name}: {parsed}"
+
+
+def _launches(named: re.Match[str]) -> str:
+    return f"launches_{named['stem']}.csv"
 
 
 def _beside(raw: Path, kind: str) -> Path | None:

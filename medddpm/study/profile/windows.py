@@ -7,9 +7,12 @@ Joined, they say what any window would have shown; windows that were really prof
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
+from medddpm.study.profile.families import family_of
 from medddpm.study.profile.kernel_names import launch_keys
 
 WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window begins with (P056, P055)
@@ -55,6 +58,55 @@ def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
     """
     summed = cost[list(COUNTERS)].fillna(0.0).rolling(width).sum().dropna()
     return summed.set_axis(pd.RangeIndex(len(summed), name="start"))
+
+
+def convolutions(launches: pd.DataFrame) -> pd.Series[bool]:
+    """Which launches of a table `TRACE` are a convolution's, its helpers included; copies between layouts are not."""
+    found = {name: family_of(name).group == "convolution" for name in launches["kernel"].unique()}
+    return launches["kernel"].map(found)
+
+
+def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
+    """What whole steps cost by their launches alone, without counters; fills and copies of memory left out.
+
+    Args:
+        steps: tables `TRACE` of one step each, by setting.
+        base: the setting that the others are divided by.
+
+    Returns:
+        index setting; launches, convolutions (how many of them are), time_ms (the sum of their times), ratio (divided
+        by that of `base`) and convolution_pct (the convolutions' share of it, percent).
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for name, step in steps.items():
+        kernels = in_order(step)
+        time, chosen = kernels["duration_ns"], convolutions(kernels)
+        total = float(time.sum())
+        rows[name] = {
+            "launches": len(kernels),
+            "convolutions": int(chosen.sum()),
+            "time_ms": total / 1e6,
+            "convolution_pct": 100 * float(time[chosen].sum()) / total,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
+    table.insert(3, "ratio", table["time_ms"] / rows[base]["time_ms"])
+    return table.astype({"launches": "int64", "convolutions": "int64"})
+
+
+def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+    """Every window of one setting, divided by another setting's window that begins with the same launch.
+
+    Args:
+        cost, base: as `costs` returns them.
+
+    Returns:
+        index start, columns `COUNTERS`, for windows that end within the first step's backward pass of `base`; where
+        `base` has no counters there is none.
+    """
+    stretches = phases(base)
+    last = int(stretches.loc[stretches["phase"] == "backward", "end"].iloc[0])
+    against = moving(base)
+    return (moving(cost) / against.where(against > 0)).loc[: last - WINDOW]
 
 
 def known_share(cost: pd.DataFrame) -> float:

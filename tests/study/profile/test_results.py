@@ -17,6 +17,8 @@ from medddpm.study.profile.results import adopt
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import meta_path, read_meta, read_table
 
+TABLES = ("kernels", "launches")
+
 
 def put(profiles: Path, name: str, text: str, meta: dict[str, object] | None = None) -> Path:
     """A page as the profiler leaves it: compressed, and described when it is whole."""
@@ -63,15 +65,16 @@ def machine(tmp_path: Path) -> Path:
 def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path: Path) -> None:
     said = list(adopt(profiles, machine.parent))
     assert [line.partition(":")[0] for line in said] == [
-        "kernels_base_step_run1.csv", "kernels_opt1_window-300_run2.csv", "kernels_opt1_window_run2.csv",
-        "launches_opt1_window_run2.csv",
+        "kernels_base_step_run1.csv", "launches_base_step_run1.csv", "kernels_opt1_window-300_run2.csv",
+        "kernels_opt1_window_run2.csv", "launches_opt1_window_run2.csv",
     ]  # fmt: skip
     assert "4 distinct of 5 launches" in said[0]
     assert "99.3% of the time has counters" in said[0]
-    assert said[-1].endswith(": 5 launches from the first on")
+    assert said[-1].endswith(": 5 launches in order")
     assert {name for name in contents(machine) if name.endswith(".csv")} == {line.partition(":")[0] for line in said}
     assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.found(tmp_path)] == [
         ("kernels", "V100", "BASE", "step", 1),
+        ("launches", "V100", "BASE", "step", 1),
         ("kernels", "V100", "OPT1", "window", 2),
         ("launches", "V100", "OPT1", "window", 2),
         ("kernels", "V100", "OPT1", "window-300", 2),
@@ -91,10 +94,11 @@ def test_a_window_has_its_estimates_and_a_row_a_launch(profiles: Path, machine: 
     assert elsewhere["est_speedup_pct"].isna().all()
 
 
-def test_a_windows_trace_goes_along_as_it_is(profiles: Path, machine: Path) -> None:
+@pytest.mark.parametrize("profile", ["opt1_window_run2", "base_step_run1"])
+def test_a_trace_goes_along_as_it_is(profiles: Path, machine: Path, profile: str) -> None:
     list(adopt(profiles, machine.parent))
-    path = machine / "launches_opt1_window_run2.csv"
-    original = read_table(profiles / "opt1_window_run2_trace.csv.gz", schemas.TRACE)
+    path = machine / f"launches_{profile}.csv"
+    original = read_table(profiles / f"{profile}_trace.csv.gz", schemas.TRACE)
     pd.testing.assert_frame_equal(read_table(path, schemas.TRACE), original)
     assert read_meta(path)["steps"] == 2
 
@@ -110,6 +114,8 @@ def test_a_step_is_weighted_by_its_trace(profiles: Path, machine: Path) -> None:
     assert meta["date"] == "2026-11-21", "how it was measured is lost"
     assert meta["parsed_from"] == "base_step_run1_raw.csv.gz"
     assert meta["matched"] == pytest.approx(730 / 735)
+    assert (meta["scaled_by"]["trace"], meta["scaled_by"]["step"]) == ("launches_base_step_run1.csv", 1)
+    assert (machine / meta["scaled_by"]["trace"]).is_file()
 
 
 def test_a_step_measured_otherwise_is_a_step_too(profiles: Path, machine: Path, tmp_path: Path) -> None:
@@ -131,6 +137,16 @@ def test_a_step_under_another_pytorch_is_a_step(profiles: Path, machine: Path, t
     assert kernel_tables.kernels(tmp_path)["part"].unique().tolist() == ["step", "window"]
 
 
+def test_a_trace_by_itself_becomes_launches(profiles: Path, machine: Path, tmp_path: Path) -> None:
+    """Times without counters: no table of kernels, and nothing that the views of the book would draw."""
+    put_trace(profiles, "opt2_step-torch-2-2-2_run1")
+    assert list(adopt(profiles, machine.parent))[-1] == "launches_opt2_step-torch-2-2-2_run1.csv: 5 launches in order"
+    kept = kernel_tables.launches(tmp_path, "V100", "step-torch-2-2-2")
+    original = read_table(profiles / "opt2_step-torch-2-2-2_run1_trace.csv.gz", schemas.TRACE)
+    pd.testing.assert_frame_equal(kept["OPT2"], original)
+    assert "OPT2" not in set(kernel_tables.kernels(tmp_path)["config"])
+
+
 @pytest.mark.parametrize("how", ["missing", "unfinished"])
 def test_a_step_without_its_trace_is_refused(profiles: Path, machine: Path, how: str) -> None:
     table = profiles / "base_step_run1_trace.csv.gz"
@@ -147,7 +163,7 @@ def test_what_is_not_finished_is_passed_over(profiles: Path, machine: Path) -> N
     meta_path(profiles / "opt1_window_run2_details.csv").unlink()
     put(profiles, "dit_fp32_raw", "of another kind")
     names = [line.partition(":")[0] for line in adopt(profiles, machine.parent)]
-    assert names == ["kernels_base_step_run1.csv", "kernels_opt1_window_run2.csv", "launches_opt1_window_run2.csv"]
+    assert names == [f"{table}_{of}.csv" for of in ("base_step_run1", "opt1_window_run2") for table in TABLES]
     window = read_table(machine / "kernels_opt1_window_run2.csv", schemas.KERNELS)
     assert window["est_speedup_pct"].isna().all(), "an unfinished details page was read"
 
@@ -157,7 +173,7 @@ def test_twice_gives_the_same_bytes(profiles: Path, machine: Path) -> None:
     first = contents(machine)
     list(adopt(profiles, machine.parent))
     assert contents(machine) == first
-    assert len(first) == 8
+    assert len(first) == 10
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -12,7 +12,19 @@ from helpers.repository import ROOT
 
 from medddpm.study.profile import summaries
 from medddpm.study.profile import tables as kernel_tables
-from medddpm.study.profile.windows import COUNTERS, WINDOW, costs, first_step, known_share, moving, phases, profiled
+from medddpm.study.profile.windows import (
+    COUNTERS,
+    WINDOW,
+    convolutions,
+    costs,
+    first_step,
+    from_every_start,
+    known_share,
+    moving,
+    phases,
+    profiled,
+    step_times,
+)
 
 CUPTI_ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::add<float> >(int, at::native::add<float>)"
 NCU_ADD = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::add<float>>(int, T2)"
@@ -121,6 +133,39 @@ def test_profiled_windows_are_divided_by_their_starts() -> None:
     assert ratios.index.tolist() == [10, 300]
     assert ratios["cycles_active"].tolist() == [0.1, 0.1]
     assert ratios["duration_ns"].tolist() == pytest.approx([1 / 1.5, 1.0])
+
+
+def test_windows_are_divided_by_those_that_begin_with_the_same_launch() -> None:
+    """To the end of the base's first backward pass; without counters there is no ratio."""
+    lasting = [("forward", 60), ("backward", 60), ("update", 5)]
+    base = costs(
+        trace(*[("conv", "(64, 1, 1)", 10.0, phase) for phase, count in lasting for _ in range(count)]), COUNTS
+    )
+    other = base.assign(duration_ns=base["duration_ns"] * np.arange(len(base)), cycles_active=3 * base["cycles_active"])
+    ratios = from_every_start(other, base.assign(instructions=np.nan))
+    assert ratios.index.tolist() == list(range(120 - WINDOW + 1))
+    np.testing.assert_allclose(ratios["duration_ns"], ratios.index + (WINDOW - 1) / 2)
+    np.testing.assert_allclose(ratios["cycles_active"], 3)
+    assert ratios["instructions"].isna().all()
+
+
+def test_a_step_costs_what_its_kernels_do() -> None:
+    """Fills are no kernels; a copy into cuDNN's layout is no convolution."""
+    plain = trace(
+        ("sm80_xmma_fprop_implicit_gemm_f32f32", "(64, 1, 1)", 3e6, "forward"),
+        ("Memset (Device)", None, 5e6, "forward"),
+        (CUPTI_ADD, "(8, 1, 1)", 1e6, "update"),
+    )
+    other = trace(
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<float>(int)", "(8, 1, 1)", 6e6, "forward"),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32", "(64, 1, 1)", 2e6, "forward"),
+    )
+    assert convolutions(other).tolist() == [False, True]
+    times = step_times({"OPT2": other, "BASE": plain}, base="BASE")
+    assert times.loc["BASE"].to_dict() == {
+        "launches": 2, "convolutions": 1, "time_ms": 4.0, "ratio": 1.0, "convolution_pct": 75.0,
+    }  # fmt: skip
+    assert times.loc["OPT2", ["time_ms", "ratio", "convolution_pct"]].tolist() == [8.0, 2.0, 25.0]
 
 
 # the repository's own
