@@ -218,9 +218,10 @@ def accelerate(
     Outputs and gradients equal the network's own within the precision's tolerance; a layer without a rule runs as it
     does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU, there in the network's
     own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
-    model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the former setting. On a GPU the kernels have
-    first derivatives only; within `torch.func` the network computes as it did before, and so does what
-    `torch.jit.script` makes of it. A shallow copy of a layer (`copy.copy`) still computes as that layer.
+    model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
+    former setting. On a GPU the kernels have first derivatives only; within `torch.func` the network computes as it did
+    before, and so does what `torch.jit.script` makes of it. A shallow copy of a layer (`copy.copy`) still computes as
+    that layer.
 
     Args:
         model: any network; its parameters stay as they are, in memory too, and an optimizer may hold them already.
