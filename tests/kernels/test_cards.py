@@ -24,7 +24,7 @@ def test_a_row_holds_for_every_card_in_it(
     monkeypatch.setattr(dispatch, "TRITON", True)
     assert cards.generation(capability) is generation
     _, _, _, triton, convolutions, tested, _ = (cell.strip() for cell in ROWS[generation].split("|"))
-    serves = dispatch.serves.__wrapped__(CUDA)
+    serves = dispatch._serves.__wrapped__(CUDA)
     assert (triton == "yes") == serves == (not dispatch.too_old(CUDA))
     assert (convolutions != "cuDNN's") == dispatch.is_hopper(CUDA)
     assert (tested == "never tested") == (serves and not generation.tested) == bool(cards.untested(capability))
