@@ -210,7 +210,7 @@ def accelerate(
     model: nn.Module,
     precision: str = "bf16",
     only: Collection[str] | None = None,
-    graph: bool | str = "auto",
+    graph: bool | str = False,
     report: Callable[[str], object] | None = reports.report,
 ) -> nn.Module:
     """Puts a 3-D network on the fast path, in place.
@@ -233,7 +233,8 @@ def accelerate(
         graph: "auto": on a CUDA device, the third call of a shape of inputs captures forward and backward pass
             as CUDA graphs, and later calls replay them; where that is not safe the network runs as it is, and
             `print(model.acceleration)` says why. The graphs' memory stays taken between the calls. True: what is in the
-            way of a graph is an error. False: there are none.
+            way of a graph is an error. False: there are none; this is the default until graphs have been tested on a
+            GPU.
         report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
             rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
 
@@ -241,8 +242,8 @@ def accelerate(
         `model`.
 
     Raises:
-        BadInput: if a precision or feature does not exist; if a part of the model is accelerated by itself, or the
-            model is part of an accelerated one; if its forward is already replaced by something else.
+        BadInput: if a precision, feature or kind of graph does not exist; if a part of the model is accelerated by
+            itself, or the model is part of an accelerated one; if its forward is already replaced by something else.
     """
     if precision not in PRECISIONS:
         raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")

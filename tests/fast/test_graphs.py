@@ -39,8 +39,8 @@ class Twins:
         torch.manual_seed(0)
         self.device = device
         plain = make().to(device)
-        self.fast = accelerate(copy.deepcopy(plain), "tf32", report=None, **options)
-        self.plain = accelerate(plain, "tf32", graph=False, report=None)
+        self.fast = accelerate(copy.deepcopy(plain), "tf32", graph="auto", report=None, **options)
+        self.plain = accelerate(plain, "tf32", report=None)
         Pretended.guard = staticmethod(lambda: buffers_kept(self.fast))
         self.runs = 0
         root: Any = self.fast.forward
@@ -340,7 +340,7 @@ ODD = {
 def test_what_no_graph_can_do_runs_as_it_is_and_says_so(
     device: torch.device, kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    network = accelerate(Odd(kind).to(device), report=None)
+    network = accelerate(Odd(kind).to(device), graph="auto", report=None)
     xs = [Twins.x(Twins(device), seed).contiguous(memory_format=torch.channels_last_3d) for seed in range(5)]
     for x in xs:
         network(x)
@@ -359,7 +359,7 @@ def test_what_no_graph_can_do_runs_as_it_is_and_says_so(
 
 @pytest.mark.gpu
 def test_what_waits_for_the_device_is_named() -> None:
-    network = accelerate(Odd("waits").cuda(), report=None)
+    network = accelerate(Odd("waits").cuda(), graph="auto", report=None)
     twins = Twins(torch.device("cuda", 0))
     for seed in range(5):
         network(twins.x(seed))

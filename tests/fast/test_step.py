@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.graphs import Network, Pretended
+from helpers.readme import readme_block
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -53,7 +54,7 @@ class Pair:
     def __init__(self, device: torch.device, average: bool = False, **options: Any) -> None:
         torch.manual_seed(0)
         self.device, self.options = device, options
-        self.plain = accelerate(Network().to(device), "tf32", report=None, graph=False)
+        self.plain = accelerate(Network().to(device), "tf32", report=None)
         self.fast = copy.deepcopy(self.plain)
         self.averages = [copy.deepcopy(n) for n in (self.plain, self.fast)] if average else []
         self.optimizers = [adam(n.parameters()) for n in (self.plain, self.fast)]
@@ -190,6 +191,26 @@ def test_more_than_a_loss_comes_back_and_is_the_caller_s(device: torch.device) -
         torch.testing.assert_close(others["mean"], batch(device, seed)[0].mean())
         assert not loss.requires_grad
     assert len({loss.item() for loss, _ in kept}) == 4
+
+
+def test_the_readme_s_example(device: torch.device) -> None:
+    torch.manual_seed(0)
+    model = accelerate(nn.Conv3d(2, 3, 3, padding=1).to(device), report=None)
+    before = model.weight.detach().clone()
+    volume, target = batch(device)
+    optimizer = adam(model.parameters())
+    known = {
+        "model": model,
+        "loss_fn": functional.mse_loss,
+        "optimizer": optimizer,
+        "volume": volume,
+        "target": target,
+        "loader": [batch(device, seed) for seed in range(3)],
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
+    }
+    exec(readme_block("python", "graphed_step"), known)
+    assert known["step"].calls == 3
+    assert not torch.equal(before, model.weight)
 
 
 def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:

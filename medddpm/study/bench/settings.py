@@ -78,7 +78,7 @@ class BenchSetting:
             if self.search:
                 stack.enter_context(_searching())
             if self.reader:
-                accelerate(network, report=None)
+                accelerate(network, graph="auto", report=None)
                 stack.callback(restore, network)
             elif not self.graph:
                 stack.enter_context(cuda_graphs.off())
