@@ -232,7 +232,7 @@ class Watched:
         except TypeError as error:
             self.why = f"an output is a {error}"
         for at, tensor in enumerate(nested.tensors(out)):
-            if tensor.requires_grad:
+            if tensor.grad_fn is not None:  # a parameter itself would keep the hook
                 self.learns = True
                 tensor.register_hook(lambda _, at=at: self.used.add(at))
         return out

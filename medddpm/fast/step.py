@@ -160,7 +160,7 @@ class TrainingStep:
                 p.grad = torch.zeros_like(p) if p.grad is None and p.requires_grad else p.grad
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
-        static = _filled(batch, inputs)
+        static = nested.filled(batch, inputs)
         watched = Watched()
         kept = [p.grad for p in self.parameters]
         with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
@@ -290,8 +290,3 @@ def _on(pool: Any, device: torch.device) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
-    each = iter(tensors)
-    return nested.mapped(value, lambda _: next(each))

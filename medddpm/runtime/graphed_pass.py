@@ -101,7 +101,7 @@ class GraphedPass:
         self.function, self.used, self.pool, self.draws = function, used, pool, draws
         self.parameters, self.buffers = list(parameters), list(buffers)
         self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
-        self.value = _filled(value, self.inputs)
+        self.value = nested.filled(value, self.inputs)
         self.needed = [t for t in (*self.inputs, *self.parameters) if t.requires_grad] if used else []
         graph_of: list[Tensor] = []
 
@@ -129,8 +129,8 @@ class GraphedPass:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
         given = list(nested.tensors(value))
         if not self.used:
-            return _filled(self.outputs, self._replayed(given))
-        return _filled(self.outputs, _Replay.apply(self, *given, *self.parameters))  # type: ignore[no-untyped-call]
+            return nested.filled(self.outputs, self._replayed(given))
+        return nested.filled(self.outputs, _Replay.apply(self, *given, *self.parameters))  # type: ignore[no-untyped-call]
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
@@ -156,7 +156,7 @@ class GraphedPass:
         wanted = [t for t in (*inputs, *given[len(self.inputs) :]) if t.requires_grad]
         kept = [t.clone() for t in self.buffers]
         with torch.enable_grad():
-            out = list(nested.tensors(self.function(_filled(self.value, inputs))))
+            out = list(nested.tensors(self.function(nested.filled(self.value, inputs))))
         pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
         found = torch.autograd.grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
         for buffer, before in zip(self.buffers, kept, strict=True):
@@ -192,12 +192,6 @@ class _Replay(torch.autograd.Function):
                 found = graphed._computed(tensors, gradients)
         each = iter(found)
         return (None, *(next(each) if t.requires_grad else None for t in tensors))
-
-
-def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
-    """`value` with these tensors in place of its own."""
-    each = iter(tensors)
-    return nested.mapped(value, lambda _: next(each))
 
 
 def drawn(device: torch.device) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,6 +38,12 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(mapped(each, change) for each in value)
     return value
+
+
+def filled(value: Any, with_tensors: Iterable[Tensor]) -> Any:
+    """Returns `value` with these tensors in place of its own, in order."""
+    each = iter(with_tensors)
+    return mapped(value, lambda _: next(each))
 
 
 def shape_of(value: Any) -> Hashable:
