@@ -28,6 +28,7 @@ from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
+WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
 
@@ -268,13 +269,14 @@ def _waiting(found: list[str]) -> Iterator[None]:
     shown = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
-        if "synchroniz" in str(message):
+        if WAITS in str(message):
             found.append(f"{_line() or f'{filename}:{lineno}'} waits for the device")
         else:
             shown(message, category, filename, lineno, *rest)
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", ".*synchroniz.*")
+        warnings.filterwarnings("always", WAITS)
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         warnings.showwarning = show  # type: ignore[assignment]
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -285,12 +287,9 @@ def _waiting(found: list[str]) -> Iterator[None]:
 
 def _line() -> str:
     """The innermost line that runs now and is the user's: neither PyTorch's nor this package's."""
-    inside = tuple(
-        os.path.dirname(os.path.dirname(path)) + os.sep for path in (torch.__file__, os.path.dirname(__file__))
-    )
-    ours = (os.path.join(inside[0], "torch") + os.sep, inside[1])
+    ours = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
     frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(ours) or "warnings" in frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith((*ours, warnings.__file__)):
         frame = frame.f_back  # type: ignore[assignment]
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 

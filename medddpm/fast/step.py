@@ -123,7 +123,7 @@ class TrainingStep:
 
     def _graph(self, batch: tuple[Any, ...], place: int) -> Captured:
         """The graph of a call at this place in an accumulation, captured now if there is none."""
-        device = next(nested.tensors(batch)).device
+        device = next(nested.tensors((batch, list(self.model.parameters())))).device
         first, last = place == 0, place == self.accumulate - 1
         try:
             key = nested.shape_of(batch), flags(device), self.model.training, first, last
@@ -154,6 +154,10 @@ class TrainingStep:
         for group in self.optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
+        for p in self.parameters:
+            state = self.optimizer.state.get(p, {})
+            if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
+                state["step"] = state["step"].to(p.device)
         self._settings = _settings(self.optimizer)
         if self.accumulate > 1:
             for p in self.parameters:
