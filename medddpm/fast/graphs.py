@@ -163,16 +163,15 @@ def graphable(device: torch.device) -> bool:
 
 
 def elsewhere() -> bool:
-    """Whether this call belongs to something that a replay would break: it is part of a larger graph or is traced."""
+    """Whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
+
+    What compiles, records or transforms functions does not come here: `patch.Root` sees to it.
+    """
     return (
         not cuda_graphs.allowed()
         or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-        or torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._current_graph_task_id() != -1  # within a backward pass, as a checkpoint's second forward is
-        or torch._C._len_torch_dispatch_stack() > 0  # fake tensors, counters of operations
-        or torch._C._functorch.peek_interpreter_stack() is not None  # vmap, grad, jvp
-        or torch.autograd.forward_ad._current_level >= 0
         or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # a checkpoint, offloading
     )
 
@@ -229,7 +228,7 @@ class Watched:
         elif waits:
             self.why = waits[0]
         try:
-            nested.shape_of(nested.mapped(out, _plain))
+            nested.shape_of(out)
         except TypeError as error:
             self.why = f"an output is a {error}"
         for at, tensor in enumerate(nested.tensors(out)):
@@ -237,10 +236,6 @@ class Watched:
                 self.learns = True
                 tensor.register_hook(lambda _, at=at: self.used.add(at))
         return out
-
-
-def _plain(t: Tensor) -> Tensor:
-    return t.detach() if type(t) is Tensor else t
 
 
 def drawn_at(device: torch.device) -> tuple[int, int] | None:

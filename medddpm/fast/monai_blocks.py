@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medddpm.fast.forward import Forward, Rule
 from medddpm.fast.layers import REDUCED, stand_in
 from medddpm.fast.monai import with_skip
-from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run
+from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
 
@@ -54,7 +54,7 @@ class PreNormBlock(Forward):
         super().__init__(module)
         self.sums = "residual" in features
         acts = [cast(nn.Module, getattr(module, name)) for name in self.activations]
-        if all(known(act, getattr(act, "num_parameters", 1)) for act in acts):
+        if all(is_known(act) for act in acts):
             self.handled = tuple(acts)
 
     def convolution(self, layer: nn.Module, x: Tensor) -> nn.Module:
@@ -190,7 +190,7 @@ class VNetInput(Forward):
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
         act = cast(nn.Module, module.act_function)
-        self.handled = (act,) if known(act, getattr(act, "num_parameters", 1)) else ()
+        self.handled = (act,) if is_known(act) else ()
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C_out, D, H, W)."""
@@ -208,7 +208,7 @@ class NormThenAct(Chain):
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module, features)
         act = cast(nn.Module, getattr(module, self.layers[1]))
-        self.handled = (act,) if known(act, getattr(act, "num_parameters", 1)) else ()
+        self.handled = (act,) if is_known(act) else ()
 
     def steps(self) -> Iterable[nn.Module]:
         """The layers, in order, as they are now."""
@@ -229,7 +229,7 @@ class ResNetBlock(Forward):
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
         act = cast(nn.Module, module.act)
-        self.handled = (act,) if known(act, getattr(act, "num_parameters", 1)) else ()
+        self.handled = (act,) if is_known(act) else ()
 
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C_out, …)."""

@@ -238,11 +238,16 @@ def layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
             yield module
 
 
+def is_known(activation: nn.Module) -> bool:
+    """Whether a norm computes this activation with it, in a chain of whatever width it has."""
+    return bool(known(activation, getattr(activation, "num_parameters", 1)))
+
+
 def activations_behind_norms(*modules: nn.Module) -> tuple[nn.Module, ...]:
     """Returns the activations that a norm before them computes: the report must not list them as left alone."""
     leaves = [m for m in _leaves(modules) if type(m) not in IDLE]
     pairs = itertools.pairwise(leaves)
-    return tuple(b for a, b in pairs if _fits(a) and known(b, getattr(b, "num_parameters", 1)))
+    return tuple(b for a, b in pairs if _fits(a) and is_known(b))
 
 
 def _leaves(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
