@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
     INTERRUPTED,
+    RECOMPUTED,
     SAMPLERS,
     Commands,
     add_command,
@@ -116,6 +117,11 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         command, "--device-cache", "--resident", action=argparse.BooleanOptionalAction,
         help="keep all volumes in the device's memory (on a GPU where they fit)",
     )  # fmt: skip
+    command.add_argument(
+        "--recompute", choices=RECOMPUTED, default="none",
+        help="activations that are computed again instead of kept, which saves memory: those of attention, of all "
+        "blocks, or of the blocks of so many of the finest levels (none)",
+    )  # fmt: skip
     command.add_argument("--profile", action="store_true", help="print where a step waits, once, after the first epoch")
     command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
@@ -153,6 +159,7 @@ def train(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         read_every_loss=arguments.read_every_loss,
         workers=arguments.workers,
+        recompute=arguments.recompute,
     )
     losses = run(
         config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,

@@ -306,6 +306,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     if any(side % unet.stride for side in volumes.size):
         sides = "×".join(map(str, volumes.size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
+    unet.recompute(config.recompute)
     return unet
 
 

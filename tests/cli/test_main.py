@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from medddpm import diffusion
+from medddpm import diffusion, unet
 from medddpm.cli.main import main, parser, plain_lines
-from medddpm.cli.options import SAMPLERS
+from medddpm.cli.options import RECOMPUTED, SAMPLERS
 from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.runtime.reports import log
@@ -286,6 +286,10 @@ def test_the_package_gives_what_the_readme_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'UNet2D'"):
         _ = medddpm.UNet2D
     assert isinstance(medddpm.GaussianDiffusion(torch.nn.Identity()), torch.nn.Module)
+
+
+def test_what_to_recompute_is_what_the_network_takes() -> None:
+    assert RECOMPUTED == unet.RECOMPUTED
 
 
 def test_the_samplers_to_choose_from_are_all_there_are() -> None:
