@@ -46,12 +46,12 @@ class Waits:
         """Begins to record, or ends it and reports, if it is time; called after each step."""
         step = self._trainer.step
         if self._profiler is None and step == self._begin:
-            self._start()
+            self.start()
         elif self._profiler is not None and step == self._begin + STEPS:
-            found = self._stop()
-            report(sentence(found, STEPS))
+            report(sentence(self.stop(), STEPS))
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begins to record, now."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if self._trainer.device.type == "cuda":
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
@@ -60,7 +60,8 @@ class Waits:
         self._profiler.start()
         self._trainer.phase = torch.profiler.record_function
 
-    def _stop(self) -> dict[str, float]:
+    def stop(self) -> dict[str, float]:
+        """Ends the recording; returns `shares`."""
         on_gpu = self._trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize(self._trainer.device)
