@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from medddpm.runtime.files import replacing
 from medddpm.study.records import schemas
 from medddpm.study.records.store import Store
-from medddpm.study.records.tables import write_table
+from medddpm.study.records.tables import meta_path, write_table
 from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
 
 GIB = 2**30
@@ -43,6 +44,13 @@ class Results(Store):
 def rows_folder(out: Path) -> Path:
     """The folder of the rows of the table at `out`: NAME.rows, beside it."""
     return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")
+
+
+def publish(out: Path, folder: Path) -> None:
+    """Copies the table at `out` and its description into a machine's records."""
+    for path in (out, meta_path(out)):
+        with replacing(folder / path.name) as temporary:
+            temporary.write_bytes(path.read_bytes())
 
 
 def predicted(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -150,7 +150,7 @@ def trained(
         _wait(device)
         a_step = time.perf_counter() - began
         steps = min(max(int(seconds / a_step), LEAST_STEPS), MOST_STEPS)
-        with active_share() as share:
+        with active_share(device) as share:
             began = time.perf_counter()
             for _ in range(steps):
                 trainer.train_step()
@@ -178,15 +178,16 @@ def recorded(trainer: Trainer, steps: int) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def active_share() -> Iterator[list[float]]:
+def active_share(device: torch.device) -> Iterator[list[float]]:
     """After it, the list holds the mean share of SMs active within, in %, by NVML's GPM (Hopper and later)."""
     found: list[float] = []
     with contextlib.ExitStack() as stack:
         try:
-            library, handle = stack.enter_context(nvml())
+            library, _ = stack.enter_context(nvml())
+            handle = library.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
             samples = [library.nvmlGpmSampleAlloc() for _ in range(2)]
             library.nvmlGpmSampleGet(handle, samples[0])
-        except Exception:  # no NVML, an older card or driver, or no permission: it has an exception for each
+        except Exception:  # no GPU, no NVML, an older card or driver, no permission: each has an exception of its own
             yield found
             return
         yield found
