@@ -181,6 +181,33 @@ COVERAGE = Schema(
         "launches": Column("int64", "how many there were"),
     }
 )
+THROUGHPUT = Schema(
+    {
+        "group": Column("str", "what is varied, as `medddpm.study.throughput.levers` names it"),
+        "choice": Column(
+            "str", "to what; everything else is as in the reference: FAST, one volume a step, in one graph"
+        ),
+        "size": Column("str", "H×W×D of a volume, as 128x128x128"),
+        "batch": Column("int64", "volumes in a step"),
+        "volumes_a_second": Column("float64", "trained on, the loading included", unit="1/s"),
+        "predicted": Column("float64", "volumes a second expected from the reference's row", "1/s", nullable=True),
+        "ratio": Column("float64", "measured divided by predicted", nullable=True),
+        "step_ms": Column("float64", "time of a step, on average", unit="ms"),
+        "steps": Column("int64", "how many were timed"),
+        "device_pct": Column(
+            "float64", "share of the time in which a kernel runs (CUPTI); on a CPU in which it computes", "%"
+        ),
+        "copy_pct": Column("float64", "share in which only a batch is copied", "%"),
+        "loader_pct": Column("float64", "share in which the device idles while the host waits for a batch", "%"),
+        "host_pct": Column("float64", "share in which it idles for another reason", "%"),
+        "sm_active_pct": Column("float64", "share of SMs that are active, on average (NVML's GPM)", "%", nullable=True),
+        "peak_gib": Column("float64", "the most that tensors held at once", "GiB", nullable=True),
+        "reserved_gib": Column("float64", "the most that PyTorch held of the card", "GiB", nullable=True),
+        "prepare_ms": Column("float64", "time in which one process has a volume ready", unit="ms"),
+        "costs": Column("str", "what it takes beside time", nullable=True),
+        "date": Column("str", "when it was measured"),
+    }
+)
 CEILINGS = Schema(
     {
         "ceiling": Column(
