@@ -7,7 +7,7 @@ import math
 
 from numba import float32
 
-from medddpm.study.convnext.kernels.instructions import ALIGNMENT, cuda
+from medddpm.study.convnext.kernels.instructions import ALIGNMENT, cuda, load_four
 from medddpm.study.convnext.kernels.norm import warp_sum
 from medddpm.study.convnext.kernels.pointwise import gelu_of
 
@@ -32,16 +32,17 @@ def block_fused(channels):
     hidden = 4 * channels
     groups = THREADS // channels  # of threads that share the sum over hidden channels
     part = hidden // groups
-    window = TALL * BROAD * CHUNK
+    # An array's size must be one name or number to the compiler.
+    window, normed_size, raised_size, parts_size = TALL * BROAD * CHUNK, channels * PIXELS, hidden * PIXELS, THREADS * PIXELS
 
     @cuda.jit
     def block_fused_kernel(
         x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon
     ):
         inside = cuda.shared.array(window, float32)
-        normed = cuda.shared.array(channels * PIXELS, float32, alignment=ALIGNMENT)  # (C, pixels)
-        raised = cuda.shared.array(hidden * PIXELS, float32, alignment=ALIGNMENT)  # (4C, pixels)
-        parts = cuda.shared.array(THREADS * PIXELS, float32)  # (groups, pixels, C)
+        normed = cuda.shared.array(normed_size, float32, alignment=ALIGNMENT)  # (C, pixels)
+        raised = cuda.shared.array(raised_size, float32, alignment=ALIGNMENT)  # (4C, pixels)
+        parts = cuda.shared.array(parts_size, float32)  # (groups, pixels, C)
         totals = cuda.local.array(PIXELS, float32)
         thread = cuda.threadIdx.x & (THREADS - 1)
         lane, warp = thread % 32, thread // 32
@@ -86,8 +87,12 @@ def block_fused(channels):
                 totals[p] = expand_bias[output]
             for channel in range(channels):
                 factor = expand[channel, output]
-                for p in range(PIXELS):
-                    totals[p] += normed[channel * PIXELS + p] * factor
+                for p in range(0, PIXELS, 4):
+                    v0, v1, v2, v3 = load_four(normed, channel * PIXELS + p)
+                    totals[p] += v0 * factor
+                    totals[p + 1] += v1 * factor
+                    totals[p + 2] += v2 * factor
+                    totals[p + 3] += v3 * factor
             for p in range(PIXELS):
                 raised[output * PIXELS + p] = gelu_of(totals[p])
         cuda.syncthreads()
@@ -98,8 +103,12 @@ def block_fused(channels):
             totals[p] = float32(0)
         for channel in range(group * part, (group + 1) * part):
             factor = project[channel, output]
-            for p in range(PIXELS):
-                totals[p] += raised[channel * PIXELS + p] * factor
+            for p in range(0, PIXELS, 4):
+                v0, v1, v2, v3 = load_four(raised, channel * PIXELS + p)
+                totals[p] += v0 * factor
+                totals[p + 1] += v1 * factor
+                totals[p + 2] += v2 * factor
+                totals[p + 3] += v3 * factor
         for p in range(PIXELS):
             parts[(group * PIXELS + p) * channels + output] = totals[p]
         cuda.syncthreads()

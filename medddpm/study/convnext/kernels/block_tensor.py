@@ -50,6 +50,9 @@ def block_tensor(channels, asynchronous):
     chunks = channels // CHUNK
     pairs, hidden_pairs = channels // 2, hidden // 2
     stride, hidden_stride = pairs + SPARE, hidden_pairs + SPARE
+    # An array's size must be one name or number to the compiler.
+    inside_size, convolved_size = buffers * window, PIXELS * channels
+    normed_size, raised_size = PIXELS * stride, PIXELS * hidden_stride
 
     @cuda.jit(device=True)
     def begin(x, inside, to, start, image, top, left, rows, columns, thread):
@@ -71,10 +74,10 @@ def block_tensor(channels, asynchronous):
     def block_tensor_kernel(
         x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon
     ):
-        inside = cuda.shared.array(buffers * window, float32, alignment=ALIGNMENT)
-        convolved = cuda.shared.array(PIXELS * channels, float32, alignment=ALIGNMENT)
-        normed = cuda.shared.array(PIXELS * stride, int32)  # pairs of BF16, a row a pixel
-        raised = cuda.shared.array(PIXELS * hidden_stride, int32)
+        inside = cuda.shared.array(inside_size, float32, alignment=ALIGNMENT)
+        convolved = cuda.shared.array(convolved_size, float32, alignment=ALIGNMENT)
+        normed = cuda.shared.array(normed_size, int32)  # pairs of BF16, a row a pixel
+        raised = cuda.shared.array(raised_size, int32)
         thread = cuda.threadIdx.x & (THREADS - 1)
         lane, warp = thread % 32, thread // 32
         rows, columns = out.shape[1], out.shape[2]

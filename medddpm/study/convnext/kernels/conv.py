@@ -6,7 +6,7 @@ import functools
 
 from numba import float32
 
-from medddpm.study.convnext.kernels.instructions import ALIGNMENT, cuda
+from medddpm.study.convnext.kernels.instructions import ALIGNMENT, cuda, load_four
 
 LANES = 32  # output channels of a tiled kernel's block, a lane each
 WARPS = 8
@@ -128,10 +128,13 @@ def conv2d_tiled(side, stride, pixels):
             for i in range(side):
                 for j in range(side):
                     near = ((row * stride + i) * broad + column * stride + j) * CHUNK
-                    for channel in range(CHUNK):
-                        factor = weights[((i * side + j) * CHUNK + channel) * LANES + lane]
+                    for channel in range(0, CHUNK, 4):
+                        tap = ((i * side + j) * CHUNK + channel) * LANES + lane
+                        w0, w1 = weights[tap], weights[tap + LANES]
+                        w2, w3 = weights[tap + 2 * LANES], weights[tap + 3 * LANES]
                         for p in range(pixels):
-                            totals[p] += inside[near + p * stride * CHUNK + channel] * factor
+                            v0, v1, v2, v3 = load_four(inside, near + p * stride * CHUNK + channel)
+                            totals[p] += v0 * w0 + v1 * w1 + v2 * w2 + v3 * w3
             cuda.syncthreads()  # nobody loads the next channels before all have used these
         for p in range(pixels):
             if output < out.shape[3] and top + row < out.shape[1] and left + column + p < out.shape[2]:

@@ -13,6 +13,7 @@ else:
 
 ALIGNMENT = instructions.ALIGNMENT
 shuffle_xor = instructions.shuffle_xor
+load_four = instructions.load_four
 pack_bf16 = instructions.pack_bf16
 multiply_bf16 = instructions.multiply_bf16
 copy_async = instructions.copy_async
@@ -20,6 +21,6 @@ end_copies = instructions.end_copies
 wait_copies = instructions.wait_copies
 
 __all__ = [
-    "ALIGNMENT", "SIMULATED", "copy_async", "cuda", "end_copies", "multiply_bf16", "pack_bf16", "shuffle_xor",
+    "ALIGNMENT", "SIMULATED", "copy_async", "cuda", "end_copies", "load_four", "multiply_bf16", "pack_bf16", "shuffle_xor",
     "wait_copies",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from numba import cuda, types
 from numba.core import cgutils
 from numba.cuda.extending import intrinsic
 
-ALIGNMENT = 16  # bytes: of a shared array that `copy_async` fills
+ALIGNMENT = 16  # bytes: of a shared array that `copy_async` fills or `load_four` reads
 
 I32, I64, F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 EVERY_LANE = 0xFFFFFFFF
@@ -22,6 +22,21 @@ EVERY_LANE = 0xFFFFFFFF
 def shuffle_xor(value, mask):
     """The float32 that the lane with number (own xor mask) of the same warp passes."""
     return cuda.shfl_xor_sync(EVERY_LANE, value, mask)
+
+
+@intrinsic
+def load_four(typingctx, shared, place):
+    """Four neighbours of a flat float32 array in one load; their address is a multiple of 16 bytes."""
+
+    def lower(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        start = cgutils.pointer_add(builder, data, builder.mul(arguments[1], I64(4)))
+        loaded = builder.load(builder.bitcast(start, ir.PointerType(ir.VectorType(F32, 4))))
+        loaded.align = 16
+        parts = [builder.extract_element(loaded, I32(k)) for k in range(4)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.UniTuple(types.float32, 4)(shared, types.int64), lower
 
 
 @intrinsic

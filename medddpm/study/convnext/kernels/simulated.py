@@ -20,6 +20,11 @@ def shuffle_xor(value, mask):
     return values[lane ^ mask]
 
 
+def load_four(shared, place):
+    """Four neighbours of a flat array; see `ptx.load_four`."""
+    return shared[place], shared[place + 1], shared[place + 2], shared[place + 3]
+
+
 def pack_bf16(low, high):
     """Two float32 rounded to bfloat16, the nearest even, as one int32: `low` in the lower 16 bits."""
     bits = np.array([low, high], dtype=np.float32).view(np.uint32).astype(np.uint64)
