@@ -26,9 +26,9 @@ def forward(network: ConvNeXtUNet, x: Array, t: npt.NDArray[np.int64], call: Ope
     Returns:
         (N, H, W, C).
     """
-    first, second = network.embed
-    time = _linear(first, embedded(torch.from_numpy(t), first.in_features).numpy(), call)  # type: ignore[arg-type]
-    time = _linear(second, call("element_matmul", time, call("sigmoid", time)), call)
+    embed = network.embed
+    time = _linear(embed, embedded(torch.from_numpy(t), embed.in_features).numpy(), call)
+    time = _linear(network.mix, call("element_matmul", time, call("sigmoid", time)), call)
     x = convolved(network.stem, x, call)
     skips = []
     for level, down in zip(network.encoder, network.down, strict=True):

@@ -1,7 +1,7 @@
 """The kernels of `kernels` launched on tensors: which grid, which arguments, how a block's weights are laid out.
 
-Images are (N, H, W, C), dense, float32. On a GPU a launch goes to PyTorch's current stream and returns at once; on a CPU
-numba's simulator computes it.
+Images are (N, H, W, C), dense, float32. On a GPU a launch goes to PyTorch's current stream and returns at once; on a
+CPU numba's simulator computes it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor
 from medddpm.errors import BadInput
 from medddpm.study.convnext.kernels import block, block_tensor, conv, norm, pointwise
 from medddpm.study.convnext.kernels.instructions import SIMULATED, cuda
-from medddpm.study.convnext.model import EPSILON, ConvNeXtBlock
+from medddpm.study.convnext.model import EPSILON, KERNEL, ConvNeXtBlock
 
+FUSED_CHANNELS = block.CHANNELS
 THREADS = 256  # of a block of the kernels with one output a thread
 
 CONVOLUTIONS = ("direct", "tiled", "tiled, 2 outputs", "tiled, 4 outputs")
@@ -87,6 +88,11 @@ def convolution(
     kernel = conv.conv2d_tiled(weight.shape[0], stride, pixels)
     grid = conv.tiles(tuple(out.shape), pixels)
     return [Launch(kernel, grid, conv.WARPS * conv.LANES, (x, weight, bias, out, padding))]
+
+
+def depthwise(x: Tensor, weight: Tensor, shift: Tensor, out: Tensor, padding: int) -> Launch:
+    """A depthwise convolution of stride 1: x (N, H, W, C), weight (K, K, C), shift (N, C), to out (N, H', W', C)."""
+    return _one_each(conv.depthwise_direct, out.numel(), (x, weight, shift, out, padding))
 
 
 def layer_norm(version: str, x: Tensor, gain: Tensor, bias: Tensor, out: Tensor) -> list[Launch]:
@@ -168,7 +174,7 @@ def convnext_block(version: str, x: Tensor, shift: Tensor, weights: BlockWeights
     """
     if version == "unfused":
         return _unfused(x, shift, weights, out)
-    served = block.CHANNELS if version == "fused" else block_tensor.CHANNELS
+    served = FUSED_CHANNELS if version == "fused" else block_tensor.CHANNELS
     if weights.channels not in served:
         names = ", ".join(map(str, served))
         raise BadInput("a fused ConvNeXt block", f"it has {weights.channels} channels", f"choose one of {names}")
@@ -192,7 +198,7 @@ def _unfused(x: Tensor, shift: Tensor, w: BlockWeights, out: Tensor) -> list[Lau
     expand = (normed.view(rows), w.expand, w.expand_bias, raised)
     project = (active, w.project, w.project_bias, projected.view(rows))
     return [
-        _one_each(conv.depthwise_direct, x.numel(), (x, w.depthwise, shift, convolved)),
+        depthwise(x, w.depthwise, shift, convolved, KERNEL // 2),
         *layer_norm("direct", convolved, w.gain, w.bias, normed),
         _one_each(pointwise.linear_direct, raised.numel(), expand),
         _one_each(pointwise.gelu, raised.numel(), (raised.view(-1), active.view(-1))),

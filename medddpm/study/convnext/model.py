@@ -1,4 +1,4 @@
-"""A small diffusion U-Net of ConvNeXt blocks (Liu et al. 2022) for images of 3×32×32, as the report's operators make it.
+"""A small diffusion U-Net of ConvNeXt blocks (Liu et al. 2022) for images of 3×32×32, of the report's operators.
 
 The report names its operators and CIFAR-10, and no width, depth or number of steps. Widths of 64 are *derived*: at
 32×32 a block of 64 channels has 36.9 million multiply-adds, and its Table V gives a CPU 32.5 ms for one.
@@ -6,6 +6,7 @@ The report names its operators and CIFAR-10, and no width, depth or number of st
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -57,10 +58,10 @@ class ConvNeXtUNet(nn.Module):
         super().__init__()
         self.out_channels = channels
         time = 4 * widths[0]
-        self.embed = nn.ModuleList([nn.Linear(widths[0], time), nn.Linear(time, time)])
+        self.embed, self.mix = nn.Linear(widths[0], time), nn.Linear(time, time)
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.encoder = nn.ModuleList(ConvNeXtBlock(width, time) for width in widths[:-1])
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(nn.Conv2d(wide, next_, 3, stride=2, padding=1) for wide, next_ in pairs)
         self.middle = ConvNeXtBlock(widths[-1], time)
         self.up = nn.ModuleList(nn.Conv2d(wide + next_, wide, 3, padding=1) for wide, next_ in reversed(pairs))
@@ -70,9 +71,8 @@ class ConvNeXtUNet(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """x (N, C, H, W) with sides that halve evenly at each level, t (N,) to the noise in x, (N, C, H, W)."""
-        first, second = self.embed
-        time = first(embedded(t, first.in_features).to(x.dtype))
-        time = second(time * torch.sigmoid(time))
+        time = self.embed(embedded(t, self.embed.in_features).to(x.dtype))
+        time = self.mix(time * torch.sigmoid(time))
         x = self.stem(x)
         skips = []
         for block, down in zip(self.encoder, self.down, strict=True):

@@ -75,7 +75,7 @@ def train(
         seed: of weights, batches, timesteps and noise.
 
     Returns:
-        the diffusion with its trained network, whose parameters are the average of the last steps; and each step's loss.
+        the diffusion, its network's parameters being the average of the last steps; and each step's loss.
     """
     torch.manual_seed(seed)
     network = ConvNeXtUNet(images.shape[1], widths).to(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _conv2d(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
             ("cuDNN TF32", OPT1, (dense, kernel, bias)),
             ("cuDNN BF16, channels-last", OPT1, (last, last_kernel, half)),
         ):
-            run = _under(switches, lambda given=inputs: functional.conv2d(*given, case.stride, 1))  # type: ignore[misc]
+            run = _under(switches, functools.partial(functional.conv2d, *inputs, case.stride, 1))
             versions.append(Version(name, run, _last))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
@@ -198,7 +199,7 @@ def _block(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
     together = shift + weights.depthwise_bias
     versions = []
     for name in launches.BLOCKS:
-        if name == "fused" and c not in launches.block.CHANNELS:
+        if name == "fused" and c not in launches.FUSED_CHANNELS:
             continue
         out = torch.full(x.shape, float("nan"), device=device)
         versions.append(_ours(name, launches.convnext_block(name, x, together, weights, out), out))

@@ -33,12 +33,15 @@ def block_fused(channels):
     groups = THREADS // channels  # of threads that share the sum over hidden channels
     part = hidden // groups
     # An array's size must be one name or number to the compiler.
-    window, normed_size, raised_size, parts_size = TALL * BROAD * CHUNK, channels * PIXELS, hidden * PIXELS, THREADS * PIXELS
+    window, normed_size, raised_size, parts_size = (
+        TALL * BROAD * CHUNK,
+        channels * PIXELS,
+        hidden * PIXELS,
+        THREADS * PIXELS,
+    )
 
     @cuda.jit
-    def block_fused_kernel(
-        x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon
-    ):
+    def block_fused_kernel(x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon):
         inside = cuda.shared.array(window, float32)
         normed = cuda.shared.array(normed_size, float32, alignment=ALIGNMENT)  # (C, pixels)
         raised = cuda.shared.array(raised_size, float32, alignment=ALIGNMENT)  # (4C, pixels)

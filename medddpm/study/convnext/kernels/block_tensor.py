@@ -71,9 +71,7 @@ def block_tensor(channels, asynchronous):
             end_copies()
 
     @cuda.jit
-    def block_tensor_kernel(
-        x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon
-    ):
+    def block_tensor_kernel(x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon):
         inside = cuda.shared.array(inside_size, float32, alignment=ALIGNMENT)
         convolved = cuda.shared.array(convolved_size, float32, alignment=ALIGNMENT)
         normed = cuda.shared.array(normed_size, int32)  # pairs of BF16, a row a pixel
@@ -127,7 +125,7 @@ def block_tensor(channels, asynchronous):
                 normed[p * stride + pair] = pack_bf16(first, second)
         cuda.syncthreads()
 
-        # 1×1 and GELU: products of 16 pixels × 16 channels and 8 hidden channels; see `multiply_bf16` for who holds what.
+        # 1×1 and GELU: products of 16 pixels × 16 channels and 8 hidden ones; `multiply_bf16` says who holds what.
         g, t = lane // 4, lane % 4
         for tile in range(warp, hidden // 8, WARPS):
             output = tile * 8 + 2 * t

@@ -45,14 +45,15 @@ def conv2d_direct(x, weight, bias, out, stride, padding):
 
 
 @cuda.jit
-def depthwise_direct(x, weight, shift, out):
-    """A depthwise convolution of stride 1 that keeps the sides: one output a thread, all from global memory.
+def depthwise_direct(x, weight, shift, out, padding):
+    """A depthwise convolution of stride 1: one output a thread, all from global memory.
 
     Args:
         x: (N, H, W, C).
         weight: (K, K, C).
         shift: (N, C), added to each image.
-        out: as `x`.
+        out: (N, H', W', C).
+        padding: of both axes.
     """
     images, rows, columns, channels = out.shape
     place = cuda.grid(1)
@@ -64,11 +65,11 @@ def depthwise_direct(x, weight, shift, out):
     image = place // (channels * columns * rows)
     total = shift[image, channel]
     for i in range(weight.shape[0]):
-        y = row + i - weight.shape[0] // 2
-        if 0 <= y < rows:
+        y = row + i - padding
+        if 0 <= y < x.shape[1]:
             for j in range(weight.shape[1]):
-                z = column + j - weight.shape[1] // 2
-                if 0 <= z < columns:
+                z = column + j - padding
+                if 0 <= z < x.shape[2]:
                     total += x[image, y, z, channel] * weight[i, j, channel]
     out[image, row, column, channel] = total
 

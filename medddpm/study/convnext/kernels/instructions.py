@@ -21,6 +21,6 @@ end_copies = instructions.end_copies
 wait_copies = instructions.wait_copies
 
 __all__ = [
-    "ALIGNMENT", "SIMULATED", "copy_async", "cuda", "end_copies", "load_four", "multiply_bf16", "pack_bf16", "shuffle_xor",
-    "wait_copies",
+    "ALIGNMENT", "SIMULATED", "copy_async", "cuda", "end_copies", "load_four", "multiply_bf16", "pack_bf16",
+    "shuffle_xor", "wait_copies",
 ]  # fmt: skip

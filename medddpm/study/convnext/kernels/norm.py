@@ -1,4 +1,4 @@
-"""Layer norm over the last axis of (rows, C) in float32: by one thread a row, by a block and by a warp with shuffles."""
+"""Layer norm over the last axis of (rows, C) in float32: by a thread, a block or a warp a row, with shuffles."""
 
 from __future__ import annotations
 

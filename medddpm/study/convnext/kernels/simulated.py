@@ -6,6 +6,7 @@ Where lanes exchange values, all 32 of a warp must arrive; a kernel that leaves 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _unpacked(word):
 
 def _exchange(value):
     """This thread's lane, and what each lane of its warp passes."""
-    thread = threading.current_thread()
+    thread: Any = threading.current_thread()
     warp, lane = divmod(thread.thread_id, 32)
     with _making:
         warps = thread._manager.__dict__.setdefault("warps", {})
