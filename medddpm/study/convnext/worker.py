@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def operators(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Rows of schema `OPERATORS` of `schemas_convnext`: the same few steps of sampling, with operators moved to the GPU in turn."""
+    """The table `convnext_operators`: the same few steps of sampling, with operators moved to the GPU in turn."""
     torch.manual_seed(0)
     network = ConvNeXtUNet(widths=(16, 16) if arguments.toy else (64, 128, 128)).eval()
     side, steps = (4, 2) if arguments.toy else (32, STEPS)
@@ -249,7 +249,7 @@ def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
 
 
 def trained(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Rows of schemas `TRAINING` of `schemas_convnext` and `SAMPLES` of `schemas_convnext`, and how long training and drawing took."""
+    """What `convnext_training` and `convnext_samples` are made of, and how long training and drawing took."""
     side = 8 if arguments.toy else training.SIDE
     images = training.cifar(arguments.data) if arguments.data else training.digits(side)
     small: dict[str, Any] = {"widths": (16, 16), "timesteps": 4, "batch": 4} if arguments.toy else {}

@@ -1,4 +1,4 @@
-"""The numba-cuda kernels held to PyTorch in float64, on a GPU or in numba's simulator at sizes with borders and rests."""
+"""The numba-cuda kernels held to PyTorch in float64, on a GPU or in numba's simulator, borders and rests included."""
 
 from __future__ import annotations
 
