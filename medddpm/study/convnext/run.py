@@ -15,7 +15,7 @@ from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.convnext.counted import METRICS
 from medddpm.study.convnext.results import COUNTERS, PAGE, Results
 from medddpm.study.convnext.worker import PARTS as MEASURED
-from medddpm.study.convnext.worker import marked
+from medddpm.study.convnext.worker import in_order
 from medddpm.study.profile import ncu
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
@@ -128,7 +128,7 @@ def _count(store: Results, options: Options) -> str:
         text = wanted.text(options.seconds)
         with replacing(store.folder / PAGE) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        store.keep_counters(store.folder / PAGE, marked(options.toy, pick_device(options.device)))
+        store.keep_counters(store.folder / PAGE, in_order(options.toy, pick_device(options.device)))
     except BadInput as error:
         return str(error)
     return ""

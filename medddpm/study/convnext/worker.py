@@ -190,7 +190,7 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
             torch.cuda.profiler.stop()
 
 
-def marked(toy: bool, device: torch.device) -> list[tuple[Case, str]]:
+def in_order(toy: bool, device: torch.device) -> list[tuple[Case, str]]:
     """The cases and versions in the order in which `mark` runs them."""
     return [(case, version.name) for case in _cases(toy) for version in problem(case, device).versions]
 
