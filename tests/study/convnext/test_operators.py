@@ -50,7 +50,8 @@ def test_the_other_operators_are_pytorchs() -> None:
     close(operators.layer_norm(x, gain, bias), normed)
     close(operators.upsample(x), functional.interpolate(wide(x), scale_factor=2).permute(0, 2, 3, 1))
     rows, weight = drawn(3, 6), drawn(6, 4)
-    close(operators.linear(rows, weight, drawn(4) * 0), torch.from_numpy(rows).double() @ torch.from_numpy(weight))
+    product = torch.from_numpy(rows).double() @ torch.from_numpy(weight).double()
+    close(operators.linear(rows, weight, drawn(4) * 0), product)
     close(operators.element_matmul(x, x), right * right)
     images = np.abs(x) % 1
     there = operators.normalize_to_neg_one_to_one(images)
