@@ -125,14 +125,12 @@ def publish(out: Path, folder: Path) -> list[Path]:
 
     Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
     """
-    copies = []
-    for table in (out, out.with_name(CEILINGS_TABLE)):
-        for path in (table, meta_path(table)):
-            copies.append(folder / path.name)
-            if table != out or not _joined(out, folder / out.name):
-                with replacing(folder / path.name) as temporary:
-                    temporary.write_bytes(path.read_bytes())
-    return copies
+    tables = [out, out.with_name(CEILINGS_TABLE)]
+    files = [file for table in tables for file in (table, meta_path(table))]
+    for path in files[2:] if _joined(out, folder / out.name) else files:
+        with replacing(folder / path.name) as temporary:
+            temporary.write_bytes(path.read_bytes())
+    return [folder / path.name for path in files]
 
 
 def _joined(out: Path, record: Path) -> bool:

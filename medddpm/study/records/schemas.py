@@ -40,7 +40,7 @@ VIEWS = ("window", "step")
 """What is profiled of a setting: a stretch of launches, and a whole step."""
 PAPER = Schema(
     {
-        "id": Column("str", "number of the claim, P001 to P204"),
+        "id": Column("str", "number of the claim: the paper's are P001 to P204, the CUDA report's begin with C"),
         "section": Column("str", "section of the paper that states it"),
         "figure": Column("str", "figure or table it belongs to", nullable=True),
         "gpu": Column("str", "card or cards it speaks of, separated by semicolons"),
