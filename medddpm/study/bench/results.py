@@ -149,7 +149,7 @@ def _joined(out: Path, record: Path) -> bool:
         "accelerated": before["accelerated"] | meta["accelerated"],
         "failed": before["failed"] | meta["failed"],
     }
-    write_table(_sorted(pd.concat([kept, new])), record, schemas.BENCH, {**meta, **together})
+    write_table(_sorted(pd.concat([kept, new], ignore_index=True)), record, schemas.BENCH, {**meta, **together})
     return True
 
 
