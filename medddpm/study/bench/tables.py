@@ -131,9 +131,9 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     """Other people's networks: a training step with the best of ordinary tools, and on the fast path.
 
     Returns:
-        index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, fast_ms (the step
-        as one CUDA graph), ratio (best_ms divided by it), eager_ms and eager_ratio (the same without a graph, as
-        `accelerate` leaves a network), error_output (FAST's distance), peak_best_gib, peak_fast_gib.
+        index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, accelerate_ms (in
+        an ordinary loop), ratio (best_ms divided by it), step_ms (with `graphed_step`), step_ratio, error_output and
+        error_grad (accelerate's distance from BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's).
     """
     rows = {}
     for network in NETWORKS.values():
@@ -143,19 +143,21 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
         ordinary = step["median_ms"].reindex(list(ORDINARY))
         best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
         time = ordinary.min()
-        fast, eager = (step["median_ms"].get(name, np.nan) for name in ("FAST", "FAST eager"))
+        called, graphed = (step["median_ms"].get(name, np.nan) for name in ("accelerate", "graphed_step"))
         rows[network.name] = {
             "title": network.title,
             **ordinary.to_dict(),
             "best": best,
             "best_ms": time,
-            "fast_ms": fast,
-            "ratio": time / fast,
-            "eager_ms": eager,
-            "eager_ratio": time / eager,
-            "error_output": step["rel_error_output"].get("FAST", np.nan),
+            "accelerate_ms": called,
+            "ratio": time / called,
+            "step_ms": graphed,
+            "step_ratio": time / graphed,
+            "error_output": step["rel_error_output"].get("accelerate", np.nan),
+            "error_grad": step["rel_error_grad"].get("accelerate", np.nan),
+            "best_error_grad": step["rel_error_grad"].get(best, np.nan),
             "peak_best_gib": step["peak_gib"].get(best, np.nan),
-            "peak_fast_gib": step["peak_gib"].get("FAST", np.nan),
+            "peak_gib": step["peak_gib"].get("accelerate", np.nan),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 

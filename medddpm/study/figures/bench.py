@@ -166,7 +166,7 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
 
 
 def others_figure(table: pd.DataFrame) -> Figure:
-    """Two bars a network: the best time with ordinary tools, and FAST's, with their ratio.
+    """Two bars a network: the best time with ordinary tools, and that under `accelerate`, with their ratio.
 
     Args:
         table: what `medddpm.study.bench.tables.others` returns.
@@ -174,11 +174,11 @@ def others_figure(table: pd.DataFrame) -> Figure:
     figure = new_figure(height=0.9 + 0.42 * len(table))
     axis = figure.subplots()
     for place, (_, row) in enumerate(table.iterrows()):
-        best, fast = float(row["best_ms"]), float(row["fast_ms"])
+        best, fast = float(row["best_ms"]), float(row["accelerate_ms"])
         ordinary = colour_of(str(row["best"])) if row["best"] else ORDINARY_COLOUR
         for offset, time, colour, text in (
             (-0.2, best, ordinary, f"{three(best)} {row['best']}"),
-            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} FAST, {row['ratio']:.2f}×"),
+            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} accelerate, {row['ratio']:.2f}×"),
         ):
             if np.isnan(time):
                 axis.text(0, place + offset, " –", va="center", fontsize=6)
