@@ -48,6 +48,21 @@ class DynUNetBlock(Forward):
         return joined([block.conv2, block.norm2], h, residual, block.lrelu, self.sums)
 
 
+class DynUNet(Forward):
+    """`DynUNet`: in training it leaves the outputs of its heads in a list of its own, which keeps their memory; here the
+    list is as it was when the call ends. Such a list would also keep the network from being replayed as a CUDA graph.
+    """
+
+    def compute(self, x: Tensor) -> Any:
+        """x: (N, C_in, D, H, W). Returns (N, C_out, …), with deep supervision in training (N, heads + 1, C_out, …)."""
+        network: Any = self.module
+        heads = list(network.heads)
+        try:
+            return self.original(x)
+        finally:
+            network.heads[:] = heads
+
+
 class ResidualUnit(Forward):
     """`ResidualUnit`: the sum behind the last layer takes that layer's bias, where it is a convolution."""
 
@@ -246,5 +261,6 @@ RULES: dict[str, Rule] = {
     "monai.networks.nets.diffusion_model_unet.DiffusionUNetResnetBlock": _when(ResnetBlock, "norm"),
     "monai.networks.nets.diffusion_model_unet.SpatialTransformer": _when(Transformer, "norm"),
     "monai.networks.nets.diffusion_model_unet.UpBlock": _when(UpBlock),
+    "monai.networks.nets.dynunet.DynUNet": _when(DynUNet),
     "monai.networks.nets.swin_unetr.WindowAttention": _when(WindowAttention, "attention"),
 }

@@ -210,7 +210,7 @@ def accelerate(
     model: nn.Module,
     precision: str = "bf16",
     only: Collection[str] | None = None,
-    graph: bool | str = False,
+    graph: bool | str = "auto",
     report: Callable[[str], object] | None = reports.report,
 ) -> nn.Module:
     """Puts a 3-D network on the fast path, in place.
@@ -233,8 +233,7 @@ def accelerate(
         graph: "auto": on a CUDA device, the third call of a shape of inputs captures forward and backward pass
             as CUDA graphs, and later calls replay them; where that is not safe the network runs as it is, and
             `print(model.acceleration)` says why. The graphs' memory stays taken between the calls. True: what is in the
-            way of a graph is an error. False: there are none; this is the default until graphs have been tested on a
-            GPU.
+            way of a graph is an error. False: there are none.
         report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
             rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
 

@@ -9,6 +9,7 @@ that call the launches, which `torch.compile` can trace.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -44,9 +45,14 @@ def operator(fake: Callable[..., Any], mutates: Sequence[str] = ()) -> Callable[
         name = f"medddpm::{launch.__name__}"
         torch.library.define(name, torch.library.infer_schema(launch, mutates_args=mutates), tags=_TAGS)
         torch.library.impl(name, "default", launch)
-        torch.library.register_fake(name, fake)
         NAMES.append(launch.__name__)
         recorded = getattr(torch.ops.medddpm, launch.__name__).default
+
+        def faked(*arguments: Any) -> Any:
+            lowered_as_it_is(recorded)
+            return fake(*arguments)
+
+        torch.library.register_fake(name, faked)
 
         @functools.wraps(launch)
         def call(*arguments: Any) -> Any:
@@ -55,6 +61,18 @@ def operator(fake: Callable[..., Any], mutates: Sequence[str] = ()) -> Callable[
         return call  # type: ignore[return-value]
 
     return registered
+
+
+def lowered_as_it_is(recorded: torch._ops.OpOverload) -> None:
+    """Tells a compiler that is at work to call this operator, which it would find out by itself.
+
+    Before PyTorch 2.13 it then first writes out all that the operator's arguments were computed from, which takes
+    minutes for a network whose blocks read a tensor twice.
+    """
+    lowering: Any = sys.modules.get("torch._inductor.lowering")
+    if lowering is not None and recorded not in lowering.lowerings:
+        strides = lowering.tag_to_layout_constraint(torch.Tag.needs_exact_strides)
+        lowering.make_fallback(recorded, layout_constraint=strides, warn=False)
 
 
 def constant(function: F) -> F:

@@ -34,6 +34,7 @@ class Pool:
         self.stream = torch.cuda.Stream(device)
         self.handle = torch.cuda.graph_pool_handle()
         self._turn: weakref.ref[Turn] | None = None
+        self._holds: Any = None
         self._last: torch.cuda.Stream | None = None
 
     @property
@@ -56,10 +57,20 @@ class Pool:
 
     def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         """Captures `function()`, without running it: returns what it returned, and what replays it."""
+        if self._holds is None:  # PyTorch takes no second capture into a pool whose graphs are all gone
+            _, self._holds = self._captured(lambda: torch.zeros((), device=self.device))
+        return self._captured(function)
+
+    def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
-        # thread_local: a data loader's thread may pin memory meanwhile.
-        with torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"):
-            found = function()
+        cache = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
+        try:
+            # thread_local: a data loader's thread may pin memory meanwhile.
+            with torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"):
+                found = function()
+        finally:
+            torch.set_autocast_cache_enabled(cache)
         return found, graph.replay
 
     def replay(self, replay: Callable[[], None]) -> None:

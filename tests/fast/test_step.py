@@ -54,7 +54,7 @@ class Pair:
     def __init__(self, device: torch.device, average: bool = False, **options: Any) -> None:
         torch.manual_seed(0)
         self.device, self.options = device, options
-        self.plain = accelerate(Network().to(device), "tf32", report=None)
+        self.plain = accelerate(Network().to(device), "tf32", graph=False, report=None)
         self.fast = copy.deepcopy(self.plain)
         self.averages = [copy.deepcopy(n) for n in (self.plain, self.fast)] if average else []
         self.optimizers = [adam(n.parameters()) for n in (self.plain, self.fast)]

@@ -210,4 +210,4 @@ def test_a_shift_s_gradient_is_as_precise_as_a_sum_over_voxels(groups: int) -> N
         for function, dtype in ((group_norm, FP32), (definition, F64))
         for leaves in [{name: a.detach().to(dtype).requires_grad_() for name, a in given.items()}]
     )
-    assert (found[1] - right[1]).norm().item() < 6e-6 * right[0].norm().item()  # PyTorch's own: 1e-5 to 1e-3
+    assert (found[1] - right[1]).norm().item() < 1e-5 * right[0].norm().item()  # PyTorch's own: up to 1e-3

@@ -231,11 +231,11 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     """Times "forward" or "step" `samples` times; adds the distance from BASE where BASE's output is in `folder`."""
     reset_peak(row.device)
     work = row.work(measure)
-    if row.setting.replays:
-        work()  # compiles and searches; the next run records the graphs
+    if row.setting.replays or row.setting.reader == "accelerate":
+        work()  # compiles and searches; a later run records the graphs
         reset_peak(row.device)
     warm_up(work, row.device)
-    if not row.graphed and not row.setting.replays:
+    if not (row.graphed or row.setting.replays or row.setting.reader):
         reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
     times, output = timed(work, samples, row.device)
     found: dict[str, Any] = {"measure": measure, "sampler": None, "steps": 1, "ms": times, **memory(row.device)}
