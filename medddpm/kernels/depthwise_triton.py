@@ -15,13 +15,14 @@ serves all the taps along W. The taps are loaded as tensors of the same shape, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, no_type_check
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from medddpm.kernels import depthwise_planes_triton as as_planes
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import PROGRAMS, channel_block
 from medddpm.kernels.operators import operator
@@ -32,14 +33,18 @@ Triple = tuple[int, int, int]
 class Tile(NamedTuple):
     """What one program holds."""
 
-    elements: int = 256  # lines · channels of one tensor
-    across: int = 16  # such tensors, neighbours along W
-    warps: int = 4
+    elements: int  # lines · channels of one tensor
+    across: int  # such tensors, neighbours along W
+    warps: int
 
 
-FORWARD, WEIGHT = Tile(), Tile(across=8)
+TILES = Tile(256, 24, 4), Tile(256, 8, 4), Tile(128, 4, 2)  # tried in this order: see `_tile`
+BUSY = 512  # programs that keep a card at work: four for each of an H200's 132 multiprocessors
+WEIGHT = Tile(256, 8, 4)
+TOGETHER, MANY = 49, 8192  # sums that a thread may hold for one channel; voxels from which on several kh are worth it
 
 
+@no_type_check  # tuples that grow
 @triton.jit
 def _conv_depthwise(
     x_ptr,  # (N, D, H, W, C)
@@ -54,8 +59,8 @@ def _conv_depthwise(
 ):  # fmt: skip
     """Values along W are the COUNT ones from the FIRST behind the tile's own.
 
-    Going backwards, lines whose D and H leave the same remainders by the strides meet the same taps: a program has lines
-    of one such class, and passes over the other taps.
+    Going backwards, lines whose D and H leave the same remainders by the strides meet the same taps: a program has
+    lines of one such class, and passes over the other taps.
     """
     blocks, tiles = tl.cdiv(C, BLOCK_C), tl.cdiv(ow, BLOCK_X)
     pid = tl.program_id(0)
@@ -115,6 +120,7 @@ def _conv_depthwise(
         tl.store(ptrs + j * C, total[j].to(y_ptr.dtype.element_ty), mask=here & (ox + j < ow))
 
 
+@no_type_check  # tuples that grow
 @triton.jit
 def _conv_weight_depthwise(
     x_ptr,  # (N, D, H, W, C), gathered
@@ -167,6 +173,17 @@ def _conv_weight_depthwise(
         tl.store(ptrs + k * C, tl.sum(total[k], axis=0), mask=col < C)
 
 
+def _tile(y: Tensor, strides: bool) -> Tile:
+    """The largest tile of which y has enough for the card; `strides`: whether outputs share few inputs."""
+    for tile in TILES:
+        # 24 neighbours share most, unless a last tile would stand out further, or strides let them share little.
+        if tile.across == 24 and (strides or -y.shape[4] % 24 > -y.shape[4] % 16):
+            tile = tile._replace(across=16)
+        if y.numel() >= BUSY * tile.elements * tile.across:
+            break
+    return tile
+
+
 def gathered(
     x: Tensor,
     taps: Tensor,
@@ -174,7 +191,7 @@ def gathered(
     y: Tensor,
     shape: tuple[Triple, ...],
     adjoint: bool,
-    tile: Tile = FORWARD,
+    tile: Tile | None = None,
 ) -> None:
     """Fills y (N, C, …) from x (N, C, …), both channels-last.
 
@@ -185,10 +202,11 @@ def gathered(
         y: written.
         shape: kernel, stride, padding.
         adjoint: whether y is the gradient's, or a transposed convolution's.
-        tile: of a program.
+        tile: of a program; None takes the fastest for the size.
     """
     c, (od, oh, ow) = x.shape[1], y.shape[2:]
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = shape
+    tile = tile or _tile(y, not adjoint and sw > 1)
     rows, block = channel_block(c, tile.elements)
     across = min(tile.across, triton.next_power_of_2(ow))
     if adjoint:  # the output ox + j meets the value (ox + j + pw - kw) / sw
@@ -205,27 +223,24 @@ def gathered(
     )  # fmt: skip
 
 
-def weight_gradient(
-    x: Tensor, dy: Tensor, shape: tuple[Triple, ...], tile: Tile = WEIGHT, together: int = 49, wanted: int = PROGRAMS
-) -> Tensor:
+def weight_gradient(x: Tensor, dy: Tensor, shape: tuple[Triple, ...], tile: Tile | None = None) -> Tensor:
     """Sums dy · x over the voxels of dy, for each tap. Returns (KD · KH · KW, C), float32.
 
     Args:
         x: (N, C, …), dy: (N, C, …); both channels-last.
         shape: kernel, stride, padding.
-        tile: of a program.
-        together: sums that a thread may hold for one channel.
-        wanted: programs.
+        tile: of a program; None takes the fastest.
     """
+    tile = tile or WEIGHT
     c, (od, oh, ow) = x.shape[1], dy.shape[2:]
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = shape
     lines = dy.shape[0] * od * oh
     rows, block = channel_block(c, tile.elements)
     across = min(tile.across, triton.next_power_of_2(ow))
-    height = kh if kh * kw <= together else 1
+    height = kh if kh * kw <= TOGETHER and lines * ow >= MANY else 1
     planes = kd * kh // height
     tiles = triton.cdiv(lines, rows) * triton.cdiv(ow, across)
-    programs = max(1, min(tiles, wanted // (triton.cdiv(c, block) * planes)))
+    programs = max(1, min(tiles, PROGRAMS // (triton.cdiv(c, block) * planes)))
     partial = torch.empty((programs, kd * kh * kw, c), dtype=torch.float32, device=x.device)
     _conv_weight_depthwise[(programs * triton.cdiv(c, block), planes)](
         x, dy, partial, lines, *x.shape[2:], od, oh, ow, programs,
@@ -250,8 +265,10 @@ def depthwise(
     transposed: bool,
 ) -> Tensor:
     """x: (N, C, D, H, W), channels-last; weight: (C, 1, *kernel). Returns (N, C, *sides)."""
+    shape, whole = _shape(weight, stride, padding), cast(Triple, tuple(sides))
+    if not transposed and as_planes.suits(x, whole, shape, as_planes.LEAST):
+        return as_planes.convolved(as_planes.planes(x, whole, *shape[::2]), weight, bias, whole, False)
     y = empty(x, x.shape[1], sides)
-    shape = _shape(weight, stride, padding)
     gathered(x, weight.flatten(1).t().contiguous(), bias, y, shape, transposed)
     return y
 
@@ -275,13 +292,22 @@ def depthwise_backward(
     transposed: bool,
 ) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
-    dy, shape = channels_last(dy), _shape(weight, stride, padding)
+    dy, shape, sides = channels_last(dy), _shape(weight, stride, padding), cast(Triple, tuple(x.shape[2:]))
+    least = as_planes.LEAST_WEIGHT if of_weight else as_planes.LEAST
+    padded = None
+    if not transposed and as_planes.suits(dy, sides, shape, least):
+        padded = as_planes.planes(dy, sides, shape[0], as_planes.turned(*shape[::2]))
     results = []
-    if of_x:
+    if of_x and padded is not None and as_planes.suits(dy, sides, shape, as_planes.LEAST):
+        results.append(as_planes.convolved(padded, weight, None, sides, True))
+    elif of_x:
         results.append(empty(x, x.shape[1]))
         gathered(dy, weight.flatten(1).t().contiguous(), None, results[0], shape, not transposed)
     if of_weight:
-        sums = weight_gradient(*((dy, x) if transposed else (x, dy)), shape)
+        if padded is not None:
+            sums = as_planes.weight_gradient(padded, x, shape[0])
+        else:
+            sums = weight_gradient(*((dy, x) if transposed else (x, dy)), shape)
         results.append(sums.t().reshape(weight.shape).to(weight.dtype))
     return results
 

@@ -25,8 +25,8 @@ from medddpm.kernels.operators import operator, traced
 
 SUM_TILE, APPLY_TILE, MERGE_TILE = 1024, 2048, 4096  # elements a program holds at once: summing, writing, merging
 PROGRAMS = 1056  # of a summing sweep, about: eight for each of an H200's 132 multiprocessors
-WARPS, MERGE_WARPS = 2, 8
-SUM_WARPS, SUM_STAGES = 2, 1  # of a summing sweep: the loads of so many tiles are under way at once
+SUM_WARPS, APPLY_WARPS, BACKWARD_WARPS, MERGE_WARPS = 2, 4, 2, 8  # summing, writing forward and backward, merging
+SUM_STAGES = 3  # of a summing sweep: the loads of so many tiles are under way at once
 
 # What forward keeps for backward, as rows of (TABLES, N, C_all) float32. The norm is factor · (x - centre) + bias,
 # where factor = weight · rstd and centre = the group's mean - shift; MEAN is the channel's own, without the shift.
@@ -429,7 +429,7 @@ def norm(
         _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
             part, residual, slopes, y, tables, v, width, c, offset, slope,
             ACT=activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            BLOCK_V=rows, BLOCK_C=block, num_warps=APPLY_WARPS,
         )  # fmt: skip
     return y, tables
 
@@ -541,7 +541,7 @@ def norm_backward(
         _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
             part, incoming, handed, d_part, slopes, tables, sums, v, width, c, offset, slope,
             ACT=after, HAS_DKEPT=handed is not None, EVEN=even(v, width, rows, block),
-            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            BLOCK_V=rows, BLOCK_C=block, num_warps=BACKWARD_WARPS,
         )  # fmt: skip
         results.append(d_part)
     return results if d_residual is None else [*results, d_residual]
