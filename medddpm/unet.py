@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+Result = TypeVar("Result")
 GROUPS = 32  # of every group norm, as published
 
 
@@ -125,8 +128,23 @@ class Stage(nn.Sequential):
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:  # type: ignore[override]
         """x: (N, C, D, H, W); emb: (N, E)."""
         for layer in self:
-            x = layer(x, emb) if isinstance(layer, ResBlock) else layer(x)
+            x = layer(x, emb) if isinstance(layer, ResBlock) else called(layer, layer, x)
         return x
+
+
+RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
+"""What the backward pass may compute again instead of keeping it: see `UNet3D.recompute`."""
+
+
+def called(module: nn.Module, function: Callable[..., Result], *arguments: Any) -> Result:
+    """`function(*arguments)`; of a module that `UNet3D.recompute` chose, the backward pass finds only the arguments.
+
+    Activation checkpointing (Chen et al. 2016, arXiv:1604.06174).
+    """
+    if torch.is_grad_enabled() and getattr(module, "recomputed", False):
+        # Nothing in the network draws at random; reading the generators' states would break a CUDA graph's capture.
+        return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return function(*arguments)
 
 
 class UNet3D(nn.Module):
@@ -243,6 +261,35 @@ class UNet3D(nn.Module):
             "norm_groups": self.norm_groups,
         }
 
+    def recompute(self, what: str) -> None:
+        """Chooses activations that the backward pass computes again instead of keeping; the result is the same.
+
+        Args:
+            what: "none"; "attention": those inside attention; "1", "2", …: those inside the blocks of so many of the
+                finest levels; "all": those inside every block.
+
+        Raises:
+            ValueError: it is none of `RECOMPUTED`.
+        """
+        if what not in RECOMPUTED:
+            raise ValueError(f"recompute is {what!r}: it must be one of {', '.join(RECOMPUTED)}")
+        levels = int(what) if what.isdecimal() else len(self.channel_mult) if what == "all" else 0
+        down: list[Any] = list(self.input_blocks)
+        up: list[Any] = list(self.output_blocks)
+        level, of_down = 0, []
+        for stage in down:
+            of_down.append(level)
+            level += isinstance(stage[0], Downsample)
+        of_up = [level - place // (self.num_res_blocks + 1) for place in range(len(up))]
+        for stage, own in zip(down + up, of_down + of_up, strict=True):
+            stage.recomputed = isinstance(stage[0], ResBlock) and own < levels
+        middle: Any = self.middle_block
+        middle.recomputed = what == "all"
+        for module in self.modules():
+            if isinstance(module, AttentionBlock):
+                attention: Any = module
+                attention.recomputed = what == "attention"
+
     def takes(self, x: Tensor) -> bool:
         """Whether `x` is (N, in_channels, D, H, W) with sides that are multiples of `stride`."""
         return x.dim() == 5 and x.shape[1] == self.in_channels and not any(side % self.stride for side in x.shape[2:])
@@ -269,13 +316,13 @@ class UNet3D(nn.Module):
 
         skips = []
         for stage in self.input_blocks:
-            x = stage(x, emb)
+            x = called(stage, stage, x, emb)
             skips.append(x)
 
-        x = self.middle_block(x, emb)
+        x = called(self.middle_block, self.middle_block, x, emb)
 
         for stage in self.output_blocks:
-            x = stage(torch.cat([x, skips.pop()], dim=1), emb)
+            x = called(stage, stage, torch.cat([x, skips.pop()], dim=1), emb)
         return self.out(x)
 
 

@@ -38,6 +38,12 @@ def head_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Volumes that a command prepares are kept for the session, not in the user's folder."""
+    os.environ["MEDDDPM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Tiny networks are quicker on one core, and a process of their own then computes the same bits."""
     torch.set_num_threads(1)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from medddpm.fast.patch import accelerate
 from medddpm.unet import ResBlock, UNet3D, config_from_tensors, timestep_embedding
 
 SMALL = {"image_size": 64, "in_channels": 3, "out_channels": 1, "model_channels": 32, "num_res_blocks": 1}
@@ -124,3 +125,45 @@ def test_the_embedding_has_the_published_period() -> None:
     assert emb.shape == (2, 64)
     torch.testing.assert_close(emb[0], torch.cat([torch.ones(32), torch.zeros(32)]))
     torch.testing.assert_close(emb[1, 31], torch.cos(torch.tensor(7 * 1000 ** (-31 / 32))))
+
+
+def gradient(net: UNet3D, what: str) -> tuple[list[Tensor], int]:
+    """The gradients of a step whose network recomputes `what`, and the bytes kept between its two passes."""
+    net.recompute(what)
+    net.zero_grad()
+    x, t = torch.randn(1, 3, 16, 16, 16, generator=torch.Generator().manual_seed(1)), torch.tensor([7])
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    # Inside, recomputed regions have hooks of their own: what those keep does not reach these.
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = net(x, t).square().mean()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None], sum(kept.values())
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_what_is_recomputed_changes_memory_and_not_the_gradient(fast: bool) -> None:
+    torch.manual_seed(0)
+    net = UNet3D(image_size=16, model_channels=32, channel_mult=(1, 2, 2), attention_rates=(2,))
+    for parameter in net.parameters():  # the published start has zeros that would hide gradients
+        parameter.data += 0.02 * torch.randn_like(parameter)
+    if fast:
+        accelerate(net, report=None)
+    whole, most = gradient(net, "none")
+    found = {what: gradient(net, what) for what in ("attention", "1", "2", "all")}
+    for grads, _ in found.values():
+        assert len(grads) == len(whole)
+        assert all(map(torch.equal, grads, whole))
+    sizes = {what: size for what, (_, size) in found.items()}
+    assert sizes["attention"] < most
+    assert sizes["all"] < sizes["2"] < sizes["1"] < 0.8 * most
+    assert gradient(net, "none")[1] == most
+
+
+def test_only_known_parts_are_recomputed() -> None:
+    with pytest.raises(ValueError, match=r"recompute is 'some': it must be one of none, attention, 1"):
+        UNet3D(image_size=8, model_channels=32).recompute("some")

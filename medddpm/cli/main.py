@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from medddpm import __version__
+from medddpm.cli.convnext import add_convnext
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, complain
 from medddpm.cli.parity import add_parity
@@ -90,7 +91,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse, add_bench, add_parity, add_book):
+    on_a_model = (add_train, add_sample, add_release, add_check)
+    of_the_study = (add_profile, add_parse, add_bench, add_parity, add_convnext, add_book)
+    for add in (*on_a_model, *of_the_study):
         add(commands)
     return top
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
     INTERRUPTED,
+    RECOMPUTED,
     SAMPLERS,
     Commands,
     add_command,
@@ -20,6 +22,9 @@ from medddpm.errors import BadInput
 from medddpm.runtime.arguments import not_negative, positive, whole
 from medddpm.runtime.reports import is_first
 
+if TYPE_CHECKING:
+    from medddpm.data.disk_cache import DiskCache
+
 # train
 
 
@@ -31,7 +36,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         "train a model, or resume a run",
         """
         medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
-        medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --device-cache --out runs/q
+        medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
         medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
@@ -100,11 +105,24 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
     command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
-    command.add_argument("--workers", type=whole(0, 256), default=0, help="processes that prepare volumes ahead (0)")
-    add_renamed(
-        command, "--device-cache", "--resident", action="store_true",
-        help="prepare all volumes first and keep them in the device's memory",
+    command.add_argument(
+        "--cache", type=Path, metavar="DIR",
+        help="folder of prepared volumes, shared by all runs, removable at any time ($MEDDDPM_CACHE, or "
+        "~/.cache/medddpm/volumes)",
     )  # fmt: skip
+    command.add_argument(
+        "--workers", type=whole(0, 256), default=2, help="processes that load volumes ahead, 0 for none (2)"
+    )
+    add_renamed(
+        command, "--device-cache", "--resident", action=argparse.BooleanOptionalAction,
+        help="keep all volumes in the device's memory (on a GPU where they fit)",
+    )  # fmt: skip
+    command.add_argument(
+        "--recompute", choices=RECOMPUTED, default="none",
+        help="activations that are computed again instead of kept, which saves memory: those of attention, of all "
+        "blocks, or of the blocks of so many of the finest levels (none)",
+    )  # fmt: skip
+    command.add_argument("--profile", action="store_true", help="print where a step waits, once, after the first epoch")
     command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
     )
@@ -114,23 +132,15 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Trains; see `medddpm.training.trainer.train`."""
-    from medddpm.data.checking import check_folder
     from medddpm.data.layouts import BRATS, find_layout
-    from medddpm.data.phantom import Phantom
-    from medddpm.data.volumes import VolumeFolder, Volumes
     from medddpm.training.config import TrainConfig
     from medddpm.training.trainer import train as run
 
-    brats = False
-    if arguments.data:
-        if not arguments.no_check and is_first():
-            report = check_folder(arguments.data, progress=not arguments.quiet)
-            for problem in report.problems:
-                complain(str(problem))
-            if report.problems:
-                return 1
-        brats = find_layout(arguments.data) == BRATS
+    brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
+    volumes = _cached(arguments, size)
+    if volumes is None:
+        return 1
     config = TrainConfig(
         setting=arguments.setting.upper(),
         image_size=size[0],
@@ -149,21 +159,46 @@ def train(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         read_every_loss=arguments.read_every_loss,
         workers=arguments.workers,
-    )
-    volumes: Volumes = (
-        VolumeFolder(arguments.data, size, arguments.scaling)
-        if arguments.data
-        else Phantom(arguments.phantom, size, arguments.contrast)
+        recompute=arguments.recompute,
     )
     losses = run(
         config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,
-        progress=not arguments.quiet,
+        progress=not arguments.quiet, profile=arguments.profile,
     )  # fmt: skip
     done = len(losses) >= arguments.steps
     if is_first():
         ending = "" if done else f" of {arguments.steps}; the same command resumes it"
         print(f"{arguments.out}: {'finished' if done else 'stopped'} at step {len(losses)}{ending}")
     return 0 if done else INTERRUPTED
+
+
+def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:
+    """The volumes to train on; None where the folder's check found problems, which it printed.
+
+    A folder is checked only as long as a volume of it has to be prepared: preparing one reads it to its end.
+    """
+    from medddpm.data.checking import check_folder
+    from medddpm.data.disk_cache import DiskCache, default_folder
+    from medddpm.data.phantom import Phantom
+    from medddpm.data.volumes import VolumeFolder
+
+    folder = arguments.cache or default_folder()
+    if not arguments.data:
+        return DiskCache(Phantom(arguments.phantom, size, arguments.contrast, cache_gib=0), folder)
+    volumes, problem = None, None
+    try:
+        volumes = DiskCache(VolumeFolder(arguments.data, size, arguments.scaling, cache_gib=0), folder)
+    except BadInput as error:
+        problem = error
+    if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
+        report = check_folder(arguments.data, progress=not arguments.quiet)
+        for found in report.problems:
+            complain(str(found))
+        if report.problems:
+            return None
+    if problem:
+        raise problem
+    return volumes
 
 
 # sample

@@ -11,6 +11,7 @@ from medddpm.errors import BadInput
 
 SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
+RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
 PROFILE_VIEWS = ("window", "step")
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 

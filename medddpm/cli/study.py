@@ -166,6 +166,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
+        medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
         """,
     )
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
@@ -195,6 +196,10 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--coverage", action="store_true",
         help="time nothing: record one accelerated step of each network, by what is launched",
+    )  # fmt: skip
+    command.add_argument(
+        "--throughput", type=throughput_levers, nargs="?", const=[], metavar="NAME,…",
+        help="time trainings, each with one thing changed: all of `medddpm.study.throughput.levers`, or those named",
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(
@@ -230,6 +235,13 @@ def bench_settings(text: str) -> list[str]:
     return several(list(BY_SLUG))(text)
 
 
+def throughput_levers(text: str) -> list[str]:
+    """An argument type: names of throughput's levers, separated by commas."""
+    from medddpm.study.throughput.levers import BY_KEY
+
+    return several(list(BY_KEY))(text)
+
+
 def bench(arguments: argparse.Namespace) -> int:
     """Measures; see `medddpm.study.bench.run`."""
     from medddpm.runtime.processes import pick_device
@@ -240,6 +252,8 @@ def bench(arguments: argparse.Namespace) -> int:
     pick_device(arguments.device)
     if arguments.coverage:
         return _coverage(arguments)
+    if arguments.throughput is not None:
+        return _throughput(arguments)
     jobs = plan(
         arguments.network or ["med-ddpm"],
         arguments.setting,
@@ -259,6 +273,18 @@ def bench(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _throughput(arguments: argparse.Namespace) -> int:
+    from medddpm.study.throughput.levers import BY_KEY
+    from medddpm.study.throughput.run import Options, measure_levers
+
+    options = Options(
+        side=arguments.size or 128, channels=arguments.channels, limit=arguments.seconds, device=arguments.device,
+        again=arguments.again,
+    )  # fmt: skip
+    levers = [BY_KEY[name] for name in arguments.throughput or BY_KEY]
+    return 1 if measure_levers(levers, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 
 
 def _coverage(arguments: argparse.Namespace) -> int:

@@ -55,7 +55,8 @@ class Graphs:
         self.kept: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
         self.watched: dict[Hashable, Watched] = {}
         self.changes = self.replays = 0
-        self._busy = threading.Lock()
+        self._lock = threading.Lock()
+        self._within: int | None = None  # the thread that runs
 
     @property
     def captured(self) -> int:
@@ -82,12 +83,15 @@ class Graphs:
     def __call__(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """The network's outputs for `(args, kwargs)`."""
         device = next((t.device for t in nested.tensors(value)), None)
-        if device is None or not graphable(device) or elsewhere() or not self._busy.acquire(blocking=False):
+        thread = threading.get_ident()
+        if device is None or not graphable(device) or elsewhere() or self._within == thread:
             return self.run(value)
-        try:
-            return self._called(value, device)
-        finally:
-            self._busy.release()
+        with self._lock:  # while one captures, its modules hold other parameters
+            self._within = thread
+            try:
+                return self._called(value, device)
+            finally:
+                self._within = None
 
     def _called(self, value: Any, device: torch.device) -> Any:
         try:
@@ -123,11 +127,8 @@ class Graphs:
         return self._capture(key, value, watched, pool)
 
     def _capture(self, key: Hashable, value: Any, watched: Watched, pool: Any) -> Any:
-        parameters = [p for p in self.network.parameters() if p.requires_grad]
         try:
-            graphed = GraphedPass(
-                self.run, value, parameters, frozenset(watched.used), pool, watched.draws, list(self.network.buffers())
-            )
+            graphed = GraphedPass(self.run, value, self.network, frozenset(watched.used), pool, watched.draws)
         except torch.OutOfMemoryError:
             self.free()
             return self._unfit("there is no memory for one", value)

@@ -49,8 +49,9 @@ class DynUNetBlock(Forward):
 
 
 class DynUNet(Forward):
-    """`DynUNet`: in training it leaves the outputs of its heads in a list of its own, which keeps their memory; here the
-    list is as it was when the call ends. Such a list would also keep the network from being replayed as a CUDA graph.
+    """`DynUNet`: in training it leaves the outputs of its heads in a list of its own, which keeps their memory.
+
+    Here the list is as it was when the call ends: a network whose attributes change is replayed from no CUDA graph.
     """
 
     def compute(self, x: Tensor) -> Any:

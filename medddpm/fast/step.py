@@ -181,7 +181,8 @@ class TrainingStep:
         except torch.OutOfMemoryError:
             raise BadInput("graphed_step", "there is no memory for its graph", "use a smaller batch") from None
         except RuntimeError as error:
-            raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", REMEDY) from None
+            remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
+            raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
         return Captured(inputs, outputs, replay, pool, Fingerprint(self.model))
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:

@@ -19,7 +19,7 @@ from medddpm.kernels.conv3d import conv3d
 from medddpm.kernels.layout import over_voxels
 from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
 from medddpm.kernels.upsample import upsample
-from medddpm.unet import Downsample, ResBlock, timestep_embedding
+from medddpm.unet import Downsample, ResBlock, called, timestep_embedding
 
 
 class Carried(NamedTuple):
@@ -188,11 +188,11 @@ class UNetForward(Forward):
         volume = Carried(convolve(x, self.first.of(x), net.input_blocks[0][0].bias.to(dtype), 1, 1))
         skips = [volume]
         for stage in net.input_blocks[1:]:
-            volume = self._through(stage, volume, emb, shifts)
+            volume = called(stage, self._through, stage, volume, emb, shifts)
             skips.append(volume)
-        volume = self._through(net.middle_block, volume, emb, shifts)
+        volume = called(net.middle_block, self._through, net.middle_block, volume, emb, shifts)
         for stage in net.output_blocks:
-            volume = self._through(stage, volume, emb, shifts, skips.pop())
+            volume = called(stage, self._through, stage, volume, emb, shifts, skips.pop())
         norm, head = net.out[0], net.out[2]
         x = group_norm(_norm(volume.x, norm, shift=volume.owed))
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
@@ -226,7 +226,7 @@ class UNetForward(Forward):
             elif down is not None and self.carries:
                 volume = Carried(down.product(x), layer.op.bias)
             else:
-                volume = Carried(layer(x, emb) if isinstance(layer, ResBlock) else layer(x))
+                volume = Carried(layer(x, emb) if isinstance(layer, ResBlock) else called(layer, layer, x))
         return volume
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from medddpm.runtime import nested
@@ -69,9 +69,19 @@ class Pool:
             # thread_local: a data loader's thread may pin memory meanwhile.
             with torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"):
                 found = function()
+        except BaseException:
+            self._recover()
+            raise
         finally:
             torch.set_autocast_cache_enabled(cache)
         return found, graph.replay
+
+    def _recover(self) -> None:
+        """After a capture that failed, PyTorch's allocator and generator still take themselves to be in it."""
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self.device.index or 0, self.handle)
+        with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+            torch.zeros((), device=self.device)
 
     def replay(self, replay: Callable[[], None]) -> None:
         """Replays on the current stream, after what another stream was given of this memory."""
@@ -86,14 +96,13 @@ class GraphedPass:
     """`function` for inputs of one shape, as graphs.
 
     Args:
-        function: takes `value`'s kind of arguments; what it computes depends on their tensors, on `parameters` and on
-            what stays the same, and on nothing else. It returns tensors in any nesting.
+        function: takes `value`'s kind of arguments; what it computes depends on their tensors, on `network` and on what
+            stays the same, and on nothing else. It returns tensors in any nesting.
         value: example arguments; the tensors on the pool's device.
-        parameters: the tensors beside the inputs that gradients are wanted of.
+        network: whose parameters gradients are wanted of, and whose buffers may be changed in place.
         used: which of the outputs' tensors a backward pass brings gradients for; empty: there is no backward pass.
         pool: shared with other passes of which at most one is between forward and backward.
         draws: whether it draws from the device's generator.
-        buffers: what it changes in place.
 
     Raises:
         RuntimeError: it cannot be captured; torch.OutOfMemoryError, a kind of it: there is no memory for it.
@@ -103,26 +112,31 @@ class GraphedPass:
         self,
         function: Callable[[Any], Any],
         value: Any,
-        parameters: Sequence[Tensor],
+        network: nn.Module,
         used: frozenset[int],
         pool: Any,
         draws: bool = False,
-        buffers: Sequence[Tensor] = (),
     ) -> None:
         self.function, self.used, self.pool, self.draws = function, used, pool, draws
-        self.parameters, self.buffers = list(parameters), list(buffers)
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.buffers = list(network.buffers())
         self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
         self.value = nested.filled(value, self.inputs)
-        self.needed = [t for t in (*self.inputs, *self.parameters) if t.requires_grad] if used else []
+        # A loss of an earlier step that is still alive ties the parameters' gradients to the stream of that step, which
+        # a capture must not touch. Their stand-ins have no such past.
+        aliases = {id(p): nn.Parameter(p.detach()) for p in self.parameters if used}
+        self.needed = [*(t for t in self.inputs if t.requires_grad and used), *aliases.values()]
         graph_of: list[Tensor] = []
 
         def forward() -> Any:
-            with torch.set_grad_enabled(bool(used)):
+            with torch.set_grad_enabled(bool(used)), swapped(network, aliases):
                 out = function(self.value)
             graph_of[:] = nested.tensors(out)
             return nested.mapped(out, Tensor.detach)
 
         self.outputs, self._forward = pool.capture(forward)
+        if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
+            raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
         self.gradients: list[Tensor | None] = []
         if used:
@@ -131,7 +145,8 @@ class GraphedPass:
             def backward() -> list[Tensor | None]:
                 # What forward left is freed as it is used, and its memory serves the rest of the backward pass.
                 chosen = [graph_of[at] for at in sorted(used)]
-                return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
+                with swapped(network, aliases):  # what a checkpoint computes again reads them too
+                    return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
 
             self.gradients, self._backward = pool.capture(backward)
         graph_of.clear()
@@ -203,6 +218,32 @@ class _Replay(torch.autograd.Function):
                 found = graphed._computed(tensors, gradients)
         each = iter(found)
         return (None, *(next(each) if t.requires_grad else None for t in tensors))
+
+
+@contextlib.contextmanager
+def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[None]:
+    """Inside, the network's modules hold other parameters, by the `id` of their own."""
+    tables = [(module._parameters, module._parameters.copy()) for module in network.modules()]
+    try:
+        for table, own in tables:
+            table.update({name: others[id(p)] for name, p in own.items() if id(p) in others})
+        yield
+    finally:
+        for table, own in tables:
+            table.update(own)
+
+
+def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """What a backward pass from `tensors` would bring gradients to."""
+    stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        new = {above for above, _ in node.next_functions if above is not None} - seen
+        seen |= new
+        stack += new
 
 
 def drawn(device: torch.device) -> tuple[int, int]:

@@ -25,7 +25,9 @@ class TrainConfig:
         keep: the number of newest checkpoints kept.
         read_every_loss: reads each micro-step's loss back to the host, as the published loop does; the device then
             waits.
-        workers: processes that prepare volumes ahead; 0 prepares them between steps.
+        workers: processes that load volumes ahead; 0 loads them between steps.
+        recompute: activations that the backward pass computes again instead of keeping, of `medddpm.unet.RECOMPUTED`:
+            less memory for more time, and the same result.
     """
 
     setting: str = "BASE"
@@ -48,7 +50,8 @@ class TrainConfig:
     keep: int = 2
     read_every_loss: bool = False
     workers: int = 0
+    recompute: str = "none"
 
 
 # A resumed run may change these; every other field affects what it computes.
-FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers"}
+FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers", "recompute"}

@@ -1,9 +1,11 @@
-"""The progress of a training run: a bar, and TensorBoard's curves."""
+"""The progress of a training run: a bar, or a line a minute where there is no terminal, and TensorBoard's curves."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +14,14 @@ import numpy as np
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
-from medddpm.runtime.reports import log
+from medddpm.runtime.reports import log, report
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+
+EVERY = 60.0  # seconds between lines
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"  # never seconds a step
 
 
 class Report:
@@ -28,17 +34,27 @@ class Report:
         name: the bar's label.
         first: the steps made before.
         steps: the steps in all.
-        shown: shows the bar.
+        volumes: in a step, of all processes.
+        shown: shows steps a second, volumes a second, the time left and the loss: in a bar on a terminal; elsewhere, as
+            in a batch system's log, in a line a minute.
         logged: writes the log, to ``out/tensorboard``.
     """
 
-    def __init__(self, out: Path, name: str, first: int, steps: int, *, shown: bool, logged: bool) -> None:
+    def __init__(
+        self, out: Path, name: str, first: int, steps: int, volumes: int = 1, *, shown: bool, logged: bool
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
 
         self._out = out
         # The steps that a killed run logged after its last checkpoint are made again: the log drops them.
         self._log = SummaryWriter(str(out / "tensorboard"), purge_step=first + 1) if logged else None
-        self._bar = tqdm(total=steps, initial=first, desc=name, unit="step", disable=not shown)
+        self._name, self._steps, self._volumes = name, steps, volumes
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=steps, initial=first, desc=name, unit="step", bar_format=BAR, disable=not (shown and terminal)
+        )
+        self._lines = shown and not terminal
+        self._told = self._begun = (time.monotonic(), first)  # when the last line was, and its step
 
     def __enter__(self) -> Report:
         # The writer's thread hands its error to the next call, and would print it as well.
@@ -71,17 +87,33 @@ class Report:
         Raises:
             BadInput: a loss is not finite; saved checkpoints stay.
         """
-        self._bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
+        rate = self._bar.format_dict["rate"] or self._rate(self._begun, step)
+        self._bar.set_postfix_str(f"{rate * self._volumes:.3g}volume/s, loss={losses[-1]:.4f}", refresh=False)
         self._bar.update(len(losses))
+        if self._lines and time.monotonic() - self._told[0] >= EVERY:
+            report(self._line(step, losses[-1]))
+            self._told = time.monotonic(), step
         if self._log:
             with self._writing(self._log) as written:
                 for number, loss in enumerate(losses, start=step - len(losses) + 1):
                     written.add_scalar("loss", loss, number)
-                if rate := self._bar.format_dict["rate"]:
-                    written.add_scalar("steps_per_second", rate, step)
+                written.add_scalar("steps_per_second", rate, step)
         if not np.isfinite(losses).all():
             raise BadInput(
                 self._out,
                 f"the loss is no longer a number at step {step}",
                 "lower --learning-rate, or run `medddpm check` over the data; the last checkpoint is kept",
             )
+
+    def _line(self, step: int, loss: float) -> str:
+        rate = self._rate(self._told, step)
+        left = tqdm.format_interval((self._steps - step) / rate) if rate else "?"
+        return (
+            f"{self._name}: step {step} of {self._steps}, {rate:.3g} steps/s, {rate * self._volumes:.3g} volumes/s, "
+            f"{left} left, loss {loss:.4f}"
+        )
+
+    @staticmethod
+    def _rate(since: tuple[float, int], step: int) -> float:
+        """Steps a second since a moment and its step."""
+        return (step - since[1]) / max(time.monotonic() - since[0], 1e-9)

@@ -21,6 +21,7 @@ from medddpm.runtime.reports import log
 from medddpm.training.config import FREE, TrainConfig
 
 LOCK = ".lock"
+HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
 _STEP = re.compile(r"step-\d+\.pt")
 
 
@@ -67,9 +68,8 @@ def locked(out: Path) -> Iterator[None]:
     Raises:
         BadInput: one does; names its process. Or the folder holds something else.
     """
-    foreign = out.exists() and not (out / "run.json").exists()
-    if foreign and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
-        raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
+    if out.exists() and not (out / LOCK).exists():  # another's first files may be half there: the lock comes first
+        _check_own(out)
     check_writable(out / LOCK)
     with open(out / LOCK, "a+", encoding="utf-8") as lock:
         try:
@@ -78,10 +78,18 @@ def locked(out: Path) -> Iterator[None]:
             lock.seek(0)
             owner = lock.read() or "another"
             raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder") from None
+        _check_own(out)
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _check_own(out: Path) -> None:
+    """Refuses a folder that holds something else than a run; what this package has not finished writing is nothing."""
+    foreign = out.exists() and not (out / "run.json").exists()
+    if foreign and (not out.is_dir() or any(not path.name.startswith(HALF) for path in out.iterdir())):
+        raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
 
 
 def read_run(out: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 from medddpm.checkpoints.files import load_state
+from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import Volumes, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -27,10 +28,11 @@ from medddpm.runtime.processes import Handed, collated, deferred_signals, iterat
 from medddpm.runtime.reports import log
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
-from medddpm.training.device_cache import DeviceCache
+from medddpm.training.device_cache import DeviceCache, bytes_of, room
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike
 from medddpm.training.progress import Report
 from medddpm.training.run_folder import claim, locked, newest, save
+from medddpm.training.waits import Waits
 from medddpm.unet import UNet3D
 
 MOST_OF_MEMORY = 0.9  # of the machine's that a training may claim
@@ -155,6 +157,15 @@ class Trainer:
                 self._batches = iterated(loader)
         image, mask = next(self._batches)
         return image, mask
+
+    def keep_on_device(self, progress: bool = False) -> None:
+        """From now on takes the volumes from the device's memory; the order and the draws are the same.
+
+        Raises:
+            BadInput: they would take more than half of what a GPU has free.
+        """
+        self.close()
+        self.volumes = DeviceCache(self.volumes, self.device, self.config.workers, progress)
 
     def close(self) -> None:
         """Ends the loading processes in order; at the interpreter's exit they would be killed."""
@@ -295,6 +306,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     if any(side % unet.stride for side in volumes.size):
         sides = "×".join(map(str, volumes.size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
+    unet.recompute(config.recompute)
     return unet
 
 
@@ -324,8 +336,9 @@ def train(
     steps: int,
     *,
     device: str = "auto",
-    device_cache: bool = False,
+    device_cache: bool | None = None,
     progress: bool = True,
+    profile: bool = False,
 ) -> Tensor:
     """Trains until the run in `out` has made `steps` steps in all, resuming it if it exists.
 
@@ -338,8 +351,10 @@ def train(
         out: the run's folder, made if missing.
         steps: in all, including those made before.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
-        device_cache: prepares all volumes first and keeps them in the device's memory.
-        progress: shows a bar with the loss and the rate.
+        device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
+            of a `DiskCache`, where they take no more than half of what the first step leaves free.
+        progress: shows a bar with the rate, the time left and the loss; without a terminal, a line a minute.
+        profile: prints where a step waits (`medddpm.training.waits`), once for the run.
 
     Returns:
         (steps,) float32, the loss of every step since the run began.
@@ -349,8 +364,7 @@ def train(
     """
     out, where = Path(out), pick_device(device)
     with joined(where), deferred_signals() as stopped:
-        cached = DeviceCache(volumes, where, config.workers, progress) if device_cache else volumes
-        trainer = Trainer(config, cached, where)
+        trainer = Trainer(config, volumes, where)
         lead = trainer.rank == 0
         setting = SETTINGS[config.setting]
         if setting.fast and where.type == "cuda" and trainer.world > 1:
@@ -360,17 +374,34 @@ def train(
                 claim(out, config, volumes)
             if found := newest(out):
                 trainer.load(found[1], found[0])
+            if isinstance(volumes, DiskCache):
+                volumes.prepare(progress, stopped=stopped.is_set)
             with setting.on(trainer.unet), contextlib.closing(trainer):
-                _loop(trainer, out, steps, stopped, progress and lead)
+                _loop(
+                    trainer, out, steps, stopped, progress and lead, device_cache, Waits(trainer) if profile else None
+                )
         return torch.tensor(trainer.losses)
 
 
-def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, progress: bool) -> None:
-    config, lead = trainer.config, trainer.rank == 0
+def _loop(
+    trainer: Trainer,
+    out: Path,
+    steps: int,
+    stopped: threading.Event,
+    progress: bool,
+    device_cache: bool | None,
+    waits: Waits | None,
+) -> None:
+    config, lead, first = trainer.config, trainer.rank == 0, trainer.step
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
-    with Report(out, config.setting, trainer.step, steps, shown=progress, logged=lead) as report:
+    volumes_a_step = config.batch_size * config.accumulation * trainer.world
+    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=lead) as report:
         while trainer.step < steps:
             trainer.train_step()
+            if trainer.step == first + 1 and (device_cache or (device_cache is None and _fits(trainer))):
+                trainer.keep_on_device(progress)
+            if waits:
+                waits.after_step()
             step = trainer.step
             due = step == steps or bool(config.save_every and step % config.save_every == 0)
             if step % read_every == 0 or due:
@@ -382,6 +413,12 @@ def _loop(trainer: Trainer, out: Path, steps: int, stopped: threading.Event, pro
                     write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
                 if stop:
                     break
+
+
+def _fits(trainer: Trainer) -> bool:
+    """Whether a GPU has room for all prepared volumes, now that it has made a step and holds what that takes."""
+    prepared = trainer.device.type == "cuda" and isinstance(trainer.volumes, DiskCache)
+    return prepared and bytes_of(trainer.volumes) <= room(trainer.device)
 
 
 def write_sample(trainer: Trainer, path: Path) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from medddpm import diffusion
+from medddpm import diffusion, unet
 from medddpm.cli.main import main, parser, plain_lines
-from medddpm.cli.options import SAMPLERS
+from medddpm.cli.options import RECOMPUTED, SAMPLERS
+from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.runtime.reports import log
 from medddpm.training.run_folder import checkpoints_of
@@ -50,6 +51,22 @@ def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:
         out = tmp_path / setting
         assert main(["train", "--phantom", "1", "--setting", setting, "--out", str(out), "--steps", "1", *TINY]) == 0
         assert checkpoints_of(out)
+
+
+def test_a_folder_is_checked_and_prepared_once(head_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A second run on the same volumes reads none of them; one whose content has changed is checked again."""
+    data = tmp_path / "data"
+    shutil.copytree(head_folder, data)
+    command = ["train", "--data", str(data), "--cache", str(tmp_path / "cache"), "--steps", "1", *TINY]
+    checked = []
+    check = checking.check_folder
+    monkeypatch.setattr(checking, "check_folder", lambda *how, **also: checked.append(how) or check(*how, **also))
+    for name, times in (("a", 1), ("b", 1)):
+        assert main([*command, "--out", str(tmp_path / name)]) == 0
+        assert len(checked) == times
+    (data / "mask" / "phantom_0001.nii.gz").write_bytes(b"damaged")
+    assert main([*command, "--out", str(tmp_path / "c")]) == 1
+    assert "mask/phantom_0001.nii.gz" in complaint(capsys)
 
 
 @pytest.mark.parametrize("orientation", ["RAS", "LPS", "SAR"])
@@ -269,6 +286,10 @@ def test_the_package_gives_what_the_readme_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'UNet2D'"):
         _ = medddpm.UNet2D
     assert isinstance(medddpm.GaussianDiffusion(torch.nn.Identity()), torch.nn.Module)
+
+
+def test_what_to_recompute_is_what_the_network_takes() -> None:
+    assert RECOMPUTED == unet.RECOMPUTED
 
 
 def test_the_samplers_to_choose_from_are_all_there_are() -> None:

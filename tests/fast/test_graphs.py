@@ -80,7 +80,7 @@ class Twins:
         for (name, p), q in zip(fast.named_parameters(), plain.parameters(), strict=True):
             assert (p.grad is None) == (q.grad is None), name
             if p.grad is not None:
-                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=5e-5)
 
 
 def loss_of(out: Any, at: slice = slice(None)) -> Tensor:
@@ -418,6 +418,57 @@ def test_an_outer_autocast_is_another_graph(device: torch.device) -> None:
             outs.append(out)
         assert outs[0][0].dtype == outs[1][0].dtype == torch.bfloat16
     assert twins.graphs.captured == 2
+
+
+def test_what_earlier_steps_left_alive_is_in_no_graph_s_way(device: torch.device) -> None:
+    """A loss that is not deleted holds its step's part of autograd, and the stream of that."""
+    twins = Twins(device)
+    alive = []
+    for seed in range(5):
+        alive += twins.each(lambda n, o, seed=seed: loss_of(n(twins.x(seed))))
+        for loss in alive[-2:]:
+            loss.backward()
+    twins.check()
+    assert twins.graphs.captured == 1
+
+
+class Beside(nn.Module):
+    """Reads a parameter that no module of it holds."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.inner = nn.Conv3d(2, 2, 1, device=device)
+        self.beside = (nn.Parameter(torch.ones(1, device=device)),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.beside[0]
+
+
+def test_a_parameter_that_no_module_holds_keeps_its_gradient(device: torch.device) -> None:
+    network = accelerate(Beside(device), "tf32", report=None)
+    (parameter,) = network.beside
+    x = torch.randn(1, 2, 4, 4, 4, device=device)
+    for _ in range(4):
+        network.zero_grad()
+        parameter.grad = None
+        network(x).sum().backward()
+        assert parameter.grad is not None
+    assert "none of its modules holds" in network.acceleration.graphs.why
+
+
+@pytest.mark.gpu
+def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
+    from medddpm.runtime.graphed_pass import Pool
+
+    pool = Pool(torch.device("cuda", 0))
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(RuntimeError):
+        pool.capture(lambda: x.sum().item())
+    torch.cuda.synchronize()
+    assert torch.rand(8, device="cuda").std() > 0
+    doubled, replay = pool.capture(lambda: 2 * x)
+    pool.replay(replay)
+    assert doubled.tolist() == [2.0] * 4
 
 
 def test_copies_pickles_and_restoring(device: torch.device) -> None:

@@ -1,10 +1,16 @@
-"""The log of a run, where it cannot be written."""
+"""What a run shows of itself, and its log where that cannot be written."""
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from medddpm.training import progress
 
 SCRIPT = """
 import resource, sys
@@ -24,3 +30,50 @@ def test_a_log_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
     assert ended.stderr.count("the training goes on without its log") == 1
     assert "Traceback" not in ended.stderr
     assert "tensorboard" in ended.stderr
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that `progress` reads; a test moves them."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_without_a_terminal_there_is_a_line_a_minute(tmp_path: Path, clock: list[float], capsys, caplog) -> None:
+    """120 steps of 4 volumes, one a second from step 10 on."""
+    caplog.set_level("INFO", "medddpm")
+    with progress.Report(tmp_path, "FAST", 10, 130, 4, shown=True, logged=False) as told:
+        for step in range(11, 131):
+            clock[0] += 1
+            told.losses([0.5], step)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "FAST: step 70 of 130, 1 steps/s, 4 volumes/s, 01:00 left, loss 0.5000",
+        "FAST: step 130 of 130, 1 steps/s, 4 volumes/s, 00:00 left, loss 0.5000",
+    ]
+    assert "step/s" not in capsys.readouterr().err
+
+
+def test_a_terminal_shows_both_rates_and_the_time_left(tmp_path: Path, monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.Report(tmp_path, "FAST", 0, 1000, 2, shown=True, logged=False) as told:
+        told.losses([0.5], 1)
+        told._bar.refresh()
+    shown = terminal.getvalue().split("\r")[-2 if terminal.getvalue().endswith("\r") else -1]
+    assert re.search(r"FAST: +0%\|.*\| 1/1000 \[\d\d:\d\d<[\d:?]+, .*step/s, .*volume/s, loss=0\.5000\]", shown)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_nothing_is_said_when_nothing_is_to_be(tmp_path: Path, clock: list[float], shown: bool, caplog) -> None:
+    caplog.set_level("INFO", "medddpm")
+    with progress.Report(tmp_path, "FAST", 0, 10, shown=shown, logged=False) as told:
+        clock[0] += progress.EVERY if shown else 0
+        clock[0] += -1 if shown else 600
+        told.losses([0.5], 1)
+    assert caplog.records == []

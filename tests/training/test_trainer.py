@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nibabel
@@ -22,12 +23,14 @@ from torch import Tensor
 
 from medddpm import switches
 from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
+from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
+from medddpm.training import trainer as training
 from medddpm.training.config import TrainConfig
-from medddpm.training.device_cache import DeviceCache
+from medddpm.training.device_cache import DeviceCache, bytes_of
 from medddpm.training.run_folder import checkpoints_of
-from medddpm.training.trainer import Trainer, train
+from medddpm.training.trainer import Trainer, _fits, train
 
 TINY = TrainConfig(
     image_size=8, model_channels=32, save_every=2, sample_every=0, ema_start=4, ema_every=2, ema_decay=0.9, keep=2
@@ -84,12 +87,41 @@ def test_cached_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) 
 
 def test_volumes_that_do_not_fit_the_gpu_are_refused(volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     image, mask = volumes[0]
-    free = 2 * len(volumes) * (image.nbytes + mask.numel()) - 1
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    wanted = len(volumes) * (image.nbytes + mask.numel())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * wanted - 1, 2 * wanted - 1))
     with pytest.raises(
         BadInput, match=r"--device-cache: 3 volumes take 0\.0 GiB, more than half of what the GPU has free"
     ):
         DeviceCache(volumes, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(("kind", "spare", "kept"), [("cuda", 0, True), ("cuda", -1, False), ("cpu", 0, False)])
+def test_prepared_volumes_go_to_a_gpu_where_they_fit(
+    volumes, tmp_path: Path, monkeypatch, kind: str, spare: int, kept: bool
+) -> None:
+    cache = DiskCache(volumes, tmp_path)
+    here = SimpleNamespace(device=torch.device(kind), volumes=cache)
+    free = 2 * bytes_of(cache) + spare
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    assert _fits(here) is kept
+    assert not _fits(SimpleNamespace(device=here.device, volumes=volumes))  # each would have to be prepared first
+
+
+def test_volumes_from_disk_and_then_from_the_device_train_the_same(volumes, tmp_path: Path, monkeypatch) -> None:
+    """As on a GPU with no option given: prepared, read by two processes for one step, then kept on the device."""
+    whole = run(volumes, tmp_path / "plain", 5)
+    moved = []
+    monkeypatch.setattr(training, "_fits", lambda run: moved.append(run.step) or True)
+    cache = DiskCache(volumes, tmp_path / "cache")
+    config = replace(TINY, workers=2)
+    assert torch.equal(train(config, cache, tmp_path / "kept", 5, device="cpu", progress=False), whole)
+    assert moved == [1]
+    assert cache.missing() == []
+    assert torch.equal(
+        train(config, cache, tmp_path / "read", 5, device="cpu", device_cache=False, progress=False), whole
+    )
+    assert moved == [1]
+    assert differences(newest(tmp_path / "plain"), newest(tmp_path / "kept")) == []
 
 
 def test_a_step_is_the_specified_one(volumes, tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from medddpm.study.bench.worker import Case
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import package_version
 from medddpm.study.records.store import Store
-from medddpm.study.records.tables import meta_path, write_table
+from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
 
 CEILINGS_TABLE = "ceilings.csv"
 BANDWIDTH, FAILURE = "bandwidth", "failure"  # in a file's name, in the place of a measure
 PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
 MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")  # columns of a row, of `machine_meta`
+KEY = ("network", "setting", "measure", "sampler", "steps", "batch", "size")  # columns that name a row
 GIB = 2**30
 
 
@@ -120,14 +121,36 @@ def rows_folder(out: Path) -> Path:
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Copies the table at `out`, its ceilings and their descriptions into a machine's records; returns the copies."""
+    """Takes the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
+
+    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+    """
     tables = [out, out.with_name(CEILINGS_TABLE)]
-    copies = []
-    for path in (file for table in tables for file in (table, meta_path(table))):
+    files = [file for table in tables for file in (table, meta_path(table))]
+    for path in files[2:] if _joined(out, folder / out.name) else files:
         with replacing(folder / path.name) as temporary:
             temporary.write_bytes(path.read_bytes())
-        copies.append(folder / path.name)
-    return copies
+    return [folder / path.name for path in files]
+
+
+def _joined(out: Path, record: Path) -> bool:
+    """Whether `record` had rows that the table at `out` lacks: it then has the rows of both."""
+    if not record.exists():
+        return False
+    new, old = (read_table(path, schemas.BENCH) for path in (out, record))
+    meta, before = read_meta(out), read_meta(record)
+    kept = old[~pd.MultiIndex.from_frame(old[list(KEY)]).isin(pd.MultiIndex.from_frame(new[list(KEY)]))].copy()
+    if kept.empty:
+        return False
+    for name in ("date", *MACHINE):  # a table of before these were columns has them in its description
+        kept[name] = kept[name].astype(object).fillna(str(before[name]) if before.get(name) else None)
+    together = {
+        "command": "; ".join(dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])),
+        "accelerated": before["accelerated"] | meta["accelerated"],
+        "failed": before["failed"] | meta["failed"],
+    }
+    write_table(_sorted(pd.concat([kept, new])), record, schemas.BENCH, {**meta, **together})
+    return True
 
 
 def report_key(network: str, setting: str) -> str:

@@ -40,7 +40,7 @@ VIEWS = ("window", "step")
 """What is profiled of a setting: a stretch of launches, and a whole step."""
 PAPER = Schema(
     {
-        "id": Column("str", "number of the claim, P001 to P204"),
+        "id": Column("str", "number of the claim: the paper's are P001 to P204, the CUDA report's begin with C"),
         "section": Column("str", "section of the paper that states it"),
         "figure": Column("str", "figure or table it belongs to", nullable=True),
         "gpu": Column("str", "card or cards it speaks of, separated by semicolons"),
@@ -179,6 +179,33 @@ COVERAGE = Schema(
         "family": Column("str", "the kernels' family, as medddpm.study.profile.families has it"),
         "ms": Column("float64", "their time in one eager training step, without the optimizer", unit="ms"),
         "launches": Column("int64", "how many there were"),
+    }
+)
+THROUGHPUT = Schema(
+    {
+        "group": Column("str", "what is varied, as `medddpm.study.throughput.levers` names it"),
+        "choice": Column(
+            "str", "to what; everything else is as in the reference: FAST, one volume a step, in one graph"
+        ),
+        "size": Column("str", "H×W×D of a volume, as 128x128x128"),
+        "batch": Column("int64", "volumes in a step"),
+        "volumes_a_second": Column("float64", "trained on, the loading included", unit="1/s"),
+        "predicted": Column("float64", "volumes a second expected from the reference's row", "1/s", nullable=True),
+        "ratio": Column("float64", "measured divided by predicted", nullable=True),
+        "step_ms": Column("float64", "time of a step, on average", unit="ms"),
+        "steps": Column("int64", "how many were timed"),
+        "device_pct": Column(
+            "float64", "share of the time in which a kernel runs (CUPTI); on a CPU in which it computes", "%"
+        ),
+        "copy_pct": Column("float64", "share in which only a batch is copied", "%"),
+        "loader_pct": Column("float64", "share in which the device idles while the host waits for a batch", "%"),
+        "host_pct": Column("float64", "share in which it idles for another reason", "%"),
+        "sm_active_pct": Column("float64", "share of SMs that are active, on average (NVML's GPM)", "%", nullable=True),
+        "peak_gib": Column("float64", "the most that tensors held at once", "GiB", nullable=True),
+        "reserved_gib": Column("float64", "the most that PyTorch held of the card", "GiB", nullable=True),
+        "prepare_ms": Column("float64", "time in which one process has a volume ready", unit="ms"),
+        "costs": Column("str", "what it takes beside time", nullable=True),
+        "date": Column("str", "when it was measured"),
     }
 )
 CEILINGS = Schema(

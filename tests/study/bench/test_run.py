@@ -41,7 +41,7 @@ from medddpm.study.bench.settings import (
 from medddpm.study.bench.worker import Case, Row
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.records.tables import read_meta, read_table, write_table
 
 CPU = torch.device("cpu")
 TOY = ["--size", "8", "--channels", "32", "--samples", "2", "--device", "cpu"]
@@ -517,6 +517,19 @@ def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:
     assert tables.recorded(tmp_path)["cpu"].equals(read_table(measured / "bench.csv", schemas.BENCH))
     assert set(tables.ceilings(tmp_path, "cpu")) == {"copy", "fp32", "tf32", "bf16"}
     assert read_meta(folder / "bench.csv") == read_meta(measured / "bench.csv")
+
+
+def test_published_rows_that_were_not_measured_again_stay(measured: Path, tmp_path: Path) -> None:
+    table, meta = read_table(measured / "bench.csv", schemas.BENCH), read_meta(measured / "bench.csv")
+    folder = tmp_path / "cpu"
+    before = table.assign(network="monai-unet", date=None, commit=None)
+    write_table(before, folder / "bench.csv", schemas.BENCH, {**meta, "date": "2026-11-01", "commit": "1234567"})
+    results.publish(measured / "bench.csv", folder)
+    published = read_table(folder / "bench.csv", schemas.BENCH)
+    again = published[published["network"] != "monai-unet"].reset_index(drop=True)
+    assert again.astype(object).equals(table.reset_index(drop=True).astype(object))
+    assert set(published[published["network"] == "monai-unet"]["commit"]) == {"1234567"}
+    assert len(published) == 2 * len(table) == read_meta(folder / "bench.csv")["rows"]
 
 
 # bandwidth

@@ -1,0 +1,92 @@
+"""Reads chapter 18's records: every card's tables, and single numbers of the newest card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from medddpm.study.convnext.results import TABLES
+from medddpm.study.records.tables import gpu_folders, read_table
+
+CASE = ["operator", "batch", "size", "stride", "version"]
+IMAGE_BYTES = 4 * 3 * 32 * 32
+
+
+def recorded(root: Path, name: str) -> dict[str, pd.DataFrame]:
+    """Every machine's table of `results.TABLES`, by its folder's name; empty where none has been measured."""
+    found = {}
+    for folder in gpu_folders(root):
+        if (folder / f"{name}.csv").is_file() or (folder / f"{name}.csv.gz").is_file():
+            found[folder.name] = read_table(folder / f"{name}.csv", TABLES[name])
+    return found
+
+
+def operators(table: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of each operator, a column a variant, in the order of the report's Table I, and the total."""
+    wide = table.pivot(index="operator", columns="variant", values="seconds")
+    return wide.reindex(index=table["operator"].unique(), columns=table["variant"].unique())
+
+
+def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64", stride: int = 1) -> pd.DataFrame:
+    """The versions of one case.
+
+    Args:
+        table: schema `KERNELS` of `schemas_convnext`.
+        operator, batch, size, stride: as in that table.
+
+    Returns:
+        index version, in the record's order; graph_us, launched_us and processor_us where they were measured, tflops
+        (of the graph's time) and error.
+    """
+    key = {"operator": operator, "batch": batch, "size": size, "stride": stride}
+    rows = table[(table[list(key)] == pd.Series(key)).all(axis=1)]
+    wide = rows.pivot(index="version", columns="how", values="median_us").add_suffix("_us")
+    wide = wide.reindex(index=rows["version"].unique(), columns=["graph_us", "launched_us", "processor_us"])
+    by_version = rows.drop_duplicates("version").set_index("version")
+    wide.columns.name = None
+    return wide.assign(tflops=1e3 * by_version["gflop"] / wide["graph_us"], error=by_version["error"])
+
+
+def roofline(counters: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Each version under ncu as a point: `CASE`, tflops, gbps, intensity (FLOP a byte of DRAM), tensor_pct, launches.
+
+    Args:
+        counters: schema `COUNTERS` of `schemas_convnext`.
+        kernels: schema `KERNELS`, for the work of each case.
+    """
+    work = kernels.drop_duplicates(CASE)[[*CASE, "gflop"]]
+    rows = counters.merge(work, on=CASE, how="inner")
+    rows = rows.assign(
+        tflops=1e3 * rows["gflop"] / rows["duration_us"],
+        gbps=1e3 * rows["dram_mb"] / rows["duration_us"],
+        intensity=1e3 * rows["gflop"] / rows["dram_mb"],
+    )
+    return rows[[*CASE, "tflops", "gbps", "intensity", "tensor_pct", "launches"]]
+
+
+def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:
+    """The newest card's seconds of an operator, and the card's name; None without a record."""
+    for card, table in reversed(recorded(root, "convnext_operators").items()):
+        rows = table[(table["variant"] == variant) & (table["operator"] == operator)]
+        if len(rows):
+            return card, float(rows["seconds"].iloc[0])
+    return None
+
+
+def transfer_us(root: Path, what: str) -> tuple[str, float] | None:
+    """The newest card's µs of a part of Table IV for one image, from pageable memory; None without a record."""
+    for card, table in reversed(recorded(root, "convnext_transfers").items()):
+        rows = table[(table["what"] == what) & (table["memory"] == "pageable") & (table["bytes"] == IMAGE_BYTES)]
+        if len(rows):
+            return card, float(rows["median_us"].iloc[0])
+    return None
+
+
+def block_us(root: Path, version: str) -> tuple[str, float] | None:
+    """The newest card's µs of a block of 64 channels at 32×32, in a graph or on its host's CPU; None without one."""
+    for card, table in reversed(recorded(root, "convnext_kernels").items()):
+        found = times(table, "block", 1)
+        if version in found.index:
+            return card, float(found["graph_us"].fillna(found["processor_us"])[version])
+    return None

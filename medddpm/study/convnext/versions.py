@@ -1,0 +1,261 @@
+"""What is measured of each operator: our kernels, Triton's, and PyTorch's with its libraries, on the same numbers."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm.study.convnext import launches
+from medddpm.study.convnext.launches import BlockWeights
+from medddpm.study.convnext.model import EPSILON, ConvNeXtBlock
+from medddpm.switches import BASE, OPT1
+
+SEED = 0
+TIME = 8  # width of a timestep's embedding where a block stands alone
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator at one size.
+
+    Args:
+        operator: "conv2d", "layer_norm" or "block".
+        batch: images at once.
+        side: of an image.
+        channels: in and out.
+        stride: of the convolution; else 1.
+    """
+
+    operator: str
+    batch: int
+    side: int
+    channels: int
+    stride: int = 1
+
+    @property
+    def size(self) -> str:
+        """H×W×C of the input, as 32x32x64."""
+        return f"{self.side}x{self.side}x{self.channels}"
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of products and convolutions; of a layer norm 8 a value."""
+        pixels, c = self.batch * (self.side // self.stride) ** 2, self.channels
+        return {"conv2d": 2 * 9 * c * c, "layer_norm": 8 * c, "block": 2 * (49 * c + 8 * c * c)}[self.operator] * pixels
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that must come from memory and go back: input, output and weights in float32."""
+        c = self.channels
+        weights = {"conv2d": 9 * c * c + c, "layer_norm": 2 * c, "block": 8 * c * c + 49 * c + 9 * c}[self.operator]
+        image = self.batch * self.side**2 * c
+        return 4 * (image + image // self.stride**2 + weights)
+
+
+CASES = (
+    *(Case("conv2d", batch, 32, 64, stride) for batch in (1, 64) for stride in (1, 2)),
+    *(Case("layer_norm", batch, 32, 64) for batch in (1, 64)),
+    *(Case("block", batch, 32, 64) for batch in (1, 64)),
+    Case("block", 1, 16, 128),
+)
+"""At the sizes of `model`'s network; of batch 1 the report speaks, and with 64 the card is full."""
+TOY = (Case("conv2d", 1, 4, 16), Case("layer_norm", 1, 4, 16), Case("block", 1, 3, 32))
+
+
+@dataclass(frozen=True)
+class Version:
+    """One way to compute a case.
+
+    Args:
+        name: as in the record.
+        run: computes it once, from prepared tensors.
+        output: gives the last result as (N, H, W, C); of `run` where that returns it.
+        compiled: whether the first run compiles for seconds.
+    """
+
+    name: str
+    run: Callable[[], object]
+    output: Callable[[object], Tensor]
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case's tensors, its versions and its result in float64.
+
+    Args:
+        case: what is computed.
+        versions: how, in the record's order.
+        exact: the result, (N, H', W', C) float64.
+        base: what of it is no work of the operator: a block's residual, subtracted before errors are taken.
+    """
+
+    case: Case
+    versions: list[Version]
+    exact: Tensor
+    base: Tensor
+
+    def error(self, found: Tensor) -> float:
+        """‖found − exact‖ / ‖exact − base‖."""
+        apart = found.double() - self.exact
+        return float(apart.norm() / (self.exact - self.base).norm())
+
+
+def problem(case: Case, device: torch.device, libraries: bool = True) -> Problem:
+    """The versions of a case on a device.
+
+    Args:
+        case: which operator, at which size.
+        device: a GPU, or a CPU, where numba's simulator computes our kernels.
+        libraries: whether PyTorch's versions, Triton's and the compiled ones are among them.
+    """
+    make = {"conv2d": _conv2d, "layer_norm": _layer_norm, "block": _block}[case.operator]
+    return make(case, torch.Generator(device).manual_seed(SEED), libraries)
+
+
+def _ours(name: str, listed: list[launches.Launch], out: Tensor) -> Version:
+    prepared = [launch.prepared() for launch in listed]
+
+    def run() -> None:
+        for launch in prepared:
+            launch()
+
+    return Version(name, run, lambda _: out)
+
+
+def _under(switches: Any, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def switched() -> Tensor:
+        with switches, torch.no_grad():
+            return run()
+
+    return switched
+
+
+def _last(found: object) -> Tensor:
+    """(N, C, H, W), of any memory order and precision, as (N, H, W, C)."""
+    assert isinstance(found, Tensor)
+    return found.permute(0, 2, 3, 1)
+
+
+def _conv2d(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+    c, device = case.channels, generator.device
+    x = torch.randn(case.batch, case.side, case.side, c, generator=generator, device=device)
+    weight = torch.randn(3, 3, c, c, generator=generator, device=device) / (3 * c**0.5)
+    bias = torch.randn(c, generator=generator, device=device)
+    images, filters = x.permute(0, 3, 1, 2), weight.permute(3, 2, 0, 1)  # as PyTorch has them, over the same memory
+    exact = _last(functional.conv2d(images.double(), filters.double(), bias.double(), case.stride, 1))
+    versions = []
+    for name in launches.CONVOLUTIONS:
+        out = torch.full(exact.shape, float("nan"), device=device)
+        versions.append(_ours(name, launches.convolution(name, x, weight, bias, out, case.stride, 1), out))
+    if libraries:
+        dense, kernel = images.contiguous(), filters.contiguous()
+        last, last_kernel = (t.bfloat16().contiguous(memory_format=torch.channels_last) for t in (images, filters))
+        half = bias.bfloat16()
+        for name, switches, inputs in (
+            ("cuDNN FP32", BASE, (dense, kernel, bias)),
+            ("cuDNN TF32", OPT1, (dense, kernel, bias)),
+            ("cuDNN BF16, channels-last", OPT1, (last, last_kernel, half)),
+        ):
+            run = _under(switches, functools.partial(functional.conv2d, *inputs, case.stride, 1))
+            versions.append(Version(name, run, _last))
+    return Problem(case, versions, exact, torch.zeros_like(exact))
+
+
+def _layer_norm(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+    c, device = case.channels, generator.device
+    x = torch.randn(case.batch, case.side, case.side, c, generator=generator, device=device)
+    gain, bias = (torch.randn(c, generator=generator, device=device) for _ in range(2))
+    exact = functional.layer_norm(x.double(), (c,), gain.double(), bias.double(), EPSILON)
+    versions = []
+    for name in launches.NORMS:
+        out = torch.full(x.shape, float("nan"), device=device)
+        versions.append(_ours(name, launches.layer_norm(name, x, gain, bias, out), out))
+    if libraries:
+        run = _under(BASE, lambda: functional.layer_norm(x, (c,), gain, bias, EPSILON))
+        versions.append(Version("PyTorch", run, lambda found: found))  # type: ignore[arg-type,return-value]
+    return Problem(case, versions, exact, torch.zeros_like(exact))
+
+
+def _block(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+    c, device = case.channels, generator.device
+    torch.manual_seed(SEED)
+    module = ConvNeXtBlock(c, TIME).to(device)
+    x = torch.randn(case.batch, case.side, case.side, c, generator=generator, device=device)
+    shift = torch.randn(case.batch, c, generator=generator, device=device)
+    images = x.permute(0, 3, 1, 2)
+    with torch.no_grad():
+        double = ConvNeXtBlock(c, TIME).to(device).double()
+        double.load_state_dict(module.state_dict())
+        exact = _last(double.body(images.double(), shift.double()))
+    weights = BlockWeights.of(module)
+    together = shift + weights.depthwise_bias
+    versions = []
+    for name in launches.BLOCKS:
+        if name == "fused" and c not in launches.FUSED_CHANNELS:
+            continue
+        out = torch.full(x.shape, float("nan"), device=device)
+        versions.append(_ours(name, launches.convnext_block(name, x, together, weights, out), out))
+    if libraries:
+        versions += _library_blocks(module, x, shift, together, weights)
+    return Problem(case, versions, exact, x.double())
+
+
+def _library_blocks(
+    module: ConvNeXtBlock, x: Tensor, shift: Tensor, together: Tensor, w: BlockWeights
+) -> list[Version]:
+    """Triton's version and PyTorch's: eager, and compiled; float32 as it comes, TF32, BF16 by autocast."""
+    found = []
+    if importlib.util.find_spec("triton") and x.is_cuda:
+        from medddpm.study.convnext.kernels.block_triton import convnext_block
+
+        out = torch.full_like(x, float("nan"))
+        products = [m.weight.detach().bfloat16().contiguous() for m in (module.expand, module.project)]
+        vectors = (w.taps(), w.gain, w.bias, products[0], w.expand_bias, products[1], w.project_bias)
+        found.append(
+            Version("Triton", lambda: convnext_block(x, together, vectors, out, EPSILON), lambda _: out, compiled=True)
+        )
+    last = x.permute(0, 3, 1, 2)  # channels-last, as ours
+    dense = last.contiguous()
+    device = x.device.type
+
+    def mixed(function: Callable[..., Tensor], image: Tensor) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            with torch.autocast(device, torch.bfloat16):
+                return function(image, shift)
+
+        return run
+
+    def plain(function: Callable[..., Tensor], image: Tensor) -> Callable[[], Tensor]:
+        return lambda: function(image, shift)
+
+    body = _Body(module)
+    found += [
+        Version("PyTorch FP32", _under(BASE, plain(body, dense)), _last),
+        Version("PyTorch TF32", _under(OPT1, plain(body, dense)), _last),
+        Version("PyTorch TF32, channels-last", _under(OPT1, plain(body, last)), _last),
+        Version("PyTorch BF16, channels-last", _under(OPT1, mixed(body, last)), _last),
+    ]
+    if x.is_cuda:
+        for name, how in (("torch.compile TF32", plain), ("torch.compile BF16", mixed)):
+            compiled = torch.compile(_Body(module), dynamic=False)
+            found.append(Version(name, _under(OPT1, how(compiled, last)), _last, compiled=True))
+    return found
+
+
+class _Body(nn.Module):
+    """A block without the product that makes its shift."""
+
+    def __init__(self, block: ConvNeXtBlock) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, shift: Tensor) -> Tensor:
+        return self.block.body(x, shift)

@@ -1,0 +1,120 @@
+"""The figures of chapter 18: operators, versions of a kernel, their roofline, transfers, training and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from medddpm.study.bench.sentences import three
+from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+
+LIBRARY, OURS, TRITON = SETTING_COLOURS["OPT2"], SETTING_COLOURS["OPT1"], SETTING_COLOURS["OPT12"]
+REPORT = SETTING_COLOURS["BASE"]
+CEILING = "#777777"
+BY_LIBRARY = ("PyTorch", "cuDNN", "torch.compile")
+
+
+def colour_of(version: str) -> str:
+    """The colour of a version: the libraries', Triton's, or ours."""
+    return LIBRARY if version.startswith(BY_LIBRARY) else TRITON if version == "Triton" else OURS
+
+
+def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Each operator's share of the sum of all, the report's beside ours.
+
+    Args:
+        report: Table I's seconds by operator.
+        measured: machine to the same, on one thread of its CPU.
+    """
+    columns = {"report": report, **measured}
+    totals = {name: sum(v for k, v in seconds.items() if k != "total") for name, seconds in columns.items()}
+    operators = [name for name in report if name != "total"]
+    largest = {name: max(columns[c][name] / totals[c] for c in columns) for name in operators}
+    shown = sorted((name for name in operators if largest[name] > 1e-4), key=lambda name: -largest[name])
+    figure = new_figure(height=0.8 + 0.2 * len(shown) * len(columns) / 2, width=5.6)
+    axis = figure.subplots()
+    height = 0.8 / len(columns)
+    colours = [REPORT, OURS, TRITON, LIBRARY]
+    for offset, (column, seconds) in enumerate(columns.items()):
+        places = np.arange(len(shown)) + (offset - (len(columns) - 1) / 2) * height
+        values = [100 * seconds[name] / totals[column] for name in shown]
+        axis.barh(places, values, height, color=colours[offset % len(colours)], label=column)
+    axis.set_yticks(range(len(shown)), shown)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlabel("% of the rows' sum")
+    axis.legend(loc="lower right")
+    return figure
+
+
+def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
+    """A bar a version, its time in a graph, one panel a case.
+
+    Args:
+        tables: title to what `medddpm.study.convnext.tables.times` returns.
+    """
+    figure = new_figure(height=0.7 + 0.17 * max(len(table) for table in tables.values()))
+    axes = np.atleast_1d(figure.subplots(1, len(tables)))
+    for axis, (title, table) in zip(axes, tables.items(), strict=True):
+        shown = table["graph_us"].dropna()
+        axis.barh(range(len(shown)), shown, 0.72, color=[colour_of(str(name)) for name in shown.index])
+        for place, value in enumerate(shown):
+            axis.annotate(three(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        axis.set_yticks(range(len(shown)), list(shown.index))
+        axis.invert_yaxis()
+        axis.margins(x=0.2)
+        axis.tick_params(axis="y", length=0)
+        axis.set(title=title, xlabel="µs")
+    return figure
+
+
+def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
+    """Versions under ncu against the machine's ceilings.
+
+    Args:
+        points: what `medddpm.study.convnext.tables.roofline` returns, of the versions that are drawn.
+        limits: "copy" in GB/s; "fp32" and "bf16" in TFLOP/s.
+    """
+    figure = new_figure(height=3.4, width=5.6)
+    axis = figure.subplots()
+    low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 3, 1e3)
+    for name in ("fp32", "bf16"):
+        ridge = 1e3 * limits[name] / limits["copy"]
+        axis.plot([low, ridge, max(high, ridge)], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING)
+        axis.annotate(f"{name.upper()} {limits[name]:.0f} TFLOP/s", (low, limits[name]), va="bottom", fontsize=6)
+    for number, point in enumerate(points.to_dict("records"), 1):
+        axis.plot(point["intensity"], point["tflops"], "o", color=colour_of(point["version"]), markersize=4)
+        label = f"{number} {point['operator']}, {point['version']}"
+        axis.annotate(
+            str(number), (point["intensity"], point["tflops"]), (3, 2), textcoords="offset points", fontsize=6
+        )
+        axis.plot([], [], "o", color=colour_of(point["version"]), markersize=3, label=label)
+    axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of DRAM", ylabel="TFLOP/s")
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=5)
+    return figure
+
+
+def training_figure(training: pd.DataFrame, samples: pd.DataFrame) -> Figure:
+    """The loss of the network, and images that it drew.
+
+    Args:
+        training, samples: schemas `TRAINING` and `SAMPLES` of `schemas_convnext`.
+    """
+    figure = new_figure(height=2.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
+    left.plot(training["first"] + training["steps"] - 1, training["loss"], color=OURS)
+    left.set(xlabel="step", ylabel="loss")
+    side = int(samples["row"].max()) + 1
+    ordered = samples.sort_values(["image", "row", "column"])
+    images = ordered[["red", "green", "blue"]].to_numpy(np.uint8).reshape(-1, side, side, 3)
+    across = -(-len(images) // 2)
+    sheet = np.full((2 * side, across * side, 3), 255, np.uint8)
+    for place, image in enumerate(images):
+        row, column = divmod(place, across)
+        sheet[row * side : (row + 1) * side, column * side : (column + 1) * side] = image
+    right.imshow(sheet)
+    right.set_axis_off()
+    return figure

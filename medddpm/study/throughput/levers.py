@@ -1,0 +1,73 @@
+"""What people are told to change so that a GPU is kept busy: each piece of advice, as a training of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One training: everything as `medddpm train --setting fast` has it, but for what is named.
+
+    Args:
+        group: what is varied.
+        choice: to what.
+        costs: what it takes beside time, in a few words.
+        setting: a name in `medddpm.switches.SETTINGS`.
+        brats: four modalities at 192×192×144, two blocks a level; else one at 128³.
+        batch: volumes in a micro-step; a step has one micro-step.
+        autocast: "bfloat16" or "float16" where forward and backward pass run under autocast.
+        recompute: of `medddpm.unet.RECOMPUTED`.
+        graph: whether a step is one CUDA graph.
+        source: where a volume comes from: "device" memory, the "disk" cache, or prepared on the way, from "phantom",
+            "nii.gz" or "nii".
+        workers: processes that load.
+    """
+
+    group: str
+    choice: str
+    costs: str = ""
+    setting: str = "FAST"
+    brats: bool = False
+    batch: int = 1
+    autocast: str = ""
+    recompute: str = "none"
+    graph: bool = True
+    source: str = "device"
+    workers: int = 2
+
+    @property
+    def key(self) -> str:
+        """The name on the command line and of its file."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.group} {self.choice}".lower()).strip("-")
+
+
+_ONE = Lever("reference", "fast", "a GPU with the kernels' instructions")
+
+
+def _loading(source: str, costs: str, *counts: int) -> list[Lever]:
+    return [Lever("loading", f"{source}, {count} processes", costs, source=source, workers=count) for count in counts]
+
+
+LEVERS = (
+    _ONE,
+    *(Lever("batch", str(size), "memory; fewer steps an epoch", batch=size) for size in (2, 4, 8, 16)),
+    Lever("precision", "FP32", "memory", setting="BASE", graph=False),
+    Lever("precision", "TF32", "memory; 10 bits of a product's operands", setting="OPT1", graph=False),
+    Lever("precision", "BF16 autocast", "7 bits", setting="OPT1", autocast="bfloat16", graph=False),
+    Lever("precision", "FP16 autocast", "range: a loss scaler, not in this time", setting="OPT1", autocast="float16",
+          graph=False),
+    Lever("graph", "no CUDA graph", "nothing", graph=False),
+    *(Lever("recompute", what, "time", recompute=what) for what in ("attention", "1", "2", "all")),
+    *(Lever("recompute BraTS", what, "time", brats=True, recompute=what) for what in ("none", "1", "2", "all")),
+    *_loading("phantom", "cores, at every epoch", 0, 2, 8),
+    *_loading("nii.gz", "cores, at every epoch", 0, 2, 8),
+    *_loading("nii", "cores, and disk", 2),
+    *_loading("disk", "13 MB of disk a volume", 0, 1, 2),
+)  # fmt: skip
+"""Every lever, the reference first: the volumes in the device's memory, one a step, in one graph."""
+BY_KEY: Mapping[str, Lever] = MappingProxyType({lever.key: lever for lever in LEVERS})
+"""Every lever by its name on the command line."""

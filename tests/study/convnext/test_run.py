@@ -1,0 +1,168 @@
+"""`medddpm convnext`: what its parts leave, the tables of them, training and its data, what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.ncu_pages import page
+
+from medddpm.cli.convnext import PARTS
+from medddpm.cli.main import main
+from medddpm.errors import BadInput
+from medddpm.study.convnext import counted, results, run, training, worker
+from medddpm.study.convnext.operators import OPERATORS
+from medddpm.study.convnext.versions import CASES, Case, problem
+from medddpm.study.records import programs
+from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.tables import read_meta, read_table
+
+CPU = torch.device("cpu")
+
+
+def test_the_commands_parts_are_the_packages() -> None:
+    assert set(PARTS) == set(run.PARTS)
+
+
+def test_two_parts_make_their_tables_and_are_not_measured_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = programs.run
+
+    def only_one_process(command: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Starting a process takes longer than a part of toys: one part has its own, as in use."""
+        if "training" not in command:
+            return start(command, seconds)
+        return subprocess.CompletedProcess(command, worker.main(command[3:]), "")
+
+    monkeypatch.setattr(programs, "run", only_one_process)
+    words = ["convnext", "--toy", "--device", "cpu", "--steps", "3", "--out", str(tmp_path)]
+    assert main([*words, "--part", "operators,training"]) == 0
+    tables = {name: read_table(tmp_path / f"{name}.csv", schema) for name, schema in results.TABLES.items()
+              if (tmp_path / f"{name}.csv").is_file()}  # fmt: skip
+    assert set(tables) == {"convnext_operators", "convnext_kernels", "convnext_training", "convnext_samples"}
+    rows = tables["convnext_operators"]
+    assert rows["variant"].unique().tolist() == ["CPU, one thread", "CPU, all cores"]
+    for _, own in rows.groupby("variant"):
+        assert own["operator"].tolist() == [*OPERATORS, "total"]
+        seconds = own.set_index("operator")["seconds"]
+        assert seconds.drop("total").sum() < seconds["total"]
+    blocks = tables["convnext_kernels"]
+    assert blocks["how"].unique().tolist() == ["processor"]
+    assert (blocks["error"] < 1e-5).all()
+    (window,) = tables["convnext_training"].to_dict("records")
+    assert (window["data"], window["first"], window["steps"]) == ("digits", 1, 3)
+    assert 0 < window["loss"] < 2
+    assert len(tables["convnext_samples"]) == 2 * 8 * 8
+    meta = read_meta(tmp_path / "convnext_training.csv")
+    assert meta["packages"]["numba"]
+    assert meta["training_seconds"] > 0
+    capsys.readouterr()
+    assert main([*words, "--part", "training"]) == 0
+    assert capsys.readouterr().out.startswith("training: there already")
+    copies = run.publish(tmp_path, tmp_path / "published")
+    assert len(copies) == 2 * len(tables)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is refused without a GPU")
+@pytest.mark.parametrize("part", ["kernels", "transfers"])
+def test_a_part_that_needs_a_gpu_says_so(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert worker.main(["--part", part, "--folder", str(tmp_path), "--device", "cpu"]) == 1
+    assert "there is no NVIDIA GPU here" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_a_command_for_each_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convnext", "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(PARTS)
+    assert "--mark" in lines[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_work_is_what_the_block_computes() -> None:
+    """A block of 64 channels at 32²: 49 multiply-adds a value, and 8 · 64 · 64 a pixel."""
+    block = next(case for case in CASES if case.operator == "block")
+    assert block.flop == 2 * (49 * 64 + 8 * 64 * 64) * 32 * 32
+    convolution = next(case for case in CASES if case.operator == "conv2d")
+    assert convolution.flop == 2 * 9 * 64 * 64 * 32 * 32
+    assert convolution.least_bytes == 4 * (2 * 32 * 32 * 64 + 9 * 64 * 64 + 64)
+
+
+def test_pytorchs_versions_compute_the_case() -> None:
+    for case in (Case("conv2d", 2, 6, 8, 2), Case("layer_norm", 1, 4, 16), Case("block", 2, 5, 16)):
+        given = problem(case, CPU)
+        known = [version for version in given.versions if "PyTorch" in version.name or "cuDNN" in version.name]
+        assert known
+        for version in known:
+            assert given.error(version.output(version.run())) < (2e-2 if "BF16" in version.name else 1e-5)
+
+
+# what ncu counted
+
+
+def raw_page(folder: Path, kernels: list[str]) -> Path:
+    header = ["ID", "Kernel Name", *counted.METRICS]
+    units = ["", "", *("ns" if "time" in m else "byte" if "byte" in m else "%" if "pct" in m else "inst"
+                       for m in counted.METRICS)]  # fmt: skip
+    rows = [[str(n), name, *("1,000" if "pct" not in m else str(10 * n) for m in counted.METRICS)]
+            for n, name in enumerate(kernels)]  # fmt: skip
+    path = folder / "raw.csv"
+    path.write_text("==PROF== Connected\n" + page([header, units, *rows]))
+    return path
+
+
+def test_launches_between_separators_are_one_versions(tmp_path: Path) -> None:
+    path = raw_page(tmp_path, ["_between_versions_1", "one", "_between_versions_1", "two", "three"])
+    first, second = counted.counted(path, 2)
+    assert (first["launches"], second["launches"]) == (1, 2)
+    assert first["duration_us"] == 1
+    assert second["dram_mb"] == pytest.approx(4e-3)  # two launches, read and written
+    assert second["instructions"] == 2000
+    assert second["sm_pct"] == pytest.approx(35)
+    with pytest.raises(BadInput, match="2 versions where 3 ran"):
+        counted.counted(path, 3)
+
+
+def test_counters_become_a_table(tmp_path: Path) -> None:
+    store = results.Results(tmp_path, machine_meta(["medddpm"]))
+    order = [(CASES[0], "direct"), (CASES[0], "tiled")]
+    store.keep_counters(raw_page(tmp_path, ["_between_versions_", "a", "_between_versions_", "b"]), order)
+    (path,) = store.collect()
+    table = read_table(path, results.TABLES["convnext_counters"])
+    assert table["version"].tolist() == ["direct", "tiled"]
+    assert table["size"].unique().tolist() == ["32x32x64"]
+
+
+# training
+
+
+def test_training_on_digits_lowers_the_loss() -> None:
+    images = training.digits(8)
+    assert images.shape == (1797, 3, 8, 8)
+    assert (images.min(), images.max()) == (-1, 1)
+    diffusion, losses = training.train(images, 30, CPU, batch=16, rate=3e-3, widths=(16, 16), timesteps=10)
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:3])
+    drawn = training.draw(diffusion, 2, 8)
+    assert drawn.shape == (2, 3, 8, 8)
+    assert drawn.abs().max() <= 1
+    assert torch.equal(drawn, training.draw(diffusion, 2, 8))
+
+
+def test_cifar_is_read_from_its_binary_files(tmp_path: Path) -> None:
+    for place, name in enumerate(training.CIFAR_FILES):
+        row = np.full(training.CIFAR_ROW, 51 * place, np.uint8)
+        row[0] = 9  # the label
+        row.tofile(tmp_path / name)
+    images = training.cifar(tmp_path)
+    assert images.shape == (5, 3, 32, 32)
+    assert torch.allclose(images[:, 0, 0, 0], torch.tensor([-1.0, -0.6, -0.2, 0.2, 0.6]))
+    (tmp_path / training.CIFAR_FILES[2]).write_bytes(b"short")
+    with pytest.raises(BadInput, match=r"data_batch_3.bin: its 5 bytes are no rows of 3073"):
+        training.cifar(tmp_path)
+    (tmp_path / training.CIFAR_FILES[0]).unlink()
+    with pytest.raises(BadInput, match="there is no such file; give the folder cifar-10-batches-bin"):
+        training.cifar(tmp_path)

@@ -1,0 +1,122 @@
+"""The throughput's levers: what each lets one expect, and a row from its process to the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from medddpm.cli.main import main
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import read_table
+from medddpm.study.throughput import run, tables, worker
+from medddpm.study.throughput.levers import BY_KEY, LEVERS
+from medddpm.study.throughput.results import Results, predicted
+from medddpm.training.config import TrainConfig
+
+META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
+
+
+def kept(rate: float, **more: Any) -> dict[str, Any]:
+    """What a process leaves."""
+    waits = {"device": 0.9, "copy": 0.02, "loader": 0.03, "host": 0.05}
+    return {
+        "volumes_a_second": rate, "step_ms": 1e3 / rate, "steps": 5, "waits": waits, "sm_active_pct": None,
+        "peak_bytes": 2**31, "reserved_bytes": None, "prepare_seconds": 0.5, "size": "8x8x8", "date": "2026-01-01",
+        **more,
+    }  # fmt: skip
+
+
+def test_each_lever_has_a_name_of_its_own() -> None:
+    assert len(BY_KEY) == len(LEVERS)
+    assert {lever.group for lever in LEVERS} > {"batch", "precision", "recompute", "recompute BraTS", "loading"}
+
+
+@pytest.mark.parametrize(
+    ("key", "own", "expected"),
+    [
+        ("batch-4", {}, 20.0),
+        ("recompute-all", {"again": 1.0}, 15.0),
+        ("recompute-1", {"again": 0.6}, 20 * 3 / 3.6),
+        ("loading-phantom-2-processes", {}, 4.0),
+        ("loading-disk-2-processes", {"prepare_seconds": 0.01}, 20.0),
+        ("loading-phantom-0-processes", {}, 1 / (0.05 + 0.5)),
+        ("recompute-brats-all", {"again": 1.0}, 3.0),
+        ("recompute-brats-none", {}, None),
+        ("reference-fast", {}, None),
+        ("precision-tf32", {}, None),
+    ],
+)
+def test_what_is_expected_of_a_lever(key: str, own: dict, expected: float | None) -> None:
+    found = {"reference-fast": kept(20.0), "recompute-brats-none": kept(4.0)}
+    assert predicted(BY_KEY[key], kept(1.0, **own), found) == (None if expected is None else pytest.approx(expected))
+    assert predicted(BY_KEY[key], kept(1.0, **own), {}) is None
+
+
+def test_the_share_that_is_computed_again_is_of_the_convolutions() -> None:
+    """All but the first and last convolution and those between levels are inside blocks."""
+    shares = {
+        what: worker.again(TrainConfig(model_channels=32, recompute=what), (32, 32, 32), False)
+        for what in ("1", "2", "all")
+    }
+    assert 0.3 < shares["1"] < shares["2"] < shares["all"] < 1
+
+
+def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
+    store = Results(tmp_path / "throughput.csv", META)
+    store.folder.mkdir()
+    words = ["--side", "8", "--channels", "32", "--subjects", "2", "--seconds", "0", "--device", "cpu"]
+    threads = torch.get_num_threads()
+    for key in ("reference-fast", "recompute-1"):
+        assert worker.main(["--lever", key, *words, "--folder", str(store.folder)]) == 0
+        store.stamp(store.folder / f"{key}.json")
+    torch.set_num_threads(threads)
+    table = store.collect()
+    assert table["choice"].tolist() == ["fast", "1"]
+    pd.testing.assert_frame_equal(table, read_table(store.out, schemas.THROUGHPUT), check_dtype=False)
+    shares = table[["device_pct", "copy_pct", "loader_pct", "host_pct"]].sum(axis=1)
+    assert shares.tolist() == pytest.approx([100, 100], abs=0.05)
+    assert 0 < table["ratio"][1] == pytest.approx(table["volumes_a_second"][1] / table["predicted"][1], rel=1e-2)
+    assert table["peak_gib"].isna().all()
+    read = tables.group(table, "recompute")
+    assert read.index.tolist() == ["fast", "1"]
+    assert tables.group(table, "recompute BraTS").empty
+
+
+def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path, monkeypatch, capsys) -> None:
+    def processed(command: list[str], _seconds: float) -> Any:
+        key = command[command.index("--lever") + 1]
+        if key == "batch-2":
+            return subprocess.CompletedProcess(command, 1, "out of memory\n")
+        Results(tmp_path / "t.csv", META).folder.joinpath(f"{key}.json").write_text(json.dumps(kept(20.0, lever=key)))
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(run, "machine_meta", lambda command: META)
+    monkeypatch.setattr(run.programs, "run", processed)
+    levers = [BY_KEY["reference-fast"], BY_KEY["batch-2"], BY_KEY["batch-4"]]
+    assert run.measure_levers(levers, tmp_path / "t.csv", run.Options(), command=["bench"]) == 1
+    said = capsys.readouterr()
+    assert "[2/3] batch: 2: out of memory" in said.err
+    assert "[3/3] batch: 4: 20 volumes/s" in said.out
+    assert read_table(tmp_path / "t.csv", schemas.THROUGHPUT)["ratio"].tolist()[1] == 1.0
+    assert run.measure_levers(levers[:1], tmp_path / "t.csv", run.Options(), command=["bench"]) == 0
+    assert "there already" in capsys.readouterr().out
+
+
+def test_the_command_shows_what_it_would_run(tmp_path: Path, capsys) -> None:
+    out = str(tmp_path / "t.csv")
+    command = ["bench", "--throughput", "batch-2,recompute-all", "--out", out, "--dry-run", "--device", "cpu"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[4] for line in lines] == ["batch-2", "recompute-all"]
+    assert main(["bench", "--throughput", "--out", out, "--dry-run", "--device", "cpu"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(LEVERS)
+
+
+def test_a_repository_without_a_record_is_no_error(tmp_path: Path) -> None:
+    assert tables.recorded(tmp_path) == {}
