@@ -15,15 +15,15 @@ from medddpm.kernels.depthwise import depthwise, depthwise_definition
 
 if dispatch.TRITON:
     from medddpm.kernels import depthwise_planes_triton as as_planes
-    from medddpm.kernels import depthwise_triton
+    from medddpm.kernels import depthwise_triton, depthwise_weight_triton
 
 Triple = tuple[int, int, int]
 CASES = [  # channels, sides, kernel, stride, padding, output_padding, whether there is a bias
-    (32, (4, 3, 4), (2, 3, 3), 1, 1, None, True),
+    (32, (4, 3, 4), (2, 2, 3), 1, 1, None, True),
     (20, (3, 5, 4), (3, 1, 3), 2, 1, None, False),
-    (130, (2, 3, 2), (1, 5, 1), 1, (0, 2, 0), None, False),
+    (130, (2, 3, 2), (1, 3, 1), 1, (0, 1, 0), None, False),
     (8, (5, 3, 4), (1, 2, 7), (1, 2, 1), (0, 1, 3), None, True),
-    (32, (2, 3, 2), (3, 2, 3), 2, 1, 0, True),
+    (32, (2, 3, 2), (3, 2, 2), 2, 1, 0, True),
     (20, (2, 2, 2), (1, 5, 3), 2, (0, 2, 1), 1, False),
     (16, (5, 3, 4), (3, 1, 2), (2, 1, 1), (1, 0, 0), (1, 0, 0), True),
 ]
@@ -39,7 +39,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE == "cpu":
         wide = depthwise_triton.Tile(4096, 4, 4)
         monkeypatch.setattr(depthwise_triton, "TILES", (wide,))
-        monkeypatch.setattr(depthwise_triton, "WEIGHT", wide)
+        monkeypatch.setattr(depthwise_weight_triton, "WEIGHT", wide)
 
 
 @pytest.mark.gpu(kernels=True)
@@ -77,28 +77,28 @@ def test_every_tile_computes_the_same(tile: tuple[int, int, int], stride: int) -
 
 @pytest.mark.gpu(kernels=True)
 def test_weight_gradients_of_more_tiles_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise_triton, "PROGRAMS", 2)
+    monkeypatch.setattr(depthwise_weight_triton, "PROGRAMS", 2)
     x, dy = (volume(1, 64, 2, 3, 17, dtype=FP32, device=DEVICE) for _ in range(2))
     weight = torch.zeros(64, 1, 1, 3, 2, device=DEVICE, requires_grad=True)
     y = depthwise_definition(x, weight, None, (1, 1, 1), (0, 1, 1))[..., :-1]
     (right,) = torch.autograd.grad(y, weight, dy)
     for many in (1, 10**9):  # voxels from which on a program has several lines of taps
-        monkeypatch.setattr(depthwise_triton, "MANY", many)
-        found = depthwise_triton.weight_gradient(x, dy, ((1, 3, 2), (1, 1, 1), (0, 1, 1)))
+        monkeypatch.setattr(depthwise_weight_triton, "MANY", many)
+        found = depthwise_weight_triton.weight_gradient(x, dy, ((1, 3, 2), (1, 1, 1), (0, 1, 1)))
         assert error(found.t().reshape(weight.shape), right) < CLOSE[FP32]
 
 
 @pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(
-    ("inside", "kernel", "padding"), [((4, 2, 9), (7, 7, 7), (3, 3, 3)), ((9, 1, 9), (8, 7, 9), (0, 6, 2))]
+    ("n", "inside", "kernel", "padding"), [(2, (1, 2, 9), (7, 7, 7), (3, 3, 3)), (1, (8, 1, 9), (8, 7, 9), (0, 3, 2))]
 )
 def test_as_products_of_planes(
-    inside: Triple, kernel: Triple, padding: Triple, monkeypatch: pytest.MonkeyPatch
+    n: int, inside: Triple, kernel: Triple, padding: Triple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(as_planes, "DEPTH", 3)
     dtype = BF16 if DEVICE == "cuda" else FP32  # the interpreter has no products in BF16, the kernels none in float32
     shape, c = (kernel, (1, 1, 1), padding), 2
-    x, bias = volume(2, c, *inside, dtype=dtype, device=DEVICE), torch.randn(c, device=DEVICE)
+    x, bias = volume(n, c, *inside, dtype=dtype, device=DEVICE), torch.randn(c, device=DEVICE)
     weight = torch.randn(c, 1, *kernel, device=DEVICE).to(dtype)
     wide = x.double().requires_grad_(), weight.double().requires_grad_()
     y = depthwise_definition(*wide, bias.double(), (1, 1, 1), padding)
@@ -128,13 +128,13 @@ def test_large_volumes_go_by_planes(least: int, monkeypatch: pytest.MonkeyPatch)
     if DEVICE == "cpu":
         monkeypatch.setattr(depthwise_triton, "TILES", (depthwise_triton.Tile(4096, 4, 4),))
     dtype = BF16 if DEVICE == "cuda" else FP32
-    given = {"x": volume(1, 2, 2, 2, 4, dtype=dtype, device=DEVICE)}
-    given["weight"] = torch.randn(2, 1, 2, 3, 3, device=DEVICE).to(dtype)
+    given = {"x": volume(1, 2, 2, 1, 3, dtype=dtype, device=DEVICE)}
+    given["weight"] = torch.randn(2, 1, 2, 1, 3, device=DEVICE).to(dtype)
     given["bias"] = torch.randn(2, device=DEVICE)
     seen: list[Tensor] = []
     convolved = as_planes.convolved
     monkeypatch.setattr(as_planes, "convolved", lambda *a: seen.append(a[0]) or convolved(*a))
-    check(depthwise, depthwise_definition, given, CLOSE[dtype], stride=(1, 1, 1), padding=(1, 1, 1))
+    check(depthwise, depthwise_definition, given, CLOSE[dtype], stride=(1, 1, 1), padding=(1, 0, 1))
     assert bool(seen) == (least == 1)
 
 
