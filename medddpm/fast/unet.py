@@ -70,12 +70,13 @@ class ResBlockForward(Forward):
         shift = functional.linear(h, self.projection.of(h)) + (linear.bias + self.module.in_layers[2].bias)
         return self.carry(Carried(x), shift).x if self.carries else self._plain(x, shift)
 
-    def carry(self, volume: Carried, shift: Tensor, other: Carried | None = None) -> Carried:
+    def carry(self, volume: Carried, shift: Tensor, other: Carried | None = None, owes: bool = False) -> Carried:
         """Computes the block of the channels of `volume` and, behind them, those of `other`.
 
         Args:
             volume, other: the input; what is owed to them goes into the first norm's shift and into the sum.
             shift: (N, C), the timestep's projection and the first convolution's bias.
+            owes: whether the sum's bias is left to the next reader. The gradient of a norm's shift costs no sweep.
         """
         block, x = self.module, volume.x
         before, after = block.in_layers, block.out_layers
@@ -86,14 +87,16 @@ class ResBlockForward(Forward):
         h = group_norm(_norm(h, after[0], shift=shift))
         h = conv3d(h, self.second.of(h), None, 1, 1, self.hopper)
         if self.skip.parameter is None:
-            y = add(h, x, bias=after[3].bias if owed is None else after[3].bias + owed)
+            weight, beside = None, None
+            bias = after[3].bias if owed is None else after[3].bias + owed
         else:
             weight = self.skip.of(x).flatten(1)
             bias = after[3].bias + block.skip_connection.bias
             if owed is not None:
                 bias = bias + functional.linear(owed.to(weight.dtype), weight)
-            y = add(h, x, beside, weight=weight, bias=bias)
-        return Carried(y)
+        if owes:
+            return Carried(add(h, x, beside, weight=weight), bias)
+        return Carried(add(h, x, beside, weight=weight, bias=bias))
 
     def _plain(self, x: Tensor, shift: Tensor) -> Tensor:
         block = self.module
@@ -192,7 +195,8 @@ class UNetForward(Forward):
             skips.append(volume)
         volume = called(net.middle_block, self._through, net.middle_block, volume, emb, shifts)
         for stage in net.output_blocks:
-            volume = called(stage, self._through, stage, volume, emb, shifts, skips.pop())
+            last = stage is net.output_blocks[-1]  # behind it comes a norm, and nothing else
+            volume = called(stage, self._through, stage, volume, emb, shifts, skips.pop(), last)
         norm, head = net.out[0], net.out[2]
         x = group_norm(_norm(volume.x, norm, shift=volume.owed))
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
@@ -209,13 +213,19 @@ class UNetForward(Forward):
         return dict(zip(blocks, together.split([len(b) for b in biases], dim=1), strict=True))
 
     def _through(
-        self, stage: Any, volume: Carried, emb: Tensor, shifts: dict[nn.Module, Tensor], skip: Carried | None = None
+        self,
+        stage: Any,
+        volume: Carried,
+        emb: Tensor,
+        shifts: dict[nn.Module, Tensor],
+        skip: Carried | None = None,
+        owes: bool = False,
     ) -> Carried:
-        """Runs one stage; in the decoder with its skip."""
+        """Runs one stage; in the decoder with its skip. `owes`: whether a block at its end may leave a bias owed."""
         for layer in stage:
             block, up = stand_in(layer, ResBlockForward), stand_in(layer, UpsampleForward)
             if block is not None and self.carries:
-                volume = block.carry(volume, shifts[layer], skip)
+                volume = block.carry(volume, shifts[layer], skip, owes and layer is stage[-1])
                 skip = None
                 continue
             x = volume.whole() if skip is None else torch.cat([volume.whole(), skip.whole()], dim=1)

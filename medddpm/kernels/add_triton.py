@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.norm_triton import WARPS, channel_block, even, summing
+from medddpm.kernels.norm_triton import SUM_WARPS, channel_block, even, summing
 from medddpm.kernels.operators import operator
 from medddpm.kernels.tf32_triton import nearest
 
@@ -119,7 +119,7 @@ def column_sums(x: Tensor) -> Tensor:
     rows, block, programs = summing(1, v, c)
     partial = torch.empty((programs, c), dtype=torch.float32, device=x.device)
     _column_sums[(programs * triton.cdiv(c, block),)](
-        x, partial, v, c, programs, EVEN=even(v, c, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS
+        x, partial, v, c, programs, EVEN=even(v, c, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=SUM_WARPS
     )
     return partial.sum(0)
 

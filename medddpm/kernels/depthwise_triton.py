@@ -1,119 +1,133 @@
 """Triton kernels of `depthwise.depthwise`, for channels-last memory.
 
-A program computes some output voxels, as rows, for a block of channels. With k a tap of the kernel, s the stride and p
-the padding, a convolution pairs the output o with the input o·s - p + k; so
+With k a tap of the kernel, s the stride and p the padding, a convolution pairs the output o with the input o·s - p + k:
 
     y[o] = Σ_k w[k] · x[o·s - p + k]    dw[k] = Σ_o dy[o] · x[o·s - p + k]    dx[i] = Σ_k w[k] · dy[(i + p - k)/s]
 
 where the last sum has the whole quotients only. The first and the last are one kernel, gathering forwards or
 backwards; a transposed convolution is the last of them, with the first as its gradient.
+
+A program computes `BLOCK_X` neighbours along W of some lines, each neighbour in a tensor (lines, channels) of its own.
+So which tap meets which value is known when the kernel is compiled, and a value that was loaded and converted once
+serves all the taps along W. The taps are loaded as tensors of the same shape, so that every thread finds its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, no_type_check
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from medddpm.kernels import depthwise_planes_triton as as_planes
+from medddpm.kernels.depthwise_weight_triton import Tile, Triple, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.norm_triton import PROGRAMS, channel_block
+from medddpm.kernels.norm_triton import channel_block
 from medddpm.kernels.operators import operator
 
-TILE, WEIGHT_TILE = 2048, 4096  # elements a program holds at once
-WARPS = 4
-Triple = tuple[int, int, int]
+TILES = Tile(256, 24, 4), Tile(256, 8, 4), Tile(128, 4, 2)  # tried in this order: see `_tile`
+BUSY = 512  # programs that keep a card at work: four for each of an H200's 132 multiprocessors
 
 
+@no_type_check  # tuples that grow
 @triton.jit
 def _conv_depthwise(
     x_ptr,  # (N, D, H, W, C)
     weight_ptr,  # (KD · KH · KW, C)
     bias_ptr,  # (C,)
     y_ptr,  # (N, OD, OH, OW, C)
-    c, d, h, w, od, oh, ow,
-    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, ADJOINT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
+    d, h, w, od, oh, ow,
+    C: tl.constexpr, KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr,
+    SW: tl.constexpr, PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, ADJOINT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_X: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(c, BLOCK_C)
-    row = tl.program_id(0) // blocks * BLOCK_V + tl.arange(0, BLOCK_V)
-    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    """Values along W are the COUNT ones from the FIRST behind the tile's own.
+
+    Going backwards, lines whose D and H leave the same remainders by the strides meet the same taps: a program has
+    lines of one such class, and passes over the other taps.
+    """
+    blocks, tiles = tl.cdiv(C, BLOCK_C), tl.cdiv(ow, BLOCK_X)
+    pid = tl.program_id(0)
     n = tl.program_id(1).to(tl.int64)
-    oz, oy, ox = row // (oh * ow), row // ow % oh, row % ow
-    here, wide = row < od * oh * ow, col < c
-    total = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
-    if HAS_BIAS:
-        total += tl.load(bias_ptr + col, mask=wide, other=0.0).to(tl.float32)[None, :]
-    for kd in range(KD):
-        z, in_z = _met(oz, kd, d, SD, PD, ADJOINT)
-        for kh in range(KH):
-            y, in_y = _met(oy, kh, h, SH, PH, ADJOINT)
-            line = (n * d + z) * h + y
-            for kw in tl.static_range(KW):
-                x, in_x = _met(ox, kw, w, SW, PW, ADJOINT)
-                mask = (here & in_z & in_y & in_x)[:, None] & wide[None, :]
-                value = tl.load(x_ptr + (line * w + x)[:, None] * c + col[None, :], mask=mask, other=0.0)
-                tap = tl.load(weight_ptr + ((kd * KH + kh) * KW + kw) * c + col, mask=wide, other=0.0)
-                total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-    at = (n * (od * oh * ow) + row)[:, None] * c + col[None, :]
-    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=here[:, None] & wide[None, :])
-
-
-@triton.jit
-def _met(o, k, side, S: tl.constexpr, P: tl.constexpr, ADJOINT: tl.constexpr):
-    """Where along one side the output o meets tap k, and whether that is within the volume."""
+    rest_d, rest_h = tl.program_id(2) // SH, tl.program_id(2) % SH
+    col = pid % blocks * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    ox = pid // blocks % tiles * BLOCK_X
+    line = pid // blocks // tiles * BLOCK_L + tl.arange(0, BLOCK_L)[:, None]
+    wide = tl.broadcast_to(col < C, (BLOCK_L, BLOCK_C))
+    cols = tl.broadcast_to(col, (BLOCK_L, BLOCK_C))
     if ADJOINT:
-        scaled = o + P - k
-        i = scaled // S
-        inside = (scaled >= 0) & (scaled % S == 0) & (i < side)
+        a, b = line // tl.cdiv(oh, SH), line % tl.cdiv(oh, SH)
+        oz, oy = a * SD + rest_d, b * SH + rest_h
+        first_d, first_h = (rest_d + PD) % SD, (rest_h + PH) % SH
+        x = ox // SW + FIRST
     else:
-        i = o * S - P + k
-        inside = (i >= 0) & (i < side)
-    return i, inside
+        oz, oy = line // oh, line % oh
+        a, b = oz * SD, oy * SH
+        first_d, first_h = 0, 0
+        x = ox * SW + FIRST
+    total = ()
+    for _ in tl.static_range(BLOCK_X):
+        start = tl.zeros((BLOCK_L, BLOCK_C), tl.float32)
+        if HAS_BIAS:
+            start += tl.load(bias_ptr + cols, mask=wide, other=0.0).to(tl.float32)
+        total = total + (start,)
+    for kd in range(first_d, KD, SD if ADJOINT else 1):
+        for kh in range(first_h, KH, SH if ADJOINT else 1):
+            if ADJOINT:
+                z, y = a + (rest_d + PD - kd) // SD, b + (rest_h + PH - kh) // SH
+            else:
+                z, y = a - PD + kd, b - PH + kh
+            inside = wide & (z >= 0) & (z < d) & (y >= 0) & (y < h)
+            taps = ()
+            for kw in tl.static_range(KW):
+                tap = tl.load(weight_ptr + ((kd * KH + kh) * KW + kw) * C + cols, mask=wide, other=0.0)
+                taps = taps + (tap.to(tl.float32),)
+            ptrs = x_ptr + (((n * d + z) * h + y) * w + x) * C + cols
+            values = ()
+            for i in tl.static_range(COUNT):
+                value = tl.load(ptrs + i * C, mask=inside & (x + i >= 0) & (x + i < w), other=0.0)
+                values = values + (value.to(tl.float32),)
+            added = ()
+            for j in tl.static_range(BLOCK_X):
+                acc = total[j]
+                for kw in tl.static_range(KW):
+                    if ADJOINT:
+                        if (j + PW - kw) % SW == 0:
+                            acc += values[(j + PW - kw) // SW - FIRST] * taps[kw]
+                    else:
+                        acc += values[j * SW + kw] * taps[kw]
+                added = added + (acc,)
+            total = added
+    here = wide & (oz < od) & (oy < oh)
+    ptrs = y_ptr + (((n * od + oz) * oh + oy) * ow + ox) * C + cols
+    for j in tl.static_range(BLOCK_X):
+        tl.store(ptrs + j * C, total[j].to(y_ptr.dtype.element_ty), mask=here & (ox + j < ow))
 
 
-@triton.jit
-def _conv_weight_depthwise(
-    x_ptr,  # (N, D, H, W, C), gathered
-    dy_ptr,  # (N, OD, OH, OW, C)
-    partial_ptr,  # (P, KD · KH · KW, C)
-    rows, c, d, h, w, od, oh, ow, programs,
-    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """A program sums over every `programs`-th tile of rows, for one pair kd, kh and all kw."""
-    blocks = tl.cdiv(c, BLOCK_C)
-    p, plane = tl.program_id(0) // blocks, tl.program_id(1)
-    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    kw = tl.arange(0, BLOCK_K)
-    wide = col < c
-    total = tl.zeros((BLOCK_V, BLOCK_K, BLOCK_C), tl.float32)
-    for tile in range(p, tl.cdiv(rows, BLOCK_V), programs):
-        row = tile * BLOCK_V + tl.arange(0, BLOCK_V)
-        here = row < rows
-        voxel = row % (od * oh * ow)
-        z = voxel // (oh * ow) * SD - PD + plane // KH
-        y = voxel // ow % oh * SH - PH + plane % KH
-        x = (voxel % ow * SW - PW)[:, None] + kw[None, :]
-        line = ((row // (od * oh * ow)).to(tl.int64) * d + z) * h + y
-        dy = tl.load(
-            dy_ptr + row.to(tl.int64)[:, None] * c + col[None, :], mask=here[:, None] & wide[None, :], other=0.0
-        )
-        inside = (here & (z >= 0) & (z < d) & (y >= 0) & (y < h))[:, None]
-        inside = inside & (x >= 0) & (x < w) & (kw < KW)[None, :]
-        at = (line[:, None] * w + x)[:, :, None] * c + col[None, None, :]
-        value = tl.load(x_ptr + at, mask=inside[:, :, None] & wide[None, None, :], other=0.0)
-        total += value.to(tl.float32) * dy.to(tl.float32)[:, None, :]
-    to = partial_ptr + ((p * KD * KH + plane) * KW + kw)[:, None] * c + col[None, :]
-    tl.store(to, tl.sum(total, axis=0), mask=(kw < KW)[:, None] & wide[None, :])
+def _tile(y: Tensor, strides: bool) -> Tile:
+    """The largest tile of which y has enough for the card; `strides`: whether outputs share few inputs."""
+    for tile in TILES:
+        # 24 neighbours share most, unless a last tile would stand out further, or strides let them share little.
+        if tile.across == 24 and (strides or -y.shape[4] % 24 > -y.shape[4] % 16):
+            tile = tile._replace(across=16)
+        if y.numel() >= BUSY * tile.elements * tile.across:
+            break
+    return tile
 
 
-def gathered(x: Tensor, taps: Tensor, bias: Tensor | None, y: Tensor, shape: tuple[Triple, ...], adjoint: bool) -> None:
+def gathered(
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    shape: tuple[Triple, ...],
+    adjoint: bool,
+    tile: Tile | None = None,
+) -> None:
     """Fills y (N, C, …) from x (N, C, …), both channels-last.
 
     Args:
@@ -123,33 +137,25 @@ def gathered(x: Tensor, taps: Tensor, bias: Tensor | None, y: Tensor, shape: tup
         y: written.
         shape: kernel, stride, padding.
         adjoint: whether y is the gradient's, or a transposed convolution's.
+        tile: of a program; None takes the fastest for the size.
     """
-    c, voxels = x.shape[1], y[0, 0].numel()
-    rows, block = channel_block(c, TILE)
+    c, (od, oh, ow) = x.shape[1], y.shape[2:]
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = shape
-    _conv_depthwise[(triton.cdiv(voxels, rows) * triton.cdiv(c, block), x.shape[0])](
-        x, taps, bias, y, c, *x.shape[2:], *y.shape[2:],
-        KD=kd, KH=kh, KW=kw, SD=sd, SH=sh, SW=sw, PD=pd, PH=ph, PW=pw, ADJOINT=adjoint, HAS_BIAS=bias is not None,
-        BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+    tile = tile or _tile(y, not adjoint and sw > 1)
+    rows, block = channel_block(c, tile.elements)
+    across = min(tile.across, triton.next_power_of_2(ow))
+    if adjoint:  # the output ox + j meets the value (ox + j + pw - kw) / sw
+        across = triton.cdiv(across, sw) * sw
+        first = -((kw - 1 - pw) // sw)
+        count, classes, lines = (across - 1 + pw) // sw - first + 1, sd * sh, triton.cdiv(od, sd) * triton.cdiv(oh, sh)
+    else:
+        first, count, classes, lines = -pw, (across - 1) * sw + kw, 1, od * oh
+    programs = triton.cdiv(lines, rows) * triton.cdiv(ow, across) * triton.cdiv(c, block)
+    _conv_depthwise[(programs, x.shape[0], classes)](
+        x, taps, bias, y, *x.shape[2:], od, oh, ow,
+        C=c, KD=kd, KH=kh, KW=kw, SD=sd, SH=sh, SW=sw, PD=pd, PH=ph, PW=pw, ADJOINT=adjoint, HAS_BIAS=bias is not None,
+        FIRST=first, COUNT=count, BLOCK_L=rows, BLOCK_C=block, BLOCK_X=across, num_warps=tile.warps,
     )  # fmt: skip
-
-
-def weight_gradient(x: Tensor, dy: Tensor, shape: tuple[Triple, ...]) -> Tensor:
-    """Sums dy · x over the voxels of dy, for each tap. Returns (KD · KH · KW, C), float32."""
-    c, rows = x.shape[1], dy.numel() // dy.shape[1]
-    (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = shape
-    taps = triton.next_power_of_2(kw)
-    block = min(channel_block(c, TILE)[1], 32)
-    tile = max(1, WEIGHT_TILE // (taps * block))
-    blocks = triton.cdiv(c, block)
-    programs = max(1, min(triton.cdiv(rows, tile), PROGRAMS // (blocks * kd * kh)))
-    partial = torch.empty((programs, kd * kh * kw, c), dtype=torch.float32, device=x.device)
-    _conv_weight_depthwise[(programs * blocks, kd * kh)](
-        x, dy, partial, rows, c, *x.shape[2:], *dy.shape[2:], programs,
-        KD=kd, KH=kh, KW=kw, SD=sd, SH=sh, SW=sw, PD=pd, PH=ph, PW=pw,
-        BLOCK_V=tile, BLOCK_K=taps, BLOCK_C=block, num_warps=WARPS,
-    )  # fmt: skip
-    return partial.sum(0)
 
 
 def _fake_depthwise(x: Tensor, _weight: Tensor, _bias: Tensor | None, sides: Sequence[int], *_: Any) -> Tensor:
@@ -167,8 +173,10 @@ def depthwise(
     transposed: bool,
 ) -> Tensor:
     """x: (N, C, D, H, W), channels-last; weight: (C, 1, *kernel). Returns (N, C, *sides)."""
+    shape, whole = _shape(weight, stride, padding), cast(Triple, tuple(sides))
+    if not transposed and as_planes.suits(x, whole, shape, as_planes.LEAST):
+        return as_planes.convolved(as_planes.planes(x, whole, *shape[::2]), weight, bias, whole, False)
     y = empty(x, x.shape[1], sides)
-    shape = _shape(weight, stride, padding)
     gathered(x, weight.flatten(1).t().contiguous(), bias, y, shape, transposed)
     return y
 
@@ -192,13 +200,22 @@ def depthwise_backward(
     transposed: bool,
 ) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
-    dy, shape = channels_last(dy), _shape(weight, stride, padding)
+    dy, shape, sides = channels_last(dy), _shape(weight, stride, padding), cast(Triple, tuple(x.shape[2:]))
+    least = as_planes.LEAST_WEIGHT if of_weight else as_planes.LEAST
+    padded = None
+    if not transposed and as_planes.suits(dy, sides, shape, least):
+        padded = as_planes.planes(dy, sides, shape[0], as_planes.turned(*shape[::2]))
     results = []
-    if of_x:
+    if of_x and padded is not None and as_planes.suits(dy, sides, shape, as_planes.LEAST):
+        results.append(as_planes.convolved(padded, weight, None, sides, True))
+    elif of_x:
         results.append(empty(x, x.shape[1]))
         gathered(dy, weight.flatten(1).t().contiguous(), None, results[0], shape, not transposed)
     if of_weight:
-        sums = weight_gradient(*((dy, x) if transposed else (x, dy)), shape)
+        if padded is not None:
+            sums = as_planes.weight_gradient(padded, x, shape[0])
+        else:
+            sums = weight_gradient(*((dy, x) if transposed else (x, dy)), shape)
         results.append(sums.t().reshape(weight.shape).to(weight.dtype))
     return results
 

@@ -25,7 +25,8 @@ from medddpm.kernels.operators import operator, traced
 
 SUM_TILE, APPLY_TILE, MERGE_TILE = 1024, 2048, 4096  # elements a program holds at once: summing, writing, merging
 PROGRAMS = 1056  # of a summing sweep, about: eight for each of an H200's 132 multiprocessors
-WARPS, MERGE_WARPS = 2, 8
+SUM_WARPS, APPLY_WARPS, BACKWARD_WARPS, MERGE_WARPS = 2, 4, 2, 8  # summing, writing forward and backward, merging
+SUM_STAGES = 3  # of a summing sweep: the loads of so many tiles are under way at once
 
 # What forward keeps for backward, as rows of (TABLES, N, C_all) float32. The norm is factor · (x - centre) + bias,
 # where factor = weight · rstd and centre = the group's mean - shift; MEAN is the channel's own, without the shift.
@@ -50,7 +51,7 @@ def _norm_statistics(
     mean_ptr,  # (N, P, C_all), of the rows that a program sees
     m2_ptr,  # (N, P, C_all), their squared deviations from that mean, summed
     v, c, c_all, c_offset, programs,
-    EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(c, BLOCK_C)
     p = tl.program_id(0) // blocks
@@ -62,7 +63,7 @@ def _norm_statistics(
     sum_d = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
     sum_d2 = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
     tiles = tl.cdiv(v, BLOCK_V)
-    for tile in range(p, tiles, programs):
+    for tile in tl.range(p, tiles, programs, num_stages=STAGES):
         row = (tiles - 1 - tile).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)  # written last: still in the cache
         ptrs = sample_ptr + row[:, None] * c + col[None, :]
         if EVEN:
@@ -135,6 +136,13 @@ def _norm_merge(
 
 
 @triton.jit
+def _gate(z):
+    """The logistic function of z, in four instructions: `exp` and a division take more, to serve denormal numbers."""
+    root = tl.rsqrt(1.0 + tl.exp2(-1.4426950408889634 * z))
+    return root * root
+
+
+@triton.jit
 def _norm_apply(
     x_ptr,  # (N, V, C), one part
     residual_ptr,  # (N, V, C_all)
@@ -159,7 +167,7 @@ def _norm_apply(
     if HAS_RESIDUAL:
         z += tl.load(residual_ptr + line * c_all + c_offset + col[None, :], mask=mask).to(tl.float32)
     if ACT == "silu":
-        z = z / (1.0 + tl.exp(-z))
+        z = z * _gate(z)
     elif ACT == "leaky_relu":
         z = tl.where(z > 0, z, z * slope)
     elif ACT == "elu":
@@ -194,6 +202,7 @@ def _norm_sums(
     partial_ptr,  # (PARTIAL_SUMS, N, P, C_all)
     v, c, c_all, c_offset, programs, slope,
     ACT: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(c, BLOCK_C)
     p = tl.program_id(0) // blocks
@@ -212,7 +221,7 @@ def _norm_sums(
     sum_dz_d = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)  # d = x - centre, which is x̂ divided by rstd
     sum_dslope = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
     tiles = tl.cdiv(v, BLOCK_V)
-    for tile in range(p, tiles, programs):
+    for tile in tl.range(p, tiles, programs, num_stages=STAGES):
         row = (tiles - 1 - tile).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
         mask = None if EVEN else (row < v)[:, None] & (col < c)[None, :]
         line = (n * v + row)[:, None]
@@ -248,7 +257,7 @@ def _masked(value, mask, EVEN: tl.constexpr):
 def _activation_backward(z, dy, slope, ACT: tl.constexpr):
     """dz = dy · act'(z)."""
     if ACT == "silu":
-        gate = 1.0 / (1.0 + tl.exp(-z))
+        gate = _gate(z)
         dy = dy * gate * (1.0 + z * (1.0 - gate))
     elif ACT == "elu":
         dy = tl.where(z > 0, dy, dy * slope * tl.exp(tl.minimum(z, 0.0)))
@@ -420,7 +429,7 @@ def norm(
         _norm_apply[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
             part, residual, slopes, y, tables, v, width, c, offset, slope,
             ACT=activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            BLOCK_V=rows, BLOCK_C=block, num_warps=APPLY_WARPS,
         )  # fmt: skip
     return y, tables
 
@@ -446,7 +455,7 @@ def _fill(
         width = part.shape[1]
         _norm_statistics[(programs * triton.cdiv(width, block), n)](
             part, means, m2s, v, width, c, offset, programs,
-            EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            EVEN=even(v, width, rows, block), BLOCK_V=rows, BLOCK_C=block, STAGES=SUM_STAGES, num_warps=SUM_WARPS,
         )  # fmt: skip
     slots, wide = _group_tile(per_group, programs)
     _norm_merge[(groups, n)](
@@ -514,7 +523,7 @@ def norm_backward(
         _norm_sums[(programs * triton.cdiv(width, block), n)](
             part, dy, residual, d_residual, slopes, tables, partial, v, width, c, offset, programs, slope,
             ACT=activation, HAS_RESIDUAL=residual is not None, EVEN=even(v, width, rows, block),
-            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            BLOCK_V=rows, BLOCK_C=block, STAGES=SUM_STAGES, num_warps=SUM_WARPS,
         )  # fmt: skip
     slots, wide = _group_tile(c // groups, programs)
     _norm_merge_sums[(groups, n)](
@@ -532,7 +541,7 @@ def norm_backward(
         _norm_apply_backward[(triton.cdiv(v, rows) * triton.cdiv(width, block), n)](
             part, incoming, handed, d_part, slopes, tables, sums, v, width, c, offset, slope,
             ACT=after, HAS_DKEPT=handed is not None, EVEN=even(v, width, rows, block),
-            BLOCK_V=rows, BLOCK_C=block, num_warps=WARPS,
+            BLOCK_V=rows, BLOCK_C=block, num_warps=BACKWARD_WARPS,
         )  # fmt: skip
         results.append(d_part)
     return results if d_residual is None else [*results, d_residual]

@@ -14,7 +14,9 @@ import torch
 from helpers.networks import alive, distance, farthest, passed
 from torch import nn
 
+from medddpm.fast import unet
 from medddpm.fast.patch import FEATURES, accelerate, restore
+from medddpm.kernels import add as kernels_add
 from medddpm.unet import ResBlock, UNet3D
 
 
@@ -50,6 +52,20 @@ def test_output_and_gradients_with_these_features(features: tuple[str, ...], gro
     restore(net)
     (again,), _ = passed(net, *inputs)
     assert torch.equal(again, output)
+
+
+def test_the_last_sums_bias_is_the_last_norms_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient would take a sweep over the largest volume."""
+    net, biases = network(), []
+    accelerate(net, report=None)
+
+    def add(*args: torch.Tensor, **kwargs: torch.Tensor | None) -> torch.Tensor:
+        biases.append(kwargs.get("bias"))
+        return kernels_add.add(*args, **kwargs)
+
+    monkeypatch.setattr(unet, "add", add)
+    net(*given())
+    assert [bias is None for bias in biases] == [False] * (len(biases) - 1) + [True]
 
 
 def test_the_published_case(spec: Path) -> None:

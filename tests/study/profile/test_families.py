@@ -81,6 +81,12 @@ NAMES = [
     # of a step under FAST, as CUPTI recorded it on an H200
     ("_conv_depthwise", "fused convolution"),
     ("_conv_weight_depthwise", "fused weight gradient"),
+    ("_conv_planes", "fused convolution"),
+    ("_conv_unplanes", "fused convolution"),
+    ("_conv_banded", "fused convolution"),
+    ("_conv_depthwise_planes", "fused convolution"),
+    ("_conv_weight_planes", "fused weight gradient"),
+    ("_conv_weight_fold", "fused weight gradient"),
     ("_norm_statistics", "fused norm"),
     ("_norm_merge", "fused norm"),
     ("_norm_apply", "fused norm"),
