@@ -78,8 +78,9 @@ class Pool:
 
     def _recover(self) -> None:
         """After a capture that failed, PyTorch's allocator and generator still take themselves to be in it."""
+        handle, self.handle, self._holds = self.handle, torch.cuda.graph_pool_handle(), None
         with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self.device.index or 0, self.handle)
+            torch._C._cuda_endAllocateToPool(self.device.index or 0, handle)
         with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
             torch.zeros((), device=self.device)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.gpu import DEVICE
-from helpers.kernels import BF16, CLOSE, FP32, Widths, check, error, volume
+from helpers.kernels import BF16, CLOSE, F64, FP32, Widths, check, error, volume
 from torch import Tensor
 
 from medddpm.kernels import dispatch
@@ -79,9 +79,9 @@ def test_every_tile_computes_the_same(tile: tuple[int, int, int], stride: int) -
 def test_weight_gradients_of_more_tiles_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise_weight_triton, "PROGRAMS", 2)
     x, dy = (volume(1, 64, 2, 3, 17, dtype=FP32, device=DEVICE) for _ in range(2))
-    weight = torch.zeros(64, 1, 1, 3, 2, device=DEVICE, requires_grad=True)
-    y = depthwise_definition(x, weight, None, (1, 1, 1), (0, 1, 1))[..., :-1]
-    (right,) = torch.autograd.grad(y, weight, dy)
+    weight = torch.zeros(64, 1, 1, 3, 2, dtype=F64, device=DEVICE, requires_grad=True)
+    y = depthwise_definition(x.double(), weight, None, (1, 1, 1), (0, 1, 1))[..., :-1]
+    (right,) = torch.autograd.grad(y, weight, dy.double())
     for many in (1, 10**9):  # voxels from which on a program has several lines of taps
         monkeypatch.setattr(depthwise_weight_triton, "MANY", many)
         found = depthwise_weight_triton.weight_gradient(x, dy, ((1, 3, 2), (1, 1, 1), (0, 1, 1)))
