@@ -34,14 +34,21 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     said: list[str] = []
     for opponent, row in found.dropna(subset="ms").iterrows():
         which = f"{BENCH_SETTINGS[row['setting']].change}: " if opponent == "best ordinary" else ""
-        ratio = f"{row['ratio']:#.3g}".rstrip(".")  # 2.00 says more than 2
-        said.append(f"{ratio} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
+        said.append(f"{exact(row['ratio'])} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
     eager = times.get(eager_of(times))
-    called = "" if eager is None else f" in one CUDA graph ({three(eager)} ms without it)"
+    own, without = times.get("accelerate"), "" if eager is None else f"{three(eager)} ms without graphs"
+    loop = "" if own is None else f"{exact(own)} ms by `accelerate` in a loop of one's own"
+    beside = ", ".join(part for part in (loop, without) if part)
+    called = f" in one CUDA graph ({beside})" if beside else ""
     text = f"On one {gpu} {work} takes {three(times['FAST'])} ms under FAST{called}"
     text += f": {', '.join(said)}." if said else "."
     return text + (f" Not measured there: {', '.join(missing)}." if missing else "")
+
+
+def exact(value: float) -> str:
+    """A number to three digits, zeros too: 2.00 says more than 2."""
+    return f"{value:#.3g}".rstrip(".")
 
 
 def three(value: float) -> str:
