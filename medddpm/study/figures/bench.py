@@ -168,21 +168,23 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
 def others_figure(table: pd.DataFrame) -> Figure:
     """Two bars a network: the best time with ordinary tools, and that under `accelerate`, with their ratio.
 
+    Where `accelerate` alone was not measured, the time with `graphed_step` stands there; a network that lacks one of
+    the two bars is left out.
+
     Args:
         table: what `medddpm.study.bench.tables.others` returns.
     """
+    ways = (("accelerate", "accelerate_ms", "ratio"), ("graphed_step", "step_ms", "step_ratio"))
+    table = table[table["ratio"].notna() | table["step_ratio"].notna()]
     figure = new_figure(height=0.9 + 0.42 * len(table))
     axis = figure.subplots()
     for place, (_, row) in enumerate(table.iterrows()):
-        best, fast = float(row["best_ms"]), float(row["accelerate_ms"])
-        ordinary = colour_of(str(row["best"])) if row["best"] else ORDINARY_COLOUR
+        name, ms, gain = next(way for way in ways if not np.isnan(row[way[2]]))
+        best, fast = float(row["best_ms"]), float(row[ms])
         for offset, time, colour, text in (
-            (-0.2, best, ordinary, f"{three(best)} {row['best']}"),
-            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} accelerate, {row['ratio']:.2f}×"),
+            (-0.2, best, colour_of(str(row["best"])), f"{three(best)} {row['best']}"),
+            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} {name}, {row[gain]:.2f}×"),
         ):
-            if np.isnan(time):
-                axis.text(0, place + offset, " –", va="center", fontsize=6)
-                continue
             axis.barh(place + offset, time, 0.36, color=colour)
             axis.annotate(text, (time, place + offset), (3, 0), textcoords="offset points", va="center", fontsize=6)
     axis.set_yticks(range(len(table)), list(table["title"]))
