@@ -108,6 +108,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
     )
+    command.add_argument(
+        "--gradient-dtype", choices=["fp32", "bf16"], default="fp32",
+        help="in which torchrun's processes send each other their gradients (fp32)",
+    )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command)
 
@@ -149,6 +153,7 @@ def train(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
         read_every_loss=arguments.read_every_loss,
         workers=arguments.workers,
+        gradient_dtype=arguments.gradient_dtype,
     )
     volumes: Volumes = (
         VolumeFolder(arguments.data, size, arguments.scaling)
