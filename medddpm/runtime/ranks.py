@@ -52,13 +52,14 @@ class Ranks:
 
     Args:
         stopped: set when this process was told to stop.
+        alone: leaves the other processes aside, though they have joined.
 
     Attributes:
         rank, world: its number, from 0, and how many there are.
     """
 
-    def __init__(self, stopped: threading.Event | None = None) -> None:
-        known = distributed.is_initialized()
+    def __init__(self, stopped: threading.Event | None = None, alone: bool = False) -> None:
+        known = distributed.is_initialized() and not alone
         self.rank, self.world = (distributed.get_rank(), distributed.get_world_size()) if known else (0, 1)
         self.stopped = stopped or threading.Event()
         self._all_stop = False
