@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from medddpm.errors import BadInput
 
@@ -29,6 +33,11 @@ def processes() -> int:
     return int(size)
 
 
+def share() -> tuple[int, int]:
+    """This process's number among torchrun's, and how many there are, for work that needs no process group."""
+    return int(os.environ.get("RANK", "0")) if processes() > 1 else 0, processes()
+
+
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[None]:
     """Joins torchrun's process group, where torchrun started this process.
@@ -40,11 +49,41 @@ def joined(device: torch.device) -> Iterator[None]:
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     with peers():
-        distributed.init_process_group(backend, timeout=timedelta(minutes=MINUTES))
+        store, rank, world = next(rendezvous("env://"))
+        store = PrefixStore(_token(store, rank, world), store)
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timedelta(minutes=MINUTES)
+        )
     try:
         yield
     finally:
         distributed.destroy_process_group()
+
+
+def _token(store: Store, rank: int, world: int) -> str:
+    """A name that these processes alone share, not those that torchrun started before them in the same store.
+
+    torchrun keeps its store over a restart, with the addresses of the processes that have ended; whoever reads those
+    waits for them (PyTorch 2.13, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`). So each process asks under a name of its own,
+    and the first one answers until all have its token.
+    """
+    ours = uuid.uuid4().hex
+    if rank:
+        store.set(f"medddpm/ask/{rank}", ours)
+        token: str = store.get(f"medddpm/answer/{ours}").decode()
+        store.set(f"medddpm/has/{token}/{rank}", "")
+        return token
+    waiting, end = set(range(1, world)), time.monotonic() + 60 * MINUTES
+    while waiting:
+        for other in sorted(waiting):
+            if store.check([f"medddpm/ask/{other}"]):
+                store.set(f"medddpm/answer/{store.get(f'medddpm/ask/{other}').decode()}", ours)
+            if store.check([f"medddpm/has/{ours}/{other}"]):
+                waiting.remove(other)
+        if time.monotonic() > end:
+            raise RuntimeError(f"rank {min(waiting)} did not come within {MINUTES} minutes")
+        time.sleep(0.01)
+    return ours
 
 
 class Ranks:
@@ -156,4 +195,7 @@ def peers() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].split("] ")[-1].strip(" .")
+    line = (str(error).splitlines() or [type(error).__name__])[0].split("] ", 1)[
+        -1
+    ]  # behind its place in Gloo's source
+    return line.split(". ")[0].strip(" .")

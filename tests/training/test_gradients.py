@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 from helpers.ranks import run_ranks
@@ -12,7 +15,7 @@ from medddpm.data.phantom import Phantom
 from medddpm.runtime.ranks import Ranks
 from medddpm.training.config import TrainConfig
 from medddpm.training.gradients import GradientSum
-from medddpm.training.trainer import Trainer
+from medddpm.training.trainer import Trainer, train
 
 COMPARED = """
 import torch
@@ -126,3 +129,21 @@ def test_shards_are_disjoint_and_cover_and_seeds_are_one_processs(world: int) ->
     assert sorted(map(tuple, whole)) == sorted(tuple(batch) for indices, _ in parts for batch in indices)
     assert len(set(seeds)) == 12
     assert sorted(seeds) == sorted(seed for _, found in parts for seed in found)
+
+
+def test_volumes_are_drawn_by_all_processes_and_are_the_same(head_folder: Path, tmp_path: Path) -> None:
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), accumulation=1, sample_every=0)
+    train(config, Phantom(1, (8, 8, 8)), tmp_path / "run", 1, device="cpu", progress=False)
+    mask = min((head_folder / "mask").iterdir())
+    script = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    drawn: dict[int, dict[str, np.ndarray]] = {}
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        words = ["sample", "--checkpoint", tmp_path / "run", "--mask", mask, "--out", out / "v.nii", "--count", 5]
+        words += ["--batch", 2, "--sampler", "ddim", "--steps", 2, "--device", "cpu", "-q"]
+        printed = [ended.stdout.split() for ended in run_ranks(processes, script, *words)]
+        assert len(printed[0]) == {1: 5, 2: 3}[processes]
+        drawn[processes] = {path.name: nibabel.load(path).get_fdata() for path in out.iterdir()}
+    assert len(drawn[1]) == 5
+    assert drawn[1].keys() == drawn[2].keys()
+    assert all(np.array_equal(drawn[1][name], drawn[2][name]) for name in drawn[1])
