@@ -142,7 +142,7 @@ class GaussianDiffusion(nn.Module):
         predicted: Tensor = self.denoise_fn(torch.cat([self.add_noise(image, t, noise), mask], dim=1), t)
         return (noise - predicted).abs().mean()
 
-    forward = loss  # so that DistributedDataParallel, which wraps `forward`, can train it
+    forward = loss  # so that what wraps `forward` can train it: DistributedDataParallel, torch.compile
 
     @torch.no_grad()
     def sample(

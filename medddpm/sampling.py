@@ -18,6 +18,7 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
+from medddpm.runtime.ranks import share
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
 
@@ -43,6 +44,8 @@ def sample_to_files(
 ) -> list[Path]:
     """Draws volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
 
+    Under torchrun each process draws its share of the batches; the volumes are the same.
+
     Args:
         checkpoint: published, ours or released; `checkpoints.shipped.weights()` travels with the package.
         mask: labels as the model was trained with; any size and orientation.
@@ -60,7 +63,7 @@ def sample_to_files(
         force: replaces samples that are there already.
 
     Returns:
-        the files written.
+        the files that this process wrote.
 
     Raises:
         BadInput: a file is not what it should be, or the sampler cannot take that number of steps.
@@ -80,9 +83,10 @@ def sample_to_files(
         sampler, steps = advised["sampler"], steps or advised["steps"]
     where = pick_device(device)
     diffusion.to(where).eval()
+    rank, world = share()
     reference, written = read_mask(mask, layout.labels), list[Path]()
     with setting.on(diffusion.denoise_fn):
-        for first in range(0, count, batch):
+        for first in range(rank * batch, count, batch * world):
             files = outs[first : first + batch]
             samples = diffusion.sample(
                 condition_channels.to(where).expand(len(files), -1, -1, -1, -1),

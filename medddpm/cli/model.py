@@ -126,6 +126,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
     )
+    command.add_argument(
+        "--gradient-dtype", choices=["fp32", "bf16"], default="fp32",
+        help="in which torchrun's processes send each other their gradients (fp32)",
+    )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command)
 
@@ -160,6 +164,7 @@ def train(arguments: argparse.Namespace) -> int:
         read_every_loss=arguments.read_every_loss,
         workers=arguments.workers,
         recompute=arguments.recompute,
+        gradient_dtype=arguments.gradient_dtype,
     )
     losses = run(
         config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,
@@ -216,6 +221,7 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
+        torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000
         """,
     )
     command.add_argument(

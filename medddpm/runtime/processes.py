@@ -1,4 +1,4 @@
-"""The device a run computes on, torchrun's processes, and signals that wait for the current step to end."""
+"""The device a run computes on, signals that wait for the current step to end, and processes that load volumes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import distributed
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from medddpm.errors import BadInput
@@ -48,31 +47,6 @@ def pick_device(name: str = "auto") -> torch.device:
             "--device", f"there is no {name} here", "leave it out: a GPU is used where there is one"
         ) from None
     return device
-
-
-def processes() -> int:
-    """How many processes torchrun started, this one among them; 1 without it.
-
-    Raises:
-        BadInput: WORLD_SIZE is not a number.
-    """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if not size.isdecimal() or int(size) < 1:
-        raise BadInput("WORLD_SIZE", f"{size!r} is no number of processes", "unset it, or start with torchrun")
-    return int(size)
-
-
-@contextlib.contextmanager
-def joined(device: torch.device) -> Iterator[None]:
-    """Joins torchrun's process group, where torchrun started this process: NCCL on GPUs, else Gloo."""
-    if processes() == 1 or distributed.is_initialized():
-        yield
-        return
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
 
 
 @contextlib.contextmanager
@@ -203,13 +177,3 @@ def _serve(parent: int, _worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # forgets one that came while they were blocked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-
-
-def told_to_stop(stopped: threading.Event, device: torch.device) -> bool:
-    """Whether any process was told to stop, so that all leave after the same step; a collective call."""
-    if distributed.is_initialized():
-        flag = torch.tensor(float(stopped.is_set()), device=device)
-        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
-        if flag.item():
-            stopped.set()
-    return stopped.is_set()

@@ -15,7 +15,8 @@ class TrainConfig:
         image_size, model_channels, num_res_blocks, channel_mult, norm_groups: as for `UNet3D`.
         learning_rate: Adam's.
         batch_size: volumes in a micro-step, in each process.
-        accumulation: micro-steps in a step.
+        accumulation: micro-steps in a step, in each process. A run that goes on with other processes than it was begun
+            with keeps their number in all.
         offset_noise: as for `medddpm.diffusion.GaussianDiffusion`.
         clip_norm: the largest norm of a step's gradient; a larger gradient is scaled down to it (0: never).
         ema_decay, ema_every: the decay of the average of the weights, and the steps between its updates.
@@ -28,6 +29,7 @@ class TrainConfig:
         workers: processes that load volumes ahead; 0 loads them between steps.
         recompute: activations that the backward pass computes again instead of keeping, of `medddpm.unet.RECOMPUTED`:
             less memory for more time, and the same result.
+        gradient_dtype: in which processes send each other their gradients, "fp32" or "bf16".
     """
 
     setting: str = "BASE"
@@ -51,6 +53,7 @@ class TrainConfig:
     read_every_loss: bool = False
     workers: int = 0
     recompute: str = "none"
+    gradient_dtype: str = "fp32"
 
 
 # A resumed run may change these; every other field affects what it computes.

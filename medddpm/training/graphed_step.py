@@ -1,4 +1,4 @@
-"""Captures an optimizer step as one CUDA graph: every micro-step's forward and backward pass, and Adam's update."""
+"""Captures an optimizer step as one CUDA graph: every micro-step's passes, the sum over processes, and the update."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.runtime import cuda_graphs
+from medddpm.training.gradients import GradientSum
 
 
 class GraphedStep:
@@ -25,6 +26,9 @@ class GraphedStep:
         batches: (image, mask) of each micro-step, on that GPU, in the shapes of all later ones: (N, C, D, H, W) and
             (N, M, D, H, W).
         clip_norm: as for `clip`.
+        total: what the sum of the micro-steps' losses is divided by: their number in all processes.
+        gradients: sums them over processes within the graph; every process then captures and replays alike. Free the
+            graph before the process group: NCCL waits for those that hold its collectives.
     """
 
     def __init__(
@@ -33,8 +37,11 @@ class GraphedStep:
         optimizer: torch.optim.Optimizer,
         batches: Sequence[tuple[Tensor, Tensor]],
         clip_norm: float = 0.0,
+        total: int | None = None,
+        gradients: GradientSum | None = None,
     ) -> None:
         self._diffusion, self._optimizer, self._clip_norm = diffusion, optimizer, clip_norm
+        self._total, self._gradients = total or len(batches), gradients
         # A replay starts at a generator's seed: with one for each, micro-steps draw as if seeded in between.
         self._generators = [torch.Generator(image.device) for image, _ in batches]
         with unchanged(optimizer), warnings.catch_warnings():
@@ -53,7 +60,7 @@ class GraphedStep:
             seeds: one for each micro-step's timesteps and noise.
 
         Returns:
-            the loss, a scalar on the device; later steps do not overwrite it.
+            this process's part of the loss, a scalar on the device; later steps do not overwrite it.
         """
         for generator, seed in zip(self._generators, seeds, strict=True):
             generator.manual_seed(seed)
@@ -62,14 +69,20 @@ class GraphedStep:
     def _step(self, *tensors: Tensor) -> Tensor:
         # Starting without gradients, the backward pass allocates them in the graph's own memory, where they stay.
         self._optimizer.zero_grad(set_to_none=True)
-        count, losses = len(self._generators), []
+        losses: list[Tensor] = []
         for image, mask, generator in zip(tensors[::2], tensors[1::2], self._generators, strict=True):
-            loss = self._diffusion.loss(image, mask, generator=generator) / count
-            loss.backward()
+            with summed(self._gradients, last=len(losses) == len(self._generators) - 1):
+                loss = self._diffusion.loss(image, mask, generator=generator) / self._total
+                loss.backward()
             losses.append(loss.detach())
         clip(self._optimizer, self._clip_norm)
         self._optimizer.step()
         return torch.stack(losses).sum()
+
+
+def summed(gradients: GradientSum | None, last: bool) -> contextlib.AbstractContextManager[None]:
+    """Around a micro-step's passes: in the last one of a step, gradients are summed over processes."""
+    return gradients.of_pass() if gradients is not None and last else contextlib.nullcontext()
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:

@@ -25,10 +25,14 @@ HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and t
 _STEP = re.compile(r"step-\d+\.pt")
 
 
-def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
+def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) -> int:
     """Makes the run's folder, or checks that it belongs to this run.
 
     A folder without a checkpoint belongs to no run yet: a first start that failed does not keep it.
+
+    Returns:
+        the micro-steps of each of the `processes` in a step: a run that was begun with other processes is shared out
+        anew, so that its steps stay what they were.
 
     Raises:
         BadInput: it is another run's, or holds something else; says what differs.
@@ -36,9 +40,12 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
     wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
-    wanted |= {"volumes": volumes.names(), "data": volumes.digests()}
+    wanted |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes}
+    accumulation = config.accumulation
     if record.exists() and checkpoints_of(out):
         known = {**wanted, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
+        accumulation = _shared(out, known, accumulation, processes)
+        wanted |= {name: known[name] for name in ("accumulation", "processes")}
         changed = [key for key in wanted if key not in FREE and known[key] != wanted[key]]
         if changed:
             raise BadInput(
@@ -50,6 +57,20 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes) -> None:
         temporary.write_text(json.dumps(wanted, indent=1) + "\n")
     for torn in out.rglob(".writing-*"):  # left by a killed run
         torn.unlink()
+    return accumulation
+
+
+def _shared(out: Path, known: Mapping[str, Any], accumulation: int, processes: int) -> int:
+    """The micro-steps of each process, where a run's are shared by `processes` of them."""
+    total = known["accumulation"] * known["processes"]
+    if accumulation != known["accumulation"] and accumulation * processes != total:
+        problem = f"its run was begun with accumulation {known['accumulation']}, not {accumulation}"
+        raise BadInput(out, problem, "resume it with the same, or train in another folder")
+    if total % processes:
+        fitting = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
+        problem = f"its steps are of {total} micro-steps, which {processes} processes cannot share"
+        raise BadInput(out, problem, f"start one of {fitting} processes")
+    return total // processes
 
 
 def _difference(key: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -7,29 +7,30 @@ import copy
 import functools
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-from medddpm.checkpoints.files import load_state
+from medddpm.checkpoints.files import load_state, read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import Volumes, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.processes import Handed, collated, deferred_signals, iterated, joined, pick_device, told_to_stop
-from medddpm.runtime.reports import log
+from medddpm.runtime.processes import Handed, collated, deferred_signals, iterated, pick_device
+from medddpm.runtime.ranks import Ranks, joined
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache, bytes_of, room
-from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike
+from medddpm.training.gradients import GradientSum
+from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
+from medddpm.training.pace import Pace
 from medddpm.training.progress import Report
 from medddpm.training.run_folder import claim, locked, newest, save
 from medddpm.training.waits import Waits
@@ -46,33 +47,42 @@ class Trainer:
     Every random draw depends only on the seed and the draw's number, so a run may stop anywhere, and two processes with
     one micro-step each compute what one process with two does.
 
-    In a single process on a GPU, with an accelerated network (`with FAST.on(trainer.unet)`), a step is one CUDA graph
-    plus the update of the average, and the host never waits for the device. The random draws are the same.
+    On a GPU, with an accelerated network (`with FAST.on(trainer.unet)`), a step is one CUDA graph, which sums
+    the gradients over processes, plus the update of the average; the host never waits for the device. The random draws
+    are the same.
 
     Args:
         config: the run's.
         volumes: the data set.
         device: the model's.
         graph: lets an accelerated step be one CUDA graph; a profiler sees kernels and phases only without it.
+        ranks: the processes that train together; by default those of the process group.
 
     Attributes:
+        accumulation: micro-steps of this process in a step.
         phase: entered with a name from `PHASES` around each phase of a step; a profiler's marks go here.
     """
 
-    def __init__(self, config: TrainConfig, volumes: Volumes, device: torch.device, graph: bool = True) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        volumes: Volumes,
+        device: torch.device,
+        graph: bool = True,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.config = config
         self.volumes = volumes
         self.device = device
-        self.rank, self.world = (
-            (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-        )
+        self.ranks = ranks or Ranks()
+        self.accumulation = config.accumulation
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # for the initial weights
             self.unet = unet_for(config, volumes).to(device)
         self.diffusion = GaussianDiffusion(self.unet, offset_noise=config.offset_noise).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         fast = SETTINGS[config.setting].fast and device.type == "cuda"
-        self._may_capture = fast and graph and self.world == 1
+        self._may_capture = fast and graph
         self._graphed: GraphedStep | None = None
         self._acceleration: object = None  # the network's, at the last step
         self.optimizer = torch.optim.Adam(
@@ -85,21 +95,24 @@ class Trainer:
         self._average = get_ema_multi_avg_fn(config.ema_decay)
         self._batches: Iterator[Sequence[Tensor]] | None = None
         self._generator = torch.Generator(device)
-        self._network: nn.Module = self.diffusion
-        if self.world > 1:
-            # The processes hold equal weights already: from the seed, or from a checkpoint.
-            self._network = nn.parallel.DistributedDataParallel(
-                self.diffusion, device_ids=[device] if device.type == "cuda" else None, broadcast_buffers=False
-            )
+        # The processes hold equal weights already: from the seed, or from a checkpoint.
+        self._gradients: GradientSum | None = None  # in the weights' strides, which the setting decides
+        self.pace = Pace(self.ranks, aside=device.type == "cuda")
 
     # One step
 
     def train_step(self) -> None:
-        """Makes one optimizer step over `accumulation` micro-steps; `read_losses` returns its loss."""
+        """Makes one optimizer step over `accumulation` micro-steps; `read_losses` returns its loss.
+
+        Raises:
+            BadInput: a volume is bad, here or on another process.
+        """
         graphed = self._may_capture and cuda_graphs.wanted(self.unet)
         acceleration = getattr(self.unet, "acceleration", None)
         if acceleration is not self._acceleration:  # the weights have new strides
             lay_out_alike(list(self.diffusion.parameters()), list(self.ema.parameters()), self.optimizer)
+        if self.ranks.world > 1 and (self._gradients is None or acceleration is not self._acceleration):
+            self._sum_gradients()
         if self._graphed is not None and not (graphed and acceleration is self._acceleration):
             self._graphed = None
             self.optimizer.zero_grad()  # they were the graph's
@@ -111,13 +124,13 @@ class Trainer:
 
     def _eager_step(self) -> None:
         losses = []
-        for micro in range(self.config.accumulation):
+        for micro in range(self.accumulation):
+            last = micro == self.accumulation - 1
             with self.phase("load"):
-                image, mask = (tensor.to(self.device, non_blocking=True) for tensor in self._load())
-            last = micro == self.config.accumulation - 1
-            with contextlib.nullcontext() if last or self.world == 1 else self._network.no_sync():  # type: ignore[operator]
+                image, mask = (tensor.to(self.device, non_blocking=True) for tensor in self._load(last))
+            with summed(self._gradients, last):
                 with self.phase("forward"):
-                    loss = self._forward(image, mask, micro) / self.config.accumulation
+                    loss = self._forward(image, mask, micro) / self._micro_steps
                 with self.phase("backward"):
                     loss.backward()
                     losses.append(loss.detach())
@@ -131,18 +144,51 @@ class Trainer:
 
     def _graphed_step(self) -> None:
         with self.phase("load"):
-            batches = [self._load() for _ in range(self.config.accumulation)]
+            batches = [self._load(micro == self.accumulation - 1) for micro in range(self.accumulation)]
         if self._graphed is None:
             on_device = [(image.to(self.device), mask.to(self.device)) for image, mask in batches]
-            self._graphed = GraphedStep(self.diffusion, self.optimizer, on_device, self.config.clip_norm)
+            self._graphed = GraphedStep(
+                self.diffusion,
+                self.optimizer,
+                on_device,
+                self.config.clip_norm,
+                self._micro_steps,
+                self._gradients,
+            )
         with self.phase("update"):
-            loss = self._graphed(batches, [self._seed(micro) for micro in range(self.config.accumulation)])
+            loss = self._graphed(batches, [self._seed(micro) for micro in range(self.accumulation)])
             if self.config.read_every_loss:
                 loss.item()  # the whole step's: a graph cannot be read within
             self._count(loss)
 
-    def _load(self) -> tuple[Tensor, Tensor]:
-        """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU."""
+    @property
+    def _micro_steps(self) -> int:
+        """Of all processes in a step."""
+        return self.accumulation * self.ranks.world
+
+    def _sum_gradients(self) -> None:
+        if self._gradients is not None:
+            self._gradients.close()
+        dtype = torch.bfloat16 if self.config.gradient_dtype == "bf16" else None
+        self._gradients = GradientSum(list(self.diffusion.parameters()), dtype)
+
+    def _load(self, last: bool) -> tuple[Tensor, Tensor]:
+        """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU.
+
+        Args:
+            last: of the step, behind which all processes agree that each has its volumes.
+        """
+        problem = None
+        try:
+            with self.pace.loading():
+                found = self._next()
+        except BadInput as error:
+            problem = error
+        if last or problem:
+            self.ranks.agree(problem)
+        return found
+
+    def _next(self) -> tuple[Tensor, Tensor]:
         if self._batches is None:
             if isinstance(self.volumes, DeviceCache):
                 self._batches = map(self.volumes.batch, self._order())
@@ -164,15 +210,18 @@ class Trainer:
         Raises:
             BadInput: they would take more than half of what a GPU has free.
         """
-        self.close()
+        self._batches = None
         self.volumes = DeviceCache(self.volumes, self.device, self.config.workers, progress)
 
     def close(self) -> None:
-        """Ends the loading processes in order; at the interpreter's exit they would be killed."""
-        self._batches = None
+        """Ends the loading processes in order; at the interpreter's exit they would be killed.
+
+        Frees the graph, for which the end of the process group would wait.
+        """
+        self._batches = self._graphed = None
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
-        return self._network(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
+        return self.diffusion.loss(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
 
     def _seed(self, micro: int) -> int:
         """The seed of a micro-step's timesteps and noise."""
@@ -193,14 +242,14 @@ class Trainer:
 
     def _draw(self, step: int, micro: int) -> int:
         """The number of a micro-step among those of all processes."""
-        return (step * self.config.accumulation + micro) * self.world + self.rank
+        return (step * self.accumulation + micro) * self.ranks.world + self.ranks.rank
 
     def _order(self) -> Iterator[list[int]]:
         """The volumes of each micro-step from this step on: each epoch is another permutation."""
         count, size = len(self.volumes), self.config.batch_size
         epoch, order = -1, np.empty(0, int)
         for step in range(self.step, 2**62):
-            for micro in range(self.config.accumulation):
+            for micro in range(self.accumulation):
                 first = self._draw(step, micro) * size
                 indices = []
                 for position in range(first, first + size):
@@ -218,15 +267,14 @@ class Trainer:
         return self.ema if self.step >= self.config.ema_start else self.diffusion
 
     def read_losses(self) -> list[float]:
-        """Reads back the losses of the steps since the last call, averaged over all processes."""
+        """Reads back the losses of the steps since the last call, averaged over all processes, which all call this."""
         if not self._pending:
             return []
-        losses = torch.stack(self._pending)
+        losses = self.ranks.sum_(torch.stack(self._pending))
         self._pending = []
-        if self.world > 1:
-            distributed.all_reduce(losses)
-            losses /= self.world
         self.losses += losses.tolist()
+        if self._gradients is not None:
+            self.pace.sample(self._gradients.watch.ms() * self.accumulation, len(losses))
         return self.losses[-len(losses) :]
 
     def state(self) -> dict[str, Any]:
@@ -363,56 +411,63 @@ def train(
         BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
     """
     out, where = Path(out), pick_device(device)
-    with joined(where), deferred_signals() as stopped:
-        trainer = Trainer(config, volumes, where)
-        lead = trainer.rank == 0
-        setting = SETTINGS[config.setting]
-        if setting.fast and where.type == "cuda" and trainer.world > 1:
-            log.warning(f"{setting.name}: several processes train without CUDA graphs")
-        with locked(out) if lead else contextlib.nullcontext():
-            if lead:
-                claim(out, config, volumes)
-            if found := newest(out):
-                trainer.load(found[1], found[0])
+    with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as held:
+        ranks = Ranks(stopped)
+        with ranks.together():
+            trainer = held.enter_context(contextlib.closing(Trainer(config, volumes, where, ranks=ranks)))
+        with ranks.together():
+            if ranks.lead:
+                held.enter_context(locked(out))
+                trainer.accumulation = claim(out, config, volumes, ranks.world)
+        trainer.accumulation = ranks.told(trainer.accumulation)
+        _resume(trainer, out)
+        with ranks.together():
             if isinstance(volumes, DiskCache):
                 volumes.prepare(progress, stopped=stopped.is_set)
-            with setting.on(trainer.unet), contextlib.closing(trainer):
-                _loop(
-                    trainer, out, steps, stopped, progress and lead, device_cache, Waits(trainer) if profile else None
-                )
+        with SETTINGS[config.setting].on(trainer.unet):
+            _loop(trainer, out, steps, progress and ranks.lead, device_cache, Waits(trainer) if profile else None)
         return torch.tensor(trainer.losses)
 
 
+def _resume(trainer: Trainer, out: Path) -> None:
+    """Loads the newest readable checkpoint, the same on every process: the first one chooses it."""
+    ranks, found = trainer.ranks, None
+    with ranks.together():
+        if ranks.lead:
+            found = newest(out)
+    path = ranks.told(found and found[0])
+    with ranks.together():
+        if path is not None:
+            trainer.load(found[1] if found else read_checkpoint(path), path)
+
+
 def _loop(
-    trainer: Trainer,
-    out: Path,
-    steps: int,
-    stopped: threading.Event,
-    progress: bool,
-    device_cache: bool | None,
-    waits: Waits | None,
+    trainer: Trainer, out: Path, steps: int, progress: bool, device_cache: bool | None, waits: Waits | None
 ) -> None:
-    config, lead, first = trainer.config, trainer.rank == 0, trainer.step
+    config, ranks, first = trainer.config, trainer.ranks, trainer.step
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
-    volumes_a_step = config.batch_size * config.accumulation * trainer.world
-    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=lead) as report:
+    volumes_a_step = config.batch_size * trainer.accumulation * ranks.world
+    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=ranks.lead) as report:
         while trainer.step < steps:
             trainer.train_step()
-            if trainer.step == first + 1 and (device_cache or (device_cache is None and _fits(trainer))):
-                trainer.keep_on_device(progress)
+            if trainer.step == first + 1:
+                with ranks.together():
+                    if device_cache or (device_cache is None and _fits(trainer)):
+                        trainer.keep_on_device(progress)
             if waits:
                 waits.after_step()
-            step = trainer.step
+            step, stop = trainer.step, ranks.stopping
             due = step == steps or bool(config.save_every and step % config.save_every == 0)
-            if step % read_every == 0 or due:
-                stop = told_to_stop(stopped, trainer.device)
+            if not (step % read_every == 0 or due or stop):
+                continue
+            with ranks.together():
                 report.losses(trainer.read_losses(), step)
-                if lead and (due or stop):
+                if ranks.lead and (due or stop):
                     save(out, trainer.state(), config.keep)
-                if lead and config.sample_every and step % config.sample_every == 0 and not stop:
+                if ranks.lead and config.sample_every and step % config.sample_every == 0 and not stop:
                     write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
-                if stop:
-                    break
+            if stop:
+                break
 
 
 def _fits(trainer: Trainer) -> bool:

@@ -37,7 +37,7 @@ class Waits:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         config = trainer.config
-        a_step = config.batch_size * config.accumulation * trainer.world
+        a_step = config.batch_size * trainer.accumulation * trainer.ranks.world
         epoch = -(-len(trainer.volumes) // a_step)
         self._begin = trainer.step + max(WARMUP, epoch)
         self._profiler: Any = None

@@ -225,6 +225,31 @@ CEILINGS = Schema(
     }
 )
 
+SCALING = Schema(
+    {
+        "network": Column("str", "med-ddpm, or brats: its four-modality form", allowed=("med-ddpm", "brats")),
+        "size": Column("str", "D×H×W of a volume, as 128x128x128"),
+        "measure": Column(
+            "str", "a training step, or volumes drawn at once, one on each GPU", allowed=("step", "sample")
+        ),
+        "setting": Column("str", "BASE, OPT1, OPT2, OPT12 or FAST"),
+        "gradient_dtype": Column("str", "in which gradients are sent; of samples none", nullable=True),
+        "gpus": Column("int64", "processes, each with a GPU"),
+        "micro_steps": Column("int64", "volumes of a step on each GPU, one after the other; of a sample 1"),
+        "median_ms": Column("float64", "time, of the slowest process", unit="ms"),
+        "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
+        "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
+        "samples": Column("int64", "how often it was timed"),
+        "alone_ms": Column(
+            "float64", "median of the same on all GPUs at once without communication, of the slowest", unit="ms"
+        ),
+        "peak_gib": Column("float64", "most that tensors held at once on a GPU", unit="GiB", nullable=True),
+        "date": Column("str", "when it was measured"),
+        "gpu": Column("str", "the card, as its driver names it", nullable=True),
+        "torch": Column("str", "version of PyTorch", nullable=True),
+        "commit": Column("str", "the commit that measured it", nullable=True),
+    }
+)
 QUALITY = Schema(
     {
         "plan": Column("str", "why it was trained, as `medddpm.study.parity.run.plans` names it"),

@@ -1,0 +1,143 @@
+"""Sums gradients over processes in flat buckets, each sent as soon as the backward pass has filled it.
+
+The scheme of DistributedDataParallel (Li et al. 2020, PyTorch Distributed, VLDB), as functions of tensors alone: the
+same calls run eagerly, through Gloo or NCCL, or are captured in a CUDA graph with the step around them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from medddpm.runtime.ranks import peers
+from medddpm.training.pace import Watch
+
+BUCKET_BYTES = 32 * 2**20
+
+
+class Bucket:
+    """Some parameters' gradients, one behind the other.
+
+    Args:
+        parameters: on one device, in the order in which a backward pass reaches them.
+        dtype: of what is sent.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+        self.parameters = list(parameters)
+        counts = [p.numel() for p in self.parameters]
+        self.flat = torch.zeros(sum(counts), dtype=dtype, device=self.parameters[0].device)
+        starts = itertools.accumulate(counts, initial=0)
+        # In the parameters' own strides, as the fused optimizer and the copies in few launches need.
+        self.views = [
+            self.flat.as_strided(p.shape, p.stride(), start) for p, start in zip(self.parameters, starts, strict=False)
+        ]
+        self.missing: set[int] = set()
+        self.work: Any = None
+
+    def send(self) -> None:
+        """Fills the bucket and starts its sum; work on the device goes on meanwhile."""
+        filled, given = [], []
+        for view, p in zip(self.views, self.parameters, strict=True):
+            if p.grad is None:
+                view.zero_()  # of a parameter that this process did not use
+            else:
+                filled.append(view)
+                given.append(p.grad)
+        if given:
+            torch._foreach_copy_(filled, given)
+        with peers():
+            self.work = distributed.all_reduce(self.flat, async_op=True)
+
+    def receive(self) -> None:
+        """Waits for the sum, on a GPU without the host; makes it the parameters' gradients."""
+        with peers():
+            self.work.wait()
+        self.work = None
+        if all(p.dtype == self.flat.dtype for p in self.parameters):
+            for view, p in zip(self.views, self.parameters, strict=True):
+                p.grad = view
+            return
+        gradients = [torch.empty_like(p) if p.grad is None else p.grad for p in self.parameters]
+        torch._foreach_copy_(gradients, self.views)
+        for gradient, p in zip(gradients, self.parameters, strict=True):
+            p.grad = gradient
+
+
+class GradientSum:
+    """Makes every process's gradients the sum over all of them: divide the loss by their number for the mean.
+
+    Every process must give the same parameters in the same order. Buckets are sent in that order, whichever is full
+    first, so that all processes send the same one.
+
+    Args:
+        parameters: those that learn; in the order of the network's forward pass.
+        dtype: of what is sent; None sends the parameters' own. BF16 halves the traffic, and rounds each gradient and
+            each partial sum to 8 bits.
+        bucket_bytes: a bucket is sent once it holds so many.
+
+    Attributes:
+        watch: times the pass up to where it waits for other processes.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None = None, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self.buckets = list(_buckets(parameters, dtype, bucket_bytes))
+        self._bucket_of = {id(p): bucket for bucket in self.buckets for p in bucket.parameters}
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._filled) for bucket in self.buckets for p in bucket.parameters
+        ]
+        self._unsent: list[Bucket] | None = None  # None outside `of_pass`
+        self.watch = Watch(self.buckets[0].flat.device)
+
+    @contextlib.contextmanager
+    def of_pass(self) -> Iterator[None]:
+        """Around a step's last forward and backward pass; on leaving, every `.grad` is the sum over all processes.
+
+        Raises:
+            BadInput: another process has ended.
+        """
+        for bucket in self.buckets:
+            bucket.missing = set(map(id, bucket.parameters))
+        self._unsent = list(self.buckets)
+        self.watch.begin()
+        try:
+            yield
+            while self._unsent:  # with parameters that the pass did not reach
+                self._unsent.pop(0).send()
+        finally:
+            self._unsent = None
+        self.watch.end()
+        for bucket in self.buckets:
+            bucket.receive()
+
+    def close(self) -> None:
+        """Lets go of the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _filled(self, parameter: Tensor) -> None:
+        if self._unsent is None:
+            return
+        self._bucket_of[id(parameter)].missing.discard(id(parameter))
+        while self._unsent and not self._unsent[0].missing:
+            self._unsent.pop(0).send()
+
+
+def _buckets(parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, most: int) -> Iterator[Bucket]:
+    """Cuts the parameters, last first as a backward pass reaches them, into buckets of one device and dtype."""
+    held: list[nn.Parameter] = []
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
+        full = sum(p.numel() * (dtype or p.dtype).itemsize for p in held) >= most
+        if held and (full or (parameter.dtype, parameter.device) != (held[0].dtype, held[0].device)):
+            yield Bucket(held, dtype or held[0].dtype)
+            held = []
+        held.append(parameter)
+    if held:
+        yield Bucket(held, dtype or held[0].dtype)

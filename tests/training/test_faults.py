@@ -1,0 +1,175 @@
+"""What may befall one of several processes: all go on as it should be, or end with one message."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.ranks import run_ranks
+
+from medddpm.checkpoints.files import read_checkpoint
+from medddpm.cli.main import main
+from medddpm.data.phantom import Phantom
+from medddpm.errors import BadInput
+from medddpm.training.config import TrainConfig
+from medddpm.training.run_folder import checkpoints_of, claim
+
+COMMAND = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+TINY = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0", "--device", "cpu", "-q",
+        "--no-check", "--seed", "0"]  # fmt: skip
+AGENT = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--monitor-interval", "0.1"]
+
+
+def words(data: Path, out: Path, steps: int, *more: object) -> list[str]:
+    return ["train", "--data", str(data), "--out", str(out), "--steps", str(steps), *TINY, *map(str, more)]
+
+
+def newest(out: Path) -> dict:
+    return read_checkpoint(checkpoints_of(out)[-1])
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def until(done, process: subprocess.Popen, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_bad_volume_of_one_process_ends_all_with_its_name(head_folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(head_folder, data)
+    bad = sorted((data / "image").iterdir())[1]
+    bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
+    out = tmp_path / "run"
+    began = time.monotonic()
+    first, *others = run_ranks(3, COMMAND, *words(data, out, 50))
+    assert time.monotonic() - began < 60, "no time-out"
+    assert [ended.returncode for ended in (first, *others)] == [1, 1, 1]
+    (line,) = first.stderr.splitlines()
+    assert bad.name in line
+    assert [ended.stderr for ended in others] == ["", ""]
+
+
+def test_what_only_the_first_process_finds_ends_all(head_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("…")
+    first, second = run_ranks(2, COMMAND, *words(head_folder, tmp_path, 5))
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "no run of medddpm" in first.stderr
+    assert second.stderr == ""
+
+
+SLOW = """
+import sys, time, os
+from pathlib import Path
+import torch
+from medddpm.data.volumes import VolumeFolder
+from medddpm.training.config import TrainConfig
+from medddpm.training.trainer import train
+
+class Slow(VolumeFolder):
+    def __getitem__(self, index):
+        time.sleep(0.4 if os.environ["RANK"] == "1" else 0.0)
+        return super().__getitem__(index)
+
+config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), sample_every=0, accumulation=1)
+train(config, Slow(sys.argv[1], (8, 8, 8)), Path(sys.argv[2]), 11, device="cpu", progress=False)
+"""
+
+
+def test_a_slow_process_is_named(head_folder: Path, tmp_path: Path) -> None:
+    first, *others = run_ranks(2, SLOW, head_folder, tmp_path / "run")
+    assert first.returncode == 0, first.stderr
+    (line,) = [line for line in first.stderr.splitlines() if "takes" in line]
+    assert line.startswith("rank 1 on ")
+    assert "of them for loading" in line
+    assert not any("takes" in ended.stderr for ended in others)
+
+
+def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
+    """The steps stay what they were, so that the weights do but for the order in which gradients are summed."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    for processes, steps in ((4, 2), (2, 4)):
+        for ended in run_ranks(processes, COMMAND, *words(head_folder, out, steps, "--accumulation", 1)):
+            assert ended.returncode == 0, ended.stderr
+    assert main(words(head_folder, out, 6, "--accumulation", 1)) == 0
+    assert main(words(head_folder, whole, 6, "--accumulation", 4)) == 0
+    a, b = newest(out), newest(whole)
+    torch.testing.assert_close(a["losses"], b["losses"], rtol=1e-4, atol=0)
+    for name, weight in a["model"].items():
+        torch.testing.assert_close(weight, b["model"][name], rtol=1e-3, atol=3e-5)
+
+
+def test_steps_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
+    config, volumes = TrainConfig(image_size=8, accumulation=2), Phantom(1, (8, 8, 8))
+    assert claim(tmp_path, config, volumes, 4) == 2
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-0000001.pt").touch()
+    assert [claim(tmp_path, config, volumes, n) for n in (4, 2, 1, 8)] == [2, 4, 8, 1]
+    assert claim(tmp_path, replace(config, accumulation=8), volumes, 1) == 8
+    with pytest.raises(BadInput, match="of 8 micro-steps, which 3 processes cannot share; start one of 1, 2, 4, 8 pro"):
+        claim(tmp_path, config, volumes, 3)
+    with pytest.raises(BadInput, match="begun with accumulation 2, not 3"):
+        claim(tmp_path, replace(config, accumulation=3), volumes, 4)
+
+
+def children(process: subprocess.Popen) -> dict[int, int]:
+    """The processes that torchrun started, by rank."""
+    found = {}
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        ranks = [int(v[5:]) for v in variables if v.startswith(b"RANK=")]
+        found |= dict.fromkeys(ranks, int(pid))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_folder: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    script = [*AGENT, "--standalone", "--max-restarts", "1", "-m", "medddpm"]
+    process = subprocess.Popen(
+        [*script, *words(head_folder, out, 12, "--save-every", 3)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until(lambda: checkpoints_of(out), process)
+    os.kill(children(process)[1], signal.SIGKILL)  # while the first one may still write
+    printed, complaint = process.communicate(timeout=120)
+    assert process.returncode == 0, complaint
+    assert "finished at step 12" in printed
+    for ended in run_ranks(2, COMMAND, *words(head_folder, whole, 12, "--save-every", 3)):
+        assert ended.returncode == 0, ended.stderr
+    a, b = newest(out), newest(whole)
+    assert a["model"].keys() == b["model"].keys()
+    assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
+    assert torch.equal(a["losses"], b["losses"])
+
+
+def test_sigterm_to_all_saves_once(head_folder: Path, tmp_path: Path) -> None:
+    """As a batch system sends it: to torchrun and to all that it started."""
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [*AGENT, "--standalone", "-m", "medddpm", *words(head_folder, out, 100_000, "--save-every", 0)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    until(lambda: (out / "tensorboard").exists(), process)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGTERM)
+    printed, complaint = process.communicate(timeout=60)
+    (path,) = checkpoints_of(out)
+    step = newest(out)["step"]
+    assert path.name == f"step-{step:07d}.pt"
+    assert printed.count(f"stopped at step {step} of 100000") == 1
+    assert complaint.count("stopping after this step") == 1
+    assert "lost another process" not in complaint
