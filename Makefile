@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
 help:
 	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
-	@echo "make test-gpu run the tests that need a GPU, in one process; writes figures/records/<card>/gpu_tests.csv"
+	@echo "make test-gpu run the tests that need a GPU; writes figures/records/<card>/gpu_tests.csv   (ARGS='--workers 8')"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
 	@echo "make lock    make requirements.lock anew from pyproject.toml"

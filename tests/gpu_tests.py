@@ -26,7 +26,7 @@ from medddpm.study.records.tables import write_table
 
 MARK = "pytest.mark.gpu"  # what a file with such a test has in it: the others are not even imported
 OPTIONS = ["-m", "gpu", "-o", "addopts=", "--import-mode=importlib", "--strict-markers", "--strict-config"]
-OPTIONS += ["--continue-on-collection-errors", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
+OPTIONS += ["--continue-on-collection-errors", "-p", "no:cacheprovider", "-ra"]
 
 
 class Recorder:
@@ -50,15 +50,22 @@ class Recorder:
         self.ended[report.nodeid] = outcome, reason, seconds + report.duration
 
     def table(self) -> pd.DataFrame:
-        """A row for each file, outcome and reason, in the order the tests ran: `schemas.GPU_TESTS`."""
-        rows = [(name.split("::")[0].removeprefix("tests/"), *end, 1) for name, end in self.ended.items()]
+        """A row for each file, outcome and reason, the files by name: `schemas.GPU_TESTS`."""
+        # Processes that share the tests end them in any order.
+        ended = sorted(self.ended.items(), key=lambda item: item[0].split("::")[0])
+        rows = [(name.split("::")[0].removeprefix("tests/"), *end, 1) for name, end in ended]
         table = pd.DataFrame(rows, columns=["file", "outcome", "reason", "seconds", "tests"])
         groups = table.groupby(["file", "outcome", "reason"], sort=False, dropna=False)
         return groups[["tests", "seconds"]].sum().reset_index().round({"seconds": 2})
 
 
-def record(root: Path, folder: Path) -> int:
-    """Runs the tests marked `gpu` under `root`/tests, in one process, and writes `folder`/gpu_tests.csv.
+def record(root: Path, folder: Path, workers: int = 1) -> int:
+    """Runs the tests marked `gpu` under `root`/tests and writes `folder`/gpu_tests.csv.
+
+    Args:
+        root: the repository's.
+        folder: of the record.
+        workers: processes that share the tests; they share the GPU too, and most of the time goes into compiling.
 
     Returns:
         0 if none failed.
@@ -70,9 +77,10 @@ def record(root: Path, folder: Path) -> int:
     if not files:
         raise BadInput(root / "tests", "no test there is marked gpu", "run it from the top of the repository")
     meta = machine_meta(["python", "-m", "gpu_tests"]) | {"pytest": pytest.__version__}
-    meta["gpus"] = torch.cuda.device_count()
+    meta |= {"gpus": torch.cuda.device_count(), "workers": workers}
+    shared = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else ["-p", "no:xdist"]
     recorder, begun = Recorder(), time.monotonic()
-    code = pytest.main([*OPTIONS, f"--rootdir={root}", f"--confcutdir={root / 'tests'}", *files], [recorder])
+    code = pytest.main([*OPTIONS, *shared, f"--rootdir={root}", f"--confcutdir={root / 'tests'}", *files], [recorder])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise BadInput(
             "make test-gpu",
@@ -89,13 +97,15 @@ def main() -> int:
     """The command: 1 where this machine has no GPU, or where a test failed."""
     top = argparse.ArgumentParser(prog="make test-gpu", description=__doc__)
     top.add_argument("--out", type=Path, help="folder of the record (figures/records/<card>)")
-    out = top.parse_args().out
+    top.add_argument("--workers", type=int, default=1, help="processes that share the tests (1)")
+    arguments = top.parse_args()
     try:
         if not torch.cuda.is_available():
             raise BadInput(
                 "make test-gpu", "PyTorch finds no GPU here", "run it where there is one; nothing is recorded"
             )
-        return record(ROOT, out or ROOT / "figures" / "records" / gpu_folder_name(torch.cuda.get_device_name()))
+        own = ROOT / "figures" / "records" / gpu_folder_name(torch.cuda.get_device_name())
+        return record(ROOT, arguments.out or own, arguments.workers)
     except BadInput as problem:
         print(problem, file=sys.stderr)
         return 1

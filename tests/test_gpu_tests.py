@@ -47,7 +47,7 @@ UNMARKED = "raise AssertionError('not even imported')\n"
 CUT = "import pytest\n\n@pytest.mark.gpu\ndef test_is_cut(): raise KeyboardInterrupt\n"
 
 
-def recorded(root: Path, **files: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+def recorded(root: Path, workers: int = 1, **files: str) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Runs a toy repository's GPU tests as `make test-gpu` does; returns the process and the record's path."""
     (root / "tests").mkdir(parents=True)
     (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["gpu"]\n')
@@ -58,7 +58,8 @@ def recorded(root: Path, **files: str) -> tuple[subprocess.CompletedProcess[str]
     (root / "tests" / "conftest.py").write_text(f"import pytest\nfrom helpers.gpu import lacking\n\n{skips}")
     for name, source in files.items():
         (root / "tests" / f"test_{name}.py").write_text(source)
-    code = f"import gpu_tests, pathlib; exit(gpu_tests.record(pathlib.Path({str(root)!r}), pathlib.Path('out')))"
+    arguments = f"pathlib.Path({str(root)!r}), pathlib.Path('out'), {workers}"
+    code = f"import gpu_tests, pathlib; exit(gpu_tests.record({arguments}))"
     path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
@@ -66,8 +67,9 @@ def recorded(root: Path, **files: str) -> tuple[subprocess.CompletedProcess[str]
     return done, root / "out" / gpu_tests.NAME
 
 
-def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path) -> None:
-    done, path = recorded(tmp_path, toy=TOY, wanted=WANTED, unreadable=UNREADABLE, unmarked=UNMARKED)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path, workers: int) -> None:
+    done, path = recorded(tmp_path, workers, toy=TOY, wanted=WANTED, unreadable=UNREADABLE, unmarked=UNMARKED)
     assert done.returncode == 1, done.stdout + done.stderr
     table = read_table(path, schemas.GPU_TESTS).fillna("")
     here = torch.cuda.device_count() or "none"
@@ -82,7 +84,8 @@ def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path) -> None:
     meta = read_meta(path)
     assert {"gpu", "gpus", "processor", "driver", "cuda", "cudnn", "triton", "python", "date", "commit"} <= set(meta)
     assert (meta["torch"], meta["pytest"]) == (torch.__version__, pytest.__version__)
-    assert meta["seconds"] >= table["seconds"].sum()
+    assert meta["workers"] == workers
+    assert workers > 1 or meta["seconds"] >= table["seconds"].sum()
 
 
 def test_a_run_without_failures_ends_well(tmp_path: Path) -> None:

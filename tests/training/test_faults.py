@@ -135,8 +135,9 @@ def children(process: subprocess.Popen) -> dict[int, int]:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_folder: Path, tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
     out, whole = tmp_path / "run", tmp_path / "whole"
     script = [*AGENT, "--standalone", "--max-restarts", "1", "-m", "medddpm"]
     process = subprocess.Popen(
