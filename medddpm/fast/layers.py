@@ -109,6 +109,8 @@ def convolve(
         more = layer.output_padding if layer.transposed else None
         return channels_last(depthwise(x, weight, bias, *cast(Any, (layer.stride, layer.padding, more))))
     plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
+    if plain and not layer.transposed and _cuts_patches(x, weight, layer):
+        return _of_patches(x, weight, bias)
     ours = not layer.transposed and plain and has_few_channels(weight, layer.stride, cast(Any, layer.padding))
     if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):
         if weight.shape[inputs] < ALIGNED:
@@ -128,6 +130,23 @@ def convolve(
     else:
         y = functional.conv3d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return channels_last(y if y.shape[1] == wanted else y[:, :wanted])
+
+
+def _cuts_patches(x: Tensor, weight: Tensor, layer: Layer) -> bool:
+    """Whether it embeds patches: kernels of 4³ or more side by side, for which libraries have slow convolutions."""
+    sides = weight.shape[2:]
+    if tuple(sides) != tuple(layer.stride) or any(map(bool, layer.padding)) or min(sides) < 4:
+        return False
+    return all(whole >= side for whole, side in zip(x.shape[2:], sides, strict=True))
+
+
+def _of_patches(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution as a matrix product of each patch's values."""
+    (n, c), (kd, kh, kw) = x.shape[:2], weight.shape[2:]
+    d, h, w = (whole // side for whole, side in zip(x.shape[2:], weight.shape[2:], strict=True))
+    patches = x[:, :, : d * kd, : h * kh, : w * kw].reshape(n, c, d, kd, h, kh, w, kw)
+    rows = patches.permute(0, 2, 4, 6, 1, 3, 5, 7).reshape(n, d, h, w, -1)
+    return functional.linear(rows, weight.flatten(1), bias).permute(0, 4, 1, 2, 3)
 
 
 def _padded(weight: Tensor, dim: int, lacking: int) -> Tensor:

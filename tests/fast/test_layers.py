@@ -44,6 +44,18 @@ def test_a_chain_of_layers(norm: nn.Module, activation: nn.Module) -> None:
     same_as_before(nn.Sequential(*layers), volume(2, 3, 7, 6, 5, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("layer", [nn.Conv3d(1, 16, 4, 4), nn.Conv3d(3, 5, (4, 5, 6), (4, 5, 6), bias=False)], ids=repr)
+def test_a_convolution_that_cuts_patches_is_a_matrix_product(layer: nn.Conv3d) -> None:
+    """What is left over at the ends of the volume belongs to no patch; a volume smaller than a patch is refused."""
+    x = volume(2, layer.in_channels, 9, 11, 13, dtype=torch.float64)
+    same_as_before(layer, x)
+    with torch.autograd.profiler.profile() as profiler:
+        layer(x)
+    assert not [event for event in profiler.function_events if "conv3d" in event.name]
+    with pytest.raises(RuntimeError, match="Kernel size"):
+        layer(x[..., :3])
+
+
 @pytest.mark.parametrize(
     "layer",
     [
