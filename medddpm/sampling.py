@@ -75,15 +75,15 @@ def sample_to_files(
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
     condition_channels = condition(mask, layout, size, list(images) or None)
-    outs = numbered(out, count)
-    for file in (file for one in outs for file in channel_files(one, layout)):
+    outs, (rank, world) = numbered(out, count), share()
+    own = [one for first in range(rank * batch, count, batch * world) for one in outs[first : first + batch]]
+    for file in (file for one in own for file in channel_files(one, layout)):  # another process writes the others
         check_output(file, [checkpoint, mask, *images], is_written, force)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
     where = pick_device(device)
     diffusion.to(where).eval()
-    rank, world = share()
     reference, written = read_mask(mask, layout.labels), list[Path]()
     with setting.on(diffusion.denoise_fn):
         for first in range(rank * batch, count, batch * world):

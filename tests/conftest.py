@@ -43,8 +43,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["MEDDDPM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Tiny networks are quicker on one core, and a process of their own then computes the same bits."""
+    """Again before each test, as one may have changed it. Tiny networks are quicker on one core, and a process of their own then computes the same bits."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"

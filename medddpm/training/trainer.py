@@ -163,7 +163,7 @@ class Trainer:
 
     @property
     def _micro_steps(self) -> int:
-        """Of all processes in a step."""
+        """How many micro-steps all processes make in a step."""
         return self.accumulation * self.ranks.world
 
     def _sum_gradients(self) -> None:

@@ -141,7 +141,9 @@ def test_volumes_are_drawn_by_all_processes_and_are_the_same(head_folder: Path, 
         out = tmp_path / str(processes)
         words = ["sample", "--checkpoint", tmp_path / "run", "--mask", mask, "--out", out / "v.nii", "--count", 5]
         words += ["--batch", 2, "--sampler", "ddim", "--steps", 2, "--device", "cpu", "-q"]
-        printed = [ended.stdout.split() for ended in run_ranks(processes, script, *words)]
+        done = run_ranks(processes, script, *words)
+        assert [ended.returncode for ended in done] == [0] * processes, [ended.stderr for ended in done]
+        printed = [ended.stdout.split() for ended in done]
         assert len(printed[0]) == {1: 5, 2: 3}[processes]
         drawn[processes] = {path.name: nibabel.load(path).get_fdata() for path in out.iterdir()}
     assert len(drawn[1]) == 5

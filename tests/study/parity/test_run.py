@@ -181,7 +181,7 @@ def draws(setting: str, volumes: Subjects) -> list[tuple[Tensor, ...]]:
 
     trainer.diffusion.add_noise = record  # type: ignore[method-assign]
     load = trainer._load
-    trainer._load = lambda: masks.append(load()) or masks[-1]  # type: ignore[method-assign, func-returns-value]
+    trainer._load = lambda last: masks.append(load(last)) or masks[-1]  # type: ignore[method-assign, func-returns-value]
     with SETTINGS[setting].on(trainer.unet):
         for _ in range(4):
             trainer.train_step()

@@ -72,10 +72,12 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
     store.folder.mkdir()
     words = ["--side", "8", "--channels", "32", "--subjects", "2", "--seconds", "0", "--device", "cpu"]
     threads = torch.get_num_threads()
-    for key in ("reference-fast", "recompute-1"):
-        assert worker.main(["--lever", key, *words, "--folder", str(store.folder)]) == 0
-        store.stamp(store.folder / f"{key}.json")
-    torch.set_num_threads(threads)
+    try:
+        for key in ("reference-fast", "recompute-1"):
+            assert worker.main(["--lever", key, *words, "--folder", str(store.folder)]) == 0
+            store.stamp(store.folder / f"{key}.json")
+    finally:
+        torch.set_num_threads(threads)
     table = store.collect()
     assert table["choice"].tolist() == ["fast", "1"]
     pd.testing.assert_frame_equal(table, read_table(store.out, schemas.THROUGHPUT), check_dtype=False)
