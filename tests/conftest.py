@@ -45,6 +45,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Again before each test, as one may have changed it. Tiny networks are quicker on one core, and a process of their own then computes the same bits."""
+    """Tiny networks are quicker on one core, and a process of their own then computes the same bits.
+
+    Before each test, as another may have changed it.
+    """
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
