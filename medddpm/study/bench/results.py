@@ -17,7 +17,7 @@ from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
 from medddpm.study.bench.worker import Case
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import package_version
-from medddpm.study.records.store import Store
+from medddpm.study.records.store import Store, rows_folder
 from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
 
 CEILINGS_TABLE = "ceilings.csv"
@@ -113,11 +113,6 @@ class Results(Store):
         table = pd.DataFrame(rows)[list(schemas.CEILINGS.columns)]
         write_table(table, self.out.with_name(CEILINGS_TABLE), schemas.CEILINGS, self.meta)
         return dict(zip(table["ceiling"], table["value"], strict=True))
-
-
-def rows_folder(out: Path) -> Path:
-    """The folder of the rows of the table at `out`: NAME.rows, beside it."""
-    return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")
 
 
 def publish(out: Path, folder: Path) -> list[Path]:

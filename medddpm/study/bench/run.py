@@ -17,12 +17,13 @@ from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.results import BANDWIDTH, Results, rows_folder
+from medddpm.study.bench.results import BANDWIDTH, Results
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
 from medddpm.study.bench.worker import MEASURES, Case
 from medddpm.study.profile import ncu, ncu_csv
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import rows_folder
 
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 

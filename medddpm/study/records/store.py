@@ -51,3 +51,8 @@ class Store:
         """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""
         if path.is_file():
             self.write(path, json.loads(path.read_text(encoding="utf-8")) | known)
+
+
+def rows_folder(out: Path) -> Path:
+    """The folder of the rows of the table at `out`: NAME.rows, beside it."""
+    return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from medddpm.runtime.files import replacing
 from medddpm.study.records import schemas
-from medddpm.study.records.store import Store
+from medddpm.study.records.store import Store, rows_folder
 from medddpm.study.records.tables import meta_path, write_table
 from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
 
@@ -39,11 +39,6 @@ class Results(Store):
         if rows:
             write_table(table, self.out, schemas.THROUGHPUT, {**self.meta, "failed": self.failed})
         return table
-
-
-def rows_folder(out: Path) -> Path:
-    """The folder of the rows of the table at `out`: NAME.rows, beside it."""
-    return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")
 
 
 def publish(out: Path, folder: Path) -> None:

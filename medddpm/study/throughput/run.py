@@ -13,8 +13,9 @@ from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import rows_folder
 from medddpm.study.throughput.levers import Lever
-from medddpm.study.throughput.results import Results, rows_folder
+from medddpm.study.throughput.results import Results
 
 
 @dataclass(frozen=True)
