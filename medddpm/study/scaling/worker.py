@@ -1,50 +1,57 @@
 """The process of the scaling bench, one on each GPU: times training steps with the others and without them.
 
-Volumes are random and lie on the device, so that nothing is loaded: what is left is computing and communication.
+torchrun starts it. Volumes are random and lie on the device, so that nothing is loaded: what is left is computing and
+communication. The first process writes FOLDER/KEY.json for each row as soon as it is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import datetime
+import gc
 import json
+import os
 import statistics
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
-from medddpm.runtime.processes import pick_device
-from medddpm.runtime.ranks import Ranks, joined
-from medddpm.study.bench.worker import reset_peak, timed, warm_up
+from medddpm.runtime.processes import end_with_parent, pick_device
+from medddpm.runtime.ranks import Ranks, joined, peers
+from medddpm.study.bench.networks import NETWORKS as BENCHED
+from medddpm.study.bench.worker import memory, reset_peak, timed, warm_up
+from medddpm.study.scaling.cases import NETWORKS, Case, case
+from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
+from medddpm.training.gradients import GradientSum
 from medddpm.training.trainer import Trainer
 
-NETWORKS: dict[str, tuple[Layout, Size, int]] = {
-    "med-ddpm": (HEAD, (128,) * 3, 1),
-    "brats": (BRATS, (192, 192, 144), 2),
-}
-"""Layout, size and residual blocks in a level, as published."""
 SAMPLER, SAMPLER_STEPS = "ddim", 25
+LEAST, SECONDS = 5, 2.0  # samples of a row, and about how long they may take beyond those
+FAILED = "scaling: "  # begins the line by which a process says why it failed
 
 
 class RandomVolumes:
-    """Two random volumes on a device, in a layout and size; as `medddpm.data.volumes.Volumes`."""
+    """Two random volumes in a layout and size (H, W, D); as `medddpm.data.volumes.Volumes`."""
 
-    def __init__(self, layout: Layout, size: Size, device: torch.device) -> None:
+    def __init__(self, layout: Layout, size: Size) -> None:
         self.layout, self.size = layout, size
         shape = (2, layout.image_channels + layout.mask_channels, *reversed(size))
-        drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(device)
+        drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         self._images, self._masks = drawn.split([layout.image_channels, layout.mask_channels], dim=1)
 
     def __len__(self) -> int:
@@ -63,145 +70,178 @@ class RandomVolumes:
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
         """The mask of a volume, in voxels of 1 mm: they have no file of their own."""
-        labels = (self._masks[index, 0] > 0.5).permute(2, 1, 0).to("cpu", torch.uint8)
+        labels = (self._masks[index, 0] > 0.5).permute(2, 1, 0).to(torch.uint8)
         return nibabel.Nifti1Image(labels.numpy(), torch.eye(4).numpy())
 
 
 class Bench:
-    """Times one network on this process's device, alone and with the others.
+    """Times one network under one setting on this process's device, alone and with the others.
 
     Args:
-        network: a name in `NETWORKS`.
-        size: (H, W, D); by default the network's own.
+        network: out of `medddpm.study.scaling.cases.NETWORKS`.
+        setting: a name in `medddpm.switches.SETTINGS`.
+        side: of a volume, in voxels.
         channels: base width.
         device: this process's.
-        samples: how often a step is timed.
+        samples: how often a row is timed at most.
     """
 
-    def __init__(self, network: str, size: Size | None, channels: int, device: torch.device, samples: int) -> None:
-        layout, own, blocks = NETWORKS[network]
+    def __init__(
+        self, network: str, setting: str, side: int, channels: int, device: torch.device, samples: int
+    ) -> None:
+        depth, height, width = BENCHED[network].sides(side)
         self.device, self.samples, self.ranks = device, samples, Ranks()
-        self.volumes = RandomVolumes(layout, size or own, device)
+        brats = network == "med-ddpm-brats"
+        self.volumes = RandomVolumes(BRATS if brats else HEAD, (height, width, depth))
         self.config = TrainConfig(
-            image_size=self.volumes.size[0],
-            model_channels=channels,
-            num_res_blocks=blocks,
-            channel_mult=None if size is None else (1, 2),
+            setting=setting, image_size=side, model_channels=channels, num_res_blocks=2 if brats else 1
         )
+        self._alone: dict[int, float] = {}  # median by micro-steps
 
-    def step(self, setting: str, micro_steps: int, gradient_dtype: str = "fp32") -> dict[str, Any]:
-        """Times the step with all processes, and what it takes each of them without the others."""
-        alone = self._timed(setting, micro_steps, gradient_dtype, alone=True)
-        found = self._timed(setting, micro_steps, gradient_dtype, alone=False) if self.ranks.world > 1 else alone
-        return {
-            "measure": "step",
-            "setting": setting,
-            "gradient_dtype": gradient_dtype,
-            "micro_steps": micro_steps,
-            **found,
-            "alone_ms": statistics.median(alone["ms"]),
-        }
+    def measure(self, row: Case) -> dict[str, Any]:
+        """Times a row of this network and setting; every process calls this with the same one.
 
-    def sample(self, setting: str, steps: int = SAMPLER_STEPS) -> dict[str, Any]:
-        """Times a volume, drawn on every device at once."""
-        trainer = self._trainer(setting, 1, "fp32", alone=True)
-        diffusion = trainer.diffusion
-        mask = self.volumes[0][1][None]
-        generator = torch.Generator(self.device).manual_seed(self.ranks.rank)
-        with SETTINGS[setting].on(trainer.unet):
-            draw = lambda: diffusion.sample(mask, steps, SAMPLER, generator=generator)  # noqa: E731
-            warm_up(draw, self.device)
-            reset_peak(self.device)
-            self.ranks.agree()
-            times, _ = timed(draw, min(self.samples, 3), self.device)
-            cuda_graphs.forget(trainer.unet)
-        found = self._together(times)
-        return {"measure": "sample", "setting": setting, "gradient_dtype": None, "micro_steps": 1, **found,
-                "alone_ms": statistics.median(found["ms"])}  # fmt: skip
+        Returns:
+            ms: of each sample, of the slowest process; alone_ms, sent_bytes and peak_bytes, as schema `SCALING` has
+            them.
+        """
+        dtype = row.gradient_dtype
+        if row.measure == "sample":
+            return self._sample()
+        if row.measure == "all-reduce":
+            return self._all_reduce(dtype)
+        if row.weights == "sharded":
+            return self._step(row.micro_steps, dtype, sharded=True)
+        if row.micro_steps not in self._alone:
+            found = self._step(row.micro_steps, None)
+            self._alone[row.micro_steps] = statistics.median(found["ms"])
+        if self.ranks.world > 1:
+            found = self._step(row.micro_steps, dtype)
+        return {**found, "alone_ms": self._alone[row.micro_steps]}
 
-    def gradient(self, setting: str, micro_steps: int, *, alone: bool, graph: bool = True) -> Tensor:
-        """The gradient of the first step, all parameters' behind each other, on the host."""
-        trainer = self._trainer(setting, micro_steps, "fp32", alone, graph)
-        kept: list[Tensor] = []
+    def _step(self, micro_steps: int, dtype: str | None, sharded: bool = False) -> dict[str, Any]:
+        """A training step; without a dtype each process's own, on all at once."""
+        with contextlib.closing(self._trainer(micro_steps, dtype, sharded)) as trainer:
 
-        def note(*_: object) -> None:
-            kept[:] = [p.grad.detach().flatten() for p in trainer.unet.parameters() if p.grad is not None]
+            def step() -> Tensor:
+                trainer.train_step()
+                return trainer._pending.pop()
 
-        with contextlib.closing(trainer), SETTINGS[setting].on(trainer.unet):
-            trainer.optimizer.register_step_pre_hook(note)
-            trainer.train_step()
-            return torch.cat([g.reshape(-1) for g in kept]).cpu()
+            return {**self._timed(step, trainer), "sent_bytes": _bytes(trainer, dtype)}
 
-    def _trainer(self, setting: str, micro_steps: int, gradient_dtype: str, alone: bool, graph: bool = True) -> Trainer:
-        config = TrainConfig(
-            **{**vars(self.config), "setting": setting, "accumulation": micro_steps, "gradient_dtype": gradient_dtype}
-        )
-        return Trainer(config, self.volumes, self.device, graph, Ranks(alone=alone))
+    def _all_reduce(self, dtype: str | None) -> dict[str, Any]:
+        """The sum of what a step's gradients are sent in, while nothing is computed."""
+        with contextlib.closing(self._trainer(1, dtype)) as trainer:
+            kind = torch.bfloat16 if dtype == "bf16" else None
+            with contextlib.closing(GradientSum(list(trainer.unet.parameters()), kind)) as gradients:
+                sent = [bucket.flat for bucket in gradients.buckets]
 
-    def _timed(self, setting: str, micro_steps: int, gradient_dtype: str, *, alone: bool) -> dict[str, Any]:
-        reset_peak(self.device)
-        trainer = self._trainer(setting, micro_steps, gradient_dtype, alone)
+                def work() -> Tensor:
+                    with peers():
+                        for running in [distributed.all_reduce(flat, async_op=True) for flat in sent]:
+                            running.wait()
+                    return sent[-1]
 
-        def step() -> Tensor:
-            trainer.train_step()
-            return trainer._pending.pop()
+                return {**self._timed(work, trainer), "sent_bytes": _bytes(trainer, dtype)}
 
-        with contextlib.closing(trainer), SETTINGS[setting].on(trainer.unet):
-            warm_up(step, self.device)
-            self.ranks.agree()  # all begin at once
-            times, _ = timed(step, self.samples, self.device)
-        return self._together(times)
+    def _sample(self) -> dict[str, Any]:
+        """A volume, drawn on every device at once."""
+        with contextlib.closing(self._trainer(1, None)) as trainer:
+            mask = self.volumes[0][1][None].to(self.device)
+            generator = torch.Generator(self.device).manual_seed(self.ranks.rank)
+            return self._timed(
+                lambda: trainer.diffusion.sample(mask, SAMPLER_STEPS, SAMPLER, generator=generator), trainer
+            )
 
-    def _together(self, times: list[float]) -> dict[str, Any]:
-        """Each sample's time on the slowest process, and the most memory that one held."""
-        peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-        found = self.ranks.gathered([*times, float(peak)])
+    def _trainer(self, micro_steps: int, dtype: str | None, sharded: bool = False) -> Trainer:
+        gc.collect()  # the last row's: a network and its hooks hold each other
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        reset_peak(self.device)
+        changed = {"accumulation": micro_steps, "gradient_dtype": dtype or "fp32"}
+        config = dataclasses.replace(self.config, **changed)  # type: ignore[arg-type]
+        if sharded:
+            trainer: Trainer = ShardedTrainer(config, self.volumes, self.device)
+        else:
+            trainer = Trainer(config, self.volumes, self.device, ranks=Ranks(alone=dtype is None))
+        trainer.keep_on_device()
+        return trainer
+
+    def _timed(self, work: Callable[[], Tensor], trainer: Trainer) -> dict[str, Any]:
+        """Times `work` under the setting, all processes beginning at once."""
+        with SETTINGS[self.config.setting].on(trainer.unet):
+            warm_up(work, self.device)
+            once = timed(work, 1, self.device)[0][0]
+            samples = self.ranks.told(min(self.samples, max(LEAST, int(1e3 * SECONDS / once))))
+            times, _ = timed(work, samples, self.device)
+            cuda_graphs.forget(trainer.unet)
+        found = self.ranks.gathered([*times, float(memory(self.device)["peak_bytes"] or 0)])
         *slowest, most = (max(column) for column in zip(*found, strict=True))
         return {"ms": slowest, "peak_bytes": most or None}
 
 
+def _bytes(trainer: Trainer, dtype: str | None) -> int | None:
+    """What a process sums with the others in a step; None where it sums nothing."""
+    if dtype is None:
+        return None
+    return sum(p.numel() * (2 if dtype == "bf16" else p.element_size()) for p in trainer.unet.parameters())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures what `parser` describes; the first process writes the rows. A failure is one line on stderr."""
+    """Measures the rows that the arguments describe. What ends it is one line on stderr that begins with `FAILED`."""
     arguments = parser().parse_args(argv)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()
     try:
         device = pick_device(arguments.device)
         with joined(device):
-            size = None if arguments.side is None else (arguments.side,) * 3
-            bench = Bench(arguments.network, size, arguments.channels, device, arguments.samples)
-            rows = []
-            for setting in arguments.settings:
-                for micro_steps in arguments.micro_steps:
-                    rows.append(bench.step(setting, micro_steps))
-                if bench.ranks.world > 1:
-                    rows.append(bench.step(setting, max(arguments.micro_steps), "bf16"))
-                if arguments.sample:
-                    rows.append(bench.sample(setting))
-                if bench.ranks.lead:
-                    with replacing(arguments.out) as temporary:
-                        temporary.write_text(json.dumps({"gpus": bench.ranks.world, "rows": rows}) + "\n")
+            _rows(arguments, device)
     except BadInput as error:
-        print(error, file=sys.stderr)
-        return 1
-    except torch.OutOfMemoryError:
-        print("out of memory: this GPU is too small for it", file=sys.stderr)
+        print(f"{FAILED}{error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
+    ranks = Ranks()
+    place = {name: getattr(arguments, name) for name in ("network", "setting", "side", "channels")}
+    try:
+        bench = Bench(**place, device=device, samples=arguments.samples)
+        for word in arguments.rows:
+            row = case(word, gpus=ranks.world, **place)
+            found = bench.measure(row)
+            found |= {"case": dataclasses.asdict(row), "date": _now()}
+            if ranks.lead:
+                with replacing(arguments.folder / f"{row.key}.json") as temporary:
+                    temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    except Exception as error:
+        if ranks.world == 1 and isinstance(error, BadInput):
+            raise
+        if isinstance(error, BadInput | torch.OutOfMemoryError):
+            problem = str(error) if isinstance(error, BadInput) else "out of memory"
+        else:
+            traceback.print_exc()
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(f"{FAILED}{problem}", file=sys.stderr, flush=True)
+        # The others wait in a collective, as would NCCL's end here. torchrun ends them once this process is gone.
+        os._exit(1)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
     found = argparse.ArgumentParser(prog="python -m medddpm.study.scaling.worker", description=__doc__)
-    found.add_argument("--network", choices=list(NETWORKS), default="med-ddpm")
-    found.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["OPT1", "FAST"])
-    found.add_argument("--micro-steps", nargs="+", type=int, default=[2])
-    found.add_argument("--sample", action="store_true")
+    found.add_argument("--network", choices=NETWORKS, required=True)
+    found.add_argument("--setting", choices=list(SETTINGS), required=True)
+    found.add_argument("--side", type=int, required=True)
+    found.add_argument("--channels", type=int, required=True)
+    found.add_argument("--rows", nargs="+", required=True, metavar="WORD", help="each a `Case.word`, as step:2:fp32")
     found.add_argument("--samples", type=int, default=20)
-    found.add_argument("--side", type=int, help="a small network on small volumes: a rehearsal")
-    found.add_argument("--channels", type=int, default=64)
     found.add_argument("--device", default="auto")
-    found.add_argument("--out", type=Path, required=True)
+    found.add_argument("--folder", type=Path, required=True, help="of the results")
     return found
 
 

@@ -1,0 +1,124 @@
+"""Starts the processes of `medddpm bench --scaling`: torchrun for each setting, network and number of GPUs."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from medddpm.errors import BadInput
+from medddpm.study.records import programs
+from medddpm.study.records.launches import Launch, Row, measure, show
+from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import rows_folder
+from medddpm.study.scaling.cases import GPUS, Case
+from medddpm.study.scaling.results import Results
+from medddpm.study.scaling.worker import FAILED
+
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node")
+SIGNAL = re.compile(r"Signal \d+ \(\w+\) received")  # by which torchrun says that a process was killed
+
+
+@dataclass(frozen=True)
+class Options:
+    """How every row is measured.
+
+    Args:
+        samples: how often a row is timed at most.
+        limit: seconds a row after which a launch is given up.
+        device: "auto", "cuda" or "cpu".
+        again: whether existing rows are measured anew.
+    """
+
+    samples: int = 20
+    limit: int = 600
+    device: str = "auto"
+    again: bool = False
+
+
+def present(gpus: Sequence[int] | None, device: str) -> list[int]:
+    """The numbers of GPUs to measure on: those asked for, or those of `GPUS` that this machine has.
+
+    On a CPU as many processes share its cores: by default 1 and 2.
+
+    Raises:
+        BadInput: there are not so many GPUs, or the device is one of several.
+    """
+    if device not in ("auto", "cuda", "cpu"):
+        raise BadInput("--device", "with --scaling each process takes a GPU of its own", "give auto, cuda or cpu")
+    if device == "cpu" or not torch.cuda.is_available():
+        return list(gpus or (1, 2))
+    there = torch.cuda.device_count()
+    if gpus and max(gpus) > there:
+        raise BadInput("--gpus", f"there are {there} GPUs here", f"give numbers up to {there}")
+    return list(gpus or (count for count in GPUS if count <= there))
+
+
+def measure_cases(
+    planned: Sequence[Sequence[Case]], out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False
+) -> int:
+    """Measures each missing row and writes the table (schema `SCALING`) after each launch.
+
+    Args:
+        planned: the rows of each launch; see `medddpm.study.scaling.cases.plan`.
+        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
+        options: how every row is measured.
+        command: the command line, for the record.
+        dry_run: whether to print the commands and run nothing.
+
+    Returns:
+        the number of rows that failed; stderr names each, and the others are measured all the same.
+
+    Raises:
+        BadInput: the table cannot be written, or nothing was measured.
+    """
+    folder = rows_folder(out)
+    launches = [
+        Launch(
+            [Row(case.key, case.title, case.word) for case in cases],
+            functools.partial(launch_command, cases[0], options, folder),
+            _problem,
+        )
+        for cases in planned
+    ]
+    if dry_run:
+        show(launches)
+        return 0
+    store = Results(out, machine_meta(command))
+    measure(launches, store, _told, limit=options.limit, again=options.again)
+    return len(store.failed)
+
+
+def launch_command(place: Case, options: Options, folder: Path, rows: Sequence[Row]) -> list[str]:
+    """The command of a launch, all of whose rows share the place of one."""
+    words = {
+        "network": place.network, "setting": place.setting, "side": place.side, "channels": place.channels,
+        "samples": options.samples, "device": options.device, "folder": folder,
+    }  # fmt: skip
+    given = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+    torchrun = [sys.executable, "-m", *TORCHRUN, str(place.gpus)]
+    return [*torchrun, "-m", "medddpm.study.scaling.worker", *given, "--rows", *(row.word for row in rows)]
+
+
+def _problem(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a launch failed: what the first process to fail said, or the signal that ended it."""
+    if not done.returncode:
+        return ""
+    lines = done.stdout.splitlines()
+    said = next((line.split(FAILED, 1)[1] for line in lines if FAILED in line), "")
+    killed = next((found[0] for line in lines if (found := SIGNAL.search(line))), "")
+    return said or killed or programs.problem(done)
+
+
+def _told(found: dict[str, Any]) -> str:
+    median = float(np.median(found["ms"]))
+    alone = found.get("alone_ms")
+    return f"{median:.4g} ms" + ("" if alone is None or found["case"]["gpus"] == 1 else f", alone {alone:.4g} ms")

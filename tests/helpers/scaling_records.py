@@ -1,0 +1,25 @@
+"""A record of scaling with times of one's choice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pandas as pd
+
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import table_of
+from medddpm.study.scaling.cases import Case
+from medddpm.study.scaling.results import _row
+
+META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
+
+
+def record(**times: float) -> pd.DataFrame:
+    """A table of FAST's times by measure, GPUs, volumes and dtype: `step_2_1_fp32`."""
+    rows = []
+    for name, ms in times.items():
+        measure, gpus, micro_steps, dtype = name.split("_")
+        place = Case("med-ddpm", "FAST", int(gpus), measure, int(micro_steps), dtype if dtype != "none" else None)
+        found = {"ms": [ms], "alone_ms": 0.95 * ms, "peak_bytes": None, "sent_bytes": 2**20, "date": "2026-01-01"}
+        rows.append(_row({**found, "case": dataclasses.asdict(place), "run": META}))
+    return table_of(rows, schemas.SCALING)

@@ -1,0 +1,28 @@
+"""The pictures of scaling show the table's numbers."""
+
+from __future__ import annotations
+
+from helpers.scaling_records import record
+
+from medddpm.study.figures.scaling import efficiency_figure, estimates_figure
+from medddpm.study.scaling.estimates import Cluster, DataSet, Rate, table
+from medddpm.study.scaling.tables import efficiency
+
+
+def test_each_step_has_its_row() -> None:
+    steps = efficiency(record(step_1_1_none=40, step_1_2_none=80, step_2_1_fp32=50, step_2_2_bf16=100))
+    (axis,) = efficiency_figure(steps).axes
+    weak, strong = axis.collections
+    assert weak.get_offsets()[:, 0].tolist() == steps["weak"].tolist() == [80, 80]
+    assert strong.get_offsets()[0].tolist() == [80, 0]
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["FAST, 2 GPUs, 1 volume each, fp32", "FAST, 2 GPUs, 2 volumes each, bf16"]
+
+
+def test_crosses_are_where_something_else_sets_the_pace() -> None:
+    rates = [Rate("med-ddpm", setting, ms, "bench") for setting, ms in (("BASE", 1000.0), ("FAST", 40.0))]
+    found = table(rates, [DataSet("many", "med-ddpm", 10**6, 1)], [1, 8, 64], Cluster(storage_gbs=1.0))
+    (axis,) = estimates_figure(found).axes
+    drawn = [(list(line.get_xdata()), line.get_marker()) for line in axis.lines]
+    assert drawn == [([1, 8, 64], "."), ([], "x"), ([1, 8, 64], "."), ([8, 64], "x")]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["BASE", "FAST"]
