@@ -11,28 +11,33 @@ EXPECTED_COLOUR = "#4D4D4D"
 
 
 def levers_figure(table: pd.DataFrame) -> Figure:
-    """A bar a lever, by group, with a mark where the reference's row puts it.
+    """A bar a lever, with a mark where the reference's row puts it: one axis for 128³, one for BraTS's volumes.
 
     Args:
         table: schema `THROUGHPUT`, of one machine.
     """
-    groups = list(dict.fromkeys(table["group"]))
-    heights = [int((table["group"] == group).sum()) for group in groups]
-    figure = new_figure(height=0.6 + 0.22 * (sum(heights) + len(groups)))
-    axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=[count + 0.4 for count in heights])[:, 0]
-    for axis, group in zip(axes, groups, strict=True):
-        rows = table[table["group"] == group]
+    brats = table["group"].str.contains("BraTS")
+    parts = [(title, rows) for title, rows in (("128³", table[~brats]), ("BraTS", table[brats])) if len(rows)]
+    figure = new_figure(height=0.9 + 0.24 * len(table))
+    heights = [len(rows) for _, rows in parts]
+    axes = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
-        axis.barh(places, rows["volumes_a_second"], color=SETTING_COLOURS["FAST"], height=0.6)
-        axis.plot(rows["predicted"], places, "|", color=EXPECTED_COLOUR, markersize=10, markeredgewidth=1.5)
-        for place, rate in zip(places, rows["volumes_a_second"], strict=True):
-            axis.annotate(f" {rate:.3g}", (rate, place), va="center", fontsize=7)
-        axis.set_yticks(places, rows["choice"])
-        axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.set_title(group, loc="left")
+        colours = [EXPECTED_COLOUR if group == "reference" else SETTING_COLOURS["FAST"] for group in rows["group"]]
+        axis.barh(places, rows["volumes_a_second"], color=colours, height=0.62)
+        axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
+        right = rows[["volumes_a_second", "predicted"]].max(axis=1)
+        for place, rate, edge in zip(places, rows["volumes_a_second"], right, strict=True):
+            axis.annotate(f"  {rate:.3g}", (edge, place), va="center", fontsize=7)
+        pairs = zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True)
+        names = [f"{group.removesuffix(' BraTS')}: {choice}" for group, choice in pairs]
+        names = ["FAST" if name.startswith("reference") else name for name in names]
+        axis.set_yticks(places, names)
+        axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.set_title(title, loc="left")
         axis.tick_params(axis="y", length=0)
-        axis.margins(x=0.12)
-    figure.supxlabel("volumes a second; mark: expected", fontsize=8)
+        axis.margins(x=0.1)
+    axes[-1].set_xlabel("volumes a second (a mark: expected from the reference of its run)")
     return figure
 
 

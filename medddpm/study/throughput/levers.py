@@ -22,9 +22,12 @@ class Lever:
         autocast: "bfloat16" or "float16" where forward and backward pass run under autocast.
         recompute: of `medddpm.unet.RECOMPUTED`.
         graph: whether a step is one CUDA graph.
-        source: where a volume comes from: "device" memory, the "disk" cache, or prepared on the way, from "phantom",
-            "nii.gz" or "nii".
+        source: where a volume comes from: "device" memory; the "disk" cache, or the same on a "RAM disk"; prepared on
+            the way, from "phantom", "nii.gz" or "nii"; or from .nii.gz once, into MONAI's "CacheDataset" or
+            "PersistentDataset".
         workers: processes that load.
+        pinned: whether batches come in page-locked memory, from which a GPU copies while it computes.
+        prefetch: batches that each process prepares ahead.
     """
 
     group: str
@@ -38,6 +41,13 @@ class Lever:
     graph: bool = True
     source: str = "device"
     workers: int = 2
+    pinned: bool = True
+    prefetch: int = 2
+
+    @property
+    def loads_otherwise(self) -> bool:
+        """Whether its loader differs from the trainer's in more than the number of processes."""
+        return (self.pinned, self.prefetch) != (_ONE.pinned, _ONE.prefetch)
 
     @property
     def key(self) -> str:
@@ -67,6 +77,11 @@ LEVERS = (
     *_loading("nii.gz", "cores, at every epoch", 0, 2, 8),
     *_loading("nii", "cores, and disk", 2),
     *_loading("disk", "13 MB of disk a volume", 0, 1, 2),
+    *_loading("RAM disk", "13 MB of memory a volume", 2),
+    *_loading("CacheDataset", "13 MB of memory a volume; filled anew by each training", 2),
+    *_loading("PersistentDataset", "13 MB of disk a volume", 2),
+    Lever("loading", "disk, 2 processes, not pinned", "nothing", source="disk", pinned=False),
+    Lever("loading", "disk, 2 processes, 8 batches ahead", "memory", source="disk", prefetch=8),
 )  # fmt: skip
 """Every lever, the reference first: the volumes in the device's memory, one a step, in one graph."""
 BY_KEY: Mapping[str, Lever] = MappingProxyType({lever.key: lever for lever in LEVERS})

@@ -8,44 +8,42 @@ from typing import Any
 
 import pandas as pd
 
-from medddpm.runtime.files import replacing
-from medddpm.study.records import schemas
-from medddpm.study.records.store import Store, rows_folder
-from medddpm.study.records.tables import meta_path, write_table
+from medddpm.study.records import publishing, schemas
+from medddpm.study.records.store import TableStore
+from medddpm.study.records.tables import table_of, write_table
 from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
 
 GIB = 2**30
+KEY = ("group", "choice", "size", "batch")  # names a row
 
 
-class Results(Store):
-    """The results beside a table.
-
-    Args:
-        out: the table, NAME.csv; the results lie in NAME.rows.
-        meta: `machine_meta` of this call.
-    """
-
-    def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
-        super().__init__(rows_folder(out), meta)
-        self.out = out
+class Results(TableStore):
+    """The results beside a table."""
 
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `THROUGHPUT`), in the levers' order; returns it."""
-        found = {key: kept for key in BY_KEY if (kept := self.read(self.folder / f"{key}.json")) is not None}
-        rows = [_row(BY_KEY[key], kept, found) for key, kept in found.items()]
-        table = pd.DataFrame(rows, columns=list(schemas.THROUGHPUT.columns))
-        numbers = [name for name, column in schemas.THROUGHPUT.columns.items() if column.dtype == "float64"]
-        table = table.astype(dict.fromkeys(numbers, "float64"))
-        if rows:
-            write_table(table, self.out, schemas.THROUGHPUT, {**self.meta, "failed": self.failed})
+        found = {key: kept for key in BY_KEY if (kept := self.read(self.row(key))) is not None}
+        table = table_of([_row(BY_KEY[key], kept, found) for key, kept in found.items()], schemas.THROUGHPUT)
+        if len(table):
+            write_table(table, self.out, schemas.THROUGHPUT, self.description(found.values()))
         return table
 
 
-def publish(out: Path, folder: Path) -> None:
-    """Copies the table at `out` and its description into a machine's records."""
-    for path in (out, meta_path(out)):
-        with replacing(folder / path.name) as temporary:
-            temporary.write_bytes(path.read_bytes())
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Takes the table at `out` into a machine's records; rows that were not measured again stay there."""
+    return publishing.joined(out, folder, schemas.THROUGHPUT, KEY, ordered)
+
+
+def ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Sorts by the levers' order."""
+    places = {(lever.group, lever.choice): place for place, lever in enumerate(LEVERS)}
+    keys = table[["group", "choice"]].itertuples(index=False, name=None)
+    return table.loc[pd.Series([places[key] for key in keys], table.index).sort_values().index].reset_index(drop=True)
+
+
+def reference(lever: Lever) -> Lever:
+    """What a lever is compared with."""
+    return LEVERS[0] if not lever.brats else next(other for other in LEVERS if other.brats)
 
 
 def predicted(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> float | None:
@@ -60,7 +58,7 @@ def predicted(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping
         kept: its own result.
         found: every result, by key.
     """
-    base = LEVERS[0] if not lever.brats else next(other for other in LEVERS if other.brats)
+    base = reference(lever)
     if base.key not in found or lever.group == "precision" or lever == base:
         return None
     rate = float(found[base.key]["volumes_a_second"])
@@ -74,6 +72,7 @@ def predicted(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping
 
 def _row(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     expected, measured = predicted(lever, kept, found), float(kept["volumes_a_second"])
+    base = found.get(reference(lever).key)
     whole = sum(kept["waits"].values()) or 1.0
     shares = {f"{name}_pct": round(100 * seconds / whole, 2) for name, seconds in kept["waits"].items()}
     memory = {name: kept[f"{name}_bytes"] for name in ("peak", "reserved")}
@@ -83,6 +82,7 @@ def _row(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str,
         "size": kept["size"],
         "batch": lever.batch,
         "volumes_a_second": round(measured, 4),
+        "of_reference": None if base is None else round(measured / float(base["volumes_a_second"]), 4),
         "predicted": None if expected is None else round(expected, 4),
         "ratio": None if expected is None else round(measured / expected, 4),
         "step_ms": round(kept["step_ms"], 4),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
-from medddpm.runtime.processes import ended_by_sigterm
-from medddpm.study.records import programs
+from medddpm.study.records.launches import Launch, Row, measure, show
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import rows_folder
-from medddpm.study.throughput.levers import Lever
+from medddpm.study.throughput.levers import BY_KEY, Lever
 from medddpm.study.throughput.results import Results
 
 
@@ -58,41 +55,30 @@ def measure_levers(
         BadInput: the table cannot be written, or nothing was measured.
     """
     folder = rows_folder(out)
+    launches = [
+        Launch(
+            [Row(lever.key, f"{lever.group}: {lever.choice}", lever.key)],
+            lambda rows: lever_command(BY_KEY[rows[0].word], options, folder),
+        )
+        for lever in levers
+    ]
     if dry_run:
-        for lever in levers:
-            print(shlex.join(lever_command(lever, options, folder, "python")))
+        show(launches)
         return 0
-    check_writable(out)
-    folder.mkdir(parents=True, exist_ok=True)
     store = Results(out, machine_meta(command))
-    with ended_by_sigterm():
-        for place, lever in enumerate(levers, 1):
-            path, label = folder / f"{lever.key}.json", f"[{place}/{len(levers)}] {lever.group}: {lever.choice}"
-            if store.read(path) is not None and not options.again:
-                print(f"{label}: there already", flush=True)
-                continue
-            path.unlink(missing_ok=True)
-            problem = programs.problem(programs.run(lever_command(lever, options, folder), options.limit))
-            store.stamp(path)
-            if problem:
-                store.failed[lever.key] = problem
-                print(f"medddpm: {label}: {problem}", file=sys.stderr, flush=True)
-                continue
-            store.collect()
-            found = store.read(path) or {}
-            print(f"{label}: {found['volumes_a_second']:.4g} volumes/s", flush=True)
-    table = store.collect()
-    if not len(table):
-        raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{out}: {len(table)} rows", flush=True)
+    measure(launches, store, _told, limit=options.limit, again=options.again)
     return len(store.failed)
 
 
-def lever_command(lever: Lever, options: Options, folder: Path, python: str = sys.executable) -> list[str]:
+def lever_command(lever: Lever, options: Options, folder: Path) -> list[str]:
     """The command of a lever's process."""
     words = {
         "lever": lever.key, "side": options.side, "channels": options.channels, "seconds": options.timed,
         "device": options.device, "folder": folder,
     }  # fmt: skip
     given = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-    return [python, "-m", "medddpm.study.throughput.worker", *given]
+    return [sys.executable, "-m", "medddpm.study.throughput.worker", *given]
+
+
+def _told(found: dict[str, Any]) -> str:
+    return f"{found['volumes_a_second']:.4g} volumes/s"

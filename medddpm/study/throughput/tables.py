@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_table
+from medddpm.study.records.tables import of_any_machine
 
 NAME = "throughput.csv"
 
@@ -18,19 +18,20 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     Raises:
         BadInput: one does not fit its schema.
     """
-    found = sorted((root / "figures" / "records").glob(f"*/{NAME}"))
-    return {path.parent.name: read_table(path, schemas.THROUGHPUT) for path in found}
+    return of_any_machine(root, NAME, schemas.THROUGHPUT)
 
 
 def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """A group's rows, by choice, after the reference's.
 
     Returns:
-        index choice; volumes_a_second, predicted, ratio, device_pct, sm_active_pct, peak_gib, reserved_gib, costs.
+        index choice; volumes_a_second, of_reference, predicted, ratio, device_pct, sm_active_pct, peak_gib,
+        reserved_gib, costs.
     """
     rows = table[table["group"].isin(["reference", name])] if "BraTS" not in name else table[table["group"] == name]
     columns = [
         "volumes_a_second",
+        "of_reference",
         "predicted",
         "ratio",
         "device_pct",

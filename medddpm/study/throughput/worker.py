@@ -19,16 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from medddpm.data.disk_cache import DiskCache, default_folder
 from medddpm.data.layouts import BRATS
-from medddpm.data.nifti import read_image, write_volume
-from medddpm.data.phantom import Phantom, write_phantom
-from medddpm.data.volumes import VolumeFolder, Volumes
+from medddpm.data.phantom import Phantom
+from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.records.machine import nvml
 from medddpm.study.throughput.levers import BY_KEY, Lever
+from medddpm.study.throughput.sources import source
 from medddpm.switches import SETTINGS
 from medddpm.training import waits
 from medddpm.training.config import TrainConfig
@@ -36,23 +35,10 @@ from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 
 SUBJECTS = 16
+RAM_DISK = Path("/dev/shm")  # Linux's
 WARMUP = 3  # steps: kernels are compiled, the graph captured, and the loader has filled its queue
 LEAST_STEPS, MOST_STEPS = 3, 500
 RECORDED = 5  # steps that CUPTI records, after those that are timed
-
-
-class Synthetic(Phantom):
-    """Noise in the shape of the BraTS layout: what a step costs does not depend on what it sees."""
-
-    def __init__(self, count: int, size: tuple[int, int, int]) -> None:
-        super().__init__(count, size, cache_gib=0)
-        self.layout = BRATS
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(index)
-        space = self.size[::-1]
-        image = torch.rand(self.layout.image_channels, *space, generator=generator) * 2 - 1
-        return image, (torch.rand(self.layout.mask_channels, *space, generator=generator) > 0.5).float()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +77,10 @@ def measure(arguments: argparse.Namespace) -> None:
         workers=lever.workers,
         recompute=lever.recompute,
     )
-    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+    memory = RAM_DISK if lever.source == "RAM disk" else None
+    if memory is not None and not memory.is_dir():
+        raise BadInput(memory, "there is no RAM disk here", "measure the other levers")
+    with tempfile.TemporaryDirectory(prefix="medddpm-", dir=memory) as folder:
         volumes = source(lever, size, 2 if lever.brats else max(arguments.subjects, lever.batch), Path(folder))
         volumes[0]  # the first one also loads a template
         began = time.perf_counter()
@@ -106,32 +95,6 @@ def measure(arguments: argparse.Namespace) -> None:
         temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
-def source(lever: Lever, size: tuple[int, int, int], count: int, folder: Path) -> Volumes:
-    """The data set of a lever, which keeps nothing in memory; `folder` takes files that it needs."""
-    if lever.brats:
-        return Synthetic(count, size)
-    phantom = Phantom(count, size, cache_gib=0)
-    if lever.source == "phantom":
-        return phantom
-    if lever.source in ("disk", "device"):
-        kept = DiskCache(phantom, default_folder())
-        kept.prepare()
-        return kept
-    write_phantom(folder, 2, size)  # two subjects, each under many names: what reading one costs is the same
-    for kind in ("image", "mask"):
-        for index in range(2):
-            written = folder / kind / f"phantom_{index:04d}.nii.gz"
-            ending = ".nii.gz" if lever.source == "nii.gz" or kind == "mask" else ".nii"
-            if ending == ".nii":
-                image = read_image(written)
-                written.unlink()
-                written = written.with_name(f"phantom_{index:04d}.nii")
-                write_volume(written, image.get_fdata(dtype="float32"), image)
-            for other in range(index + 2, count, 2):
-                written.with_name(f"phantom_{other:04d}{ending}").hardlink_to(written)
-    return VolumeFolder(folder, size, cache_gib=0)
-
-
 def trained(
     lever: Lever, config: TrainConfig, volumes: Volumes, device: torch.device, seconds: float
 ) -> dict[str, Any]:
@@ -139,6 +102,8 @@ def trained(
     trainer = Trainer(config, volumes, device, graph=lever.graph)
     cast = torch.autocast(device.type, getattr(torch, lever.autocast)) if lever.autocast else contextlib.nullcontext()
     with SETTINGS[lever.setting].on(trainer.unet), cast, contextlib.closing(trainer):
+        if lever.loads_otherwise:
+            trainer._batches = trainer.batches(lever.pinned, lever.prefetch)
         trainer.train_step()
         if lever.source == "device":
             trainer.keep_on_device()
@@ -183,8 +148,7 @@ def active_share(device: torch.device) -> Iterator[list[float]]:
     found: list[float] = []
     with contextlib.ExitStack() as stack:
         try:
-            library, _ = stack.enter_context(nvml())
-            handle = library.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            library, handle = stack.enter_context(nvml(torch.cuda.get_device_properties(device).uuid))
             samples = [library.nvmlGpmSampleAlloc() for _ in range(2)]
             library.nvmlGpmSampleGet(handle, samples[0])
         except Exception:  # no GPU, no NVML, an older card or driver, no permission: each has an exception of its own

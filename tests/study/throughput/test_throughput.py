@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 import torch
 
 from medddpm.cli.main import main
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_table
-from medddpm.study.throughput import run, tables, worker
-from medddpm.study.throughput.levers import BY_KEY, LEVERS
+from medddpm.data.phantom import Phantom
+from medddpm.data.volumes import VolumeFolder
+from medddpm.study.records import programs, schemas
+from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.throughput import run, sources, tables, worker
+from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
 from medddpm.study.throughput.results import Results, predicted
+from medddpm.training import trainer as trainer_module
 from medddpm.training.config import TrainConfig
+from medddpm.training.trainer import Trainer
 
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
 
@@ -90,6 +95,52 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
     assert tables.group(table, "recompute BraTS").empty
 
 
+@pytest.mark.parametrize("name", ["CacheDataset", "PersistentDataset"])
+def test_monais_caches_hand_out_what_the_files_hold(name: str, tmp_path: Path, monkeypatch) -> None:
+    size = (8, 8, 8)
+    cached = sources.source(Lever("loading", name, source=name), size, 3, tmp_path)
+    read = VolumeFolder(tmp_path, size, cache_gib=0)
+    assert (len(cached), cached.names(), cached.layout) == (3, read.names(), read.layout)
+    monkeypatch.setattr(VolumeFolder, "__getitem__", lambda self, index: pytest.fail("it is kept"))
+    kept = [cached[index] for index in range(3)]
+    monkeypatch.undo()
+    for index, (image, mask) in enumerate(kept):
+        torch.testing.assert_close((image, mask), read[index], rtol=0, atol=0)
+
+
+def test_a_ram_disk_holds_what_the_disk_cache_does(tmp_path: Path) -> None:
+    kept = sources.source(Lever("loading", "x", source="RAM disk"), (8, 8, 8), 2, tmp_path)
+    assert any(tmp_path.iterdir())
+    torch.testing.assert_close(
+        kept[1], sources.source(Lever("loading", "y"), (8, 8, 8), 2, tmp_path)[1], rtol=0, atol=0
+    )
+
+
+def test_a_loader_of_its_own_trains_on_the_same_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lever = BY_KEY["loading-disk-2-processes-8-batches-ahead"]
+    assert lever.loads_otherwise
+    assert not BY_KEY["loading-disk-2-processes"].loads_otherwise
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), workers=2, accumulation=1)
+    trainer = Trainer(config, Phantom(3, (8, 8, 8)), torch.device("cpu"))
+    made, asked = trainer_module.DataLoader, []
+    monkeypatch.setattr(trainer_module, "DataLoader", lambda *a, **k: asked.append(made(*a, **k)) or asked[-1])
+    with contextlib.closing(trainer):
+        ahead = next(trainer.batches(lever.pinned, lever.prefetch))
+        (own,) = asked
+        assert (own.prefetch_factor, own.pin_memory, own.num_workers) == (8, False, 2)
+        torch.testing.assert_close(ahead, list(trainer._next()), rtol=0, atol=0)
+
+
+def test_a_table_of_several_calls_names_each_command(tmp_path: Path) -> None:
+    for key, command in (("reference-fast", "first"), ("batch-2", "second")):
+        store = Results(tmp_path / "t.csv", META | {"command": command})
+        store.folder.mkdir(exist_ok=True)
+        store.row(key).write_text(json.dumps(kept(20.0)))
+        store.stamp(store.row(key))
+    store.collect()
+    assert sorted(read_meta(store.out)["command"].split("; ")) == ["first", "second"]
+
+
 def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path, monkeypatch, capsys) -> None:
     def processed(command: list[str], _seconds: float) -> Any:
         key = command[command.index("--lever") + 1]
@@ -99,7 +150,7 @@ def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path,
         return subprocess.CompletedProcess(command, 0, "")
 
     monkeypatch.setattr(run, "machine_meta", lambda command: META)
-    monkeypatch.setattr(run.programs, "run", processed)
+    monkeypatch.setattr(programs, "run", processed)
     levers = [BY_KEY["reference-fast"], BY_KEY["batch-2"], BY_KEY["batch-4"]]
     assert run.measure_levers(levers, tmp_path / "t.csv", run.Options(), command=["bench"]) == 1
     said = capsys.readouterr()
