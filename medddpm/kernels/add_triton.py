@@ -186,9 +186,10 @@ class Add(torch.autograd.Function):
         """Gradients of every tensor handed in; that of h is the incoming gradient itself."""
         dy = channels_last(grads[0])
         d_bias = None if ctx.bias is None else column_sums(dy).to(ctx.bias)
-        if not ctx.saved_tensors:
+        saved = ctx.saved_tensors  # unpacked once: a checkpoint computes it again for it, and takes no second asking
+        if not saved:
             return dy, dy, None, None, d_bias
-        x, other, weight = ctx.saved_tensors
+        x, other, weight = saved
         d_x, *d_other, d_weight = add_backward(dy, x, other, weight)
         return dy, d_x, d_other[0] if d_other else None, d_weight, d_bias
 

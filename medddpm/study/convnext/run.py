@@ -19,7 +19,7 @@ from medddpm.study.convnext.worker import in_order
 from medddpm.study.profile import ncu
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import meta_path
+from medddpm.study.records.publishing import copied
 
 PARTS = (*MEASURED, COUNTERS)
 
@@ -79,13 +79,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
 
 def publish(out: Path, folder: Path) -> list[Path]:
     """Copies the tables of `out` and their descriptions into a machine's records; returns the copies."""
-    copies = []
-    for table in sorted(out.glob("convnext_*.csv*")):
-        for path in (table, meta_path(table)):
-            with replacing(folder / path.name) as temporary:
-                temporary.write_bytes(path.read_bytes())
-            copies.append(folder / path.name)
-    return copies
+    return copied(sorted(out.glob("convnext_*.csv*")), folder)
 
 
 def _command(part: str, out: Path, options: Options, python: str = sys.executable) -> list[str]:
