@@ -1,6 +1,6 @@
 # Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
-.PHONY: help book test test-gpu lint fuzz lock clean
+.PHONY: help book lab site test test-gpu lint fuzz lock clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -12,6 +12,8 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
 
 help:
 	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
+	@echo "make lab     set up .venv and open the book in JupyterLab   (ARGS=--no-browser on a server)"
+	@echo "make site    set up .venv and build the book's site into build/site"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
 	@echo "make test-gpu run the tests that need a GPU; writes figures/records/<card>/gpu_tests.csv   (ARGS='--workers 8')"
 	@echo "make lint    ruff, mypy, import-linter"
@@ -21,6 +23,18 @@ help:
 
 book: $(READY)
 	$(PY) -m medddpm book $(ARGS)
+
+# site/lab/ has the book's defaults for JupyterLab; a reader's own settings stay, and stand above them.
+lab: $(READY)
+	.venv/bin/jupyter trust notebooks/*.ipynb
+	JUPYTER_PATH="$(CURDIR)/site/lab$${JUPYTER_PATH:+:$$JUPYTER_PATH}" \
+	JUPYTER_CONFIG_PATH="$(CURDIR)/site/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+		.venv/bin/jupyter lab --LabApp.default_url=/lab/tree/README.md $(ARGS)
+
+# Offline, from what is committed. BOOK_REPOSITORY=https://HOST/OWNER/NAME adds launch buttons.
+site: $(READY)
+	$(PY) -m sphinx -q -W --keep-going -c site -d build/doctrees -b html . build/site
+	@echo "the site is build/site/index.html"
 
 # Two processes, each notebook and each test file in one of them; in the order they are found, the longest first.
 test: lint

@@ -167,6 +167,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
+        medddpm bench --scaling --gpus 1,2 --out scaling.csv         one GPU and several, under torchrun
         """,
     )
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
@@ -200,6 +201,18 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--throughput", type=throughput_levers, nargs="?", const=[], metavar="NAME,…",
         help="time trainings, each with one thing changed: all of `medddpm.study.throughput.levers`, or those named",
+    )  # fmt: skip
+    command.add_argument(
+        "--scaling", action="store_true",
+        help="time training steps, the sum of their gradients and samples on several GPUs: med-ddpm and "
+        "med-ddpm-brats under fast and opt1, or what --network, --setting and --measure name",
+    )  # fmt: skip
+    command.add_argument(
+        "--gpus", type=counts, metavar="N,…", help="with --scaling: on so many (1,2,4,8, as far as there are so many)"
+    )
+    command.add_argument(
+        "--sharded", action="store_true",
+        help="with --scaling: also steps whose weights, gradients and moments are shared out (FSDP2), under base, opt1",
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(
@@ -235,6 +248,11 @@ def bench_settings(text: str) -> list[str]:
     return several(list(BY_SLUG))(text)
 
 
+def counts(text: str) -> list[int]:
+    """An argument type: whole numbers from 1, separated by commas."""
+    return list(dict.fromkeys(map(whole(1), text.split(","))))
+
+
 def throughput_levers(text: str) -> list[str]:
     """An argument type: names of throughput's levers, separated by commas."""
     from medddpm.study.throughput.levers import BY_KEY
@@ -254,6 +272,8 @@ def bench(arguments: argparse.Namespace) -> int:
         return _coverage(arguments)
     if arguments.throughput is not None:
         return _throughput(arguments)
+    if arguments.scaling:
+        return _scaling(arguments)
     jobs = plan(
         arguments.network or ["med-ddpm"],
         arguments.setting,
@@ -285,6 +305,30 @@ def _throughput(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     levers = [BY_KEY[name] for name in arguments.throughput or BY_KEY]
     return 1 if measure_levers(levers, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _scaling(arguments: argparse.Namespace) -> int:
+    from medddpm.study.scaling.cases import MEASURES, NETWORKS, plan
+    from medddpm.study.scaling.cases import SETTINGS as SCALED
+    from medddpm.study.scaling.run import Options, measure_cases, present
+
+    for option, given, allowed in (("network", arguments.network, NETWORKS), ("setting", arguments.setting, SETTINGS)):
+        if unknown := [name for name in given or () if name not in allowed]:
+            raise BadInput(f"--{option}", f"{unknown[0]} is not measured with --scaling", f"give {', '.join(allowed)}")
+    measured = {*arguments.measure, *(["all-reduce"] if "step" in arguments.measure else [])}
+    launches = plan(
+        arguments.network or NETWORKS,
+        [name.upper() for name in arguments.setting or SCALED],
+        present(arguments.gpus, arguments.device),
+        [name for name in MEASURES if name in measured],
+        side=arguments.size,
+        channels=arguments.channels,
+        sharded=arguments.sharded,
+    )
+    options = Options(
+        samples=arguments.samples, limit=arguments.seconds, device=arguments.device, again=arguments.again
+    )
+    return 1 if measure_cases(launches, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 
 
 def _coverage(arguments: argparse.Namespace) -> int:

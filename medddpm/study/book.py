@@ -24,6 +24,18 @@ ENVIRONMENT = {
     "JUPYTER_PREFER_ENV_PATH": "1",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave their core to others
 }
+# What JupyterLab writes into a notebook when it opens it, so that a committed one is not changed by that: ipykernel's
+# description of itself, by a kernel that names no version (`medddpm.study.kernel`).
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE: dict[str, Any] = {
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+    "version": "3",
+}
 
 
 @dataclass(frozen=True)
@@ -281,8 +293,7 @@ def _refresh(executed: Path, committed: Path) -> None:
 
     nb = nbformat.read(executed, as_version=4)
     nb.metadata.pop("papermill", None)
-    nb.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    nb.metadata["language_info"] = {"name": "python"}
+    nb.metadata |= {"kernelspec": KERNEL, "language_info": LANGUAGE}
     for cell in nb.cells:
         for volatile in ("papermill", "execution"):
             cell.metadata.pop(volatile, None)

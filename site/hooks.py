@@ -1,0 +1,178 @@
+"""What a page of the site has beyond its source: folded code, alt texts, anchors, links, data, formulas."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import citation
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+ROOT = Path(__file__).resolve().parents[1]
+CLAIMS = "notebooks/00_summary"
+CLAIM = re.compile(r"\bP\d{3}\b")
+SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
+NOTEBOOK = re.compile(r"\d\d_\w+")
+CONTENTS = """
+
+```{{toctree}}
+:caption: The book
+:hidden:
+
+{notebooks}
+```
+
+```{{toctree}}
+:caption: Beside it
+:hidden:
+
+site/glossary
+site/policy
+site/add_your_card
+site/run
+site/cite
+CONTRIBUTING
+CHANGELOG
+```
+"""
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Registers the hooks."""
+    app.connect("source-read", complete_source)
+    app.connect("html-page-context", complete_page)
+    app.connect("build-finished", copy_data)
+    app.add_post_transform(Claims)
+    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def complete_source(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Gives README the table of contents, a notebook its folded code and its data, and the citation page BibTeX."""
+    if docname == app.config.root_doc:
+        names = sorted(name for name in app.env.found_docs if name.startswith("notebooks/"))
+        source[0] += CONTENTS.format(notebooks="\n".join(names))
+    elif docname.startswith("notebooks/"):
+        source[0] = complete_notebook(source[0], Path(docname).name)
+    elif docname == "site/cite":
+        source[0] += "\n".join(f"\n## {title}\n\n```bibtex\n{entry}\n```" for title, entry in citation.entries(ROOT))
+
+
+def complete_notebook(text: str, name: str) -> str:
+    """The notebook with its code folded, a text for each picture, and links to its figures and their data."""
+    notebook = json.loads(text)
+    notebook["metadata"]["kernelspec"]["name"] = "python3"
+    heading, cells = name, []
+    for cell in notebook["cells"]:
+        body = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            found = re.findall(r"^#+ (.+)$", body, re.MULTILINE)
+            heading = found[-1] if found else heading
+        else:
+            cell["metadata"].setdefault("tags", []).append("hide-input")
+            saved = SAVED.findall(body)
+            picture = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
+            picture.setdefault("alt", f"{heading.strip()}: figure {' and '.join(saved) or name}")
+        cells.append(cell)
+    figures = [f for c in notebook["cells"] if c["cell_type"] == "code" for f in SAVED.findall("".join(c["source"]))]
+    cells.append({"cell_type": "markdown", "metadata": {}, "source": data_section(name, figures, notebook["metadata"])})
+    for number, cell in enumerate(cells):
+        cell.setdefault("id", f"cell-{number}")
+    return json.dumps(notebook | {"cells": cells})
+
+
+def data_section(name: str, figures: Iterable[str], metadata: dict[str, Any]) -> str:
+    """Markdown that offers the notebook, its figures, and the tables that they are drawn from."""
+    declared = metadata.get("medddpm", {})
+    tables = sorted({p for pattern in declared.get("inputs", ()) for p in ROOT.glob(pattern) if p.is_file()})
+    drawn = [ROOT / "figures" / f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
+    lines = [f'<li><a href="{name}.ipynb" download>{name}.ipynb</a>, this notebook</li>']
+    for path in [*(p for p in drawn if p.is_file()), *tables]:
+        place = path.relative_to(ROOT).as_posix()
+        lines.append(f'<li><a href="../{place}" download>{place.removeprefix("figures/")}</a></li>')
+    listed = "\n".join(lines)
+    summary = f"{len(lines)} files: the notebook, its figures, and the tables that they are drawn from"
+    return f"## Downloads\n\n<details><summary>{summary}</summary>\n<ul>\n{listed}\n</ul>\n</details>"
+
+
+class Claims(SphinxPostTransform):
+    """Links each claim's number to its row in the summary, and each notebook's name to the notebook."""
+
+    default_priority = 800
+
+    def run(self, **_: Any) -> None:
+        """Changes the document in place."""
+        for text in list(self.document.findall(nodes.Text)):
+            kinds = [type(a) for a in _above(text)]
+            if nodes.literal in kinds and NOTEBOOK.fullmatch(str(text)) and nodes.reference not in kinds:
+                docname = f"notebooks/{text}"
+                if docname in self.env.found_docs and docname != self.env.docname:
+                    target = self.app.builder.get_relative_uri(self.env.docname, docname)
+                    literal = text.parent
+                    literal.parent.replace(literal, nodes.reference("", "", literal.deepcopy(), refuri=target))
+            elif not {nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.raw} & set(kinds):
+                self._link_claims(text)
+
+    def _link_claims(self, text: nodes.Text) -> None:
+        if self.env.docname == CLAIMS and nodes.entry in [type(a) for a in _above(text)]:
+            return  # the rows themselves
+        parts: list[nodes.Node] = []
+        end = 0
+        page = self.app.builder.get_relative_uri(self.env.docname, CLAIMS).partition("#")[0]
+        for found in CLAIM.finditer(str(text)):
+            parts.append(nodes.Text(text[end : found.start()]))
+            parts.append(nodes.reference("", found[0], refuri=f"{page}#{found[0]}"))
+            end = found.end()
+        if parts:
+            text.parent.replace(text, [*parts, nodes.Text(text[end:])])
+
+
+def _above(node: nodes.Node) -> Iterable[nodes.Node]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def complete_page(_app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _tree: object) -> None:
+    """Lets the keyboard scroll wide tables, gives frames a title, and the summary's rows their anchors."""
+    body = context.get("body", "")
+    body = re.sub(r"<table(?=[ >])", '<table tabindex="0"', body)
+    body = re.sub(r"<iframe(?![^>]* title=)", '<iframe title="viewer of a volume"', body)
+    context["body"] = anchored(body) if pagename == CLAIMS else body
+
+
+def anchored(body: str) -> str:
+    """The summary's page, in whose last table, which has all claims, each row has the claim's number as its id."""
+    rows = {found[2]: found for found in re.finditer(r"<(t[dh])(?=[^>]*>(?:<p>)?(P\d{3})\b)", body)}
+    for claim, found in sorted(rows.items(), key=lambda item: -item[1].start()):
+        if f'id="{claim}"' not in body:
+            body = f'{body[: found.end()]} id="{claim}"{body[found.end() :]}'
+    return body
+
+
+def copy_data(app: Sphinx, error: Exception | None) -> None:
+    """Puts the figures, their tables and the notebooks beside the pages."""
+    if error is None and app.builder.format == "html":
+        shutil.copytree(ROOT / "figures", Path(app.outdir) / "figures", dirs_exist_ok=True)
+        for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
+            shutil.copy(path, Path(app.outdir) / "notebooks")
+
+
+def inline_formula(translator: Any, node: nodes.math) -> None:
+    """Writes a formula as MathML, which browsers draw by themselves."""
+    translator.body.append(tex2mathml(node.astext(), as_block=False))
+    raise nodes.SkipNode
+
+
+def formula(translator: Any, node: nodes.math_block) -> None:
+    """The same of a formula on lines of its own."""
+    translator.body.append(f'<div class="math">{tex2mathml(html.unescape(node.astext()), as_block=True)}</div>')
+    raise nodes.SkipNode

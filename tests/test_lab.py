@@ -1,0 +1,130 @@
+"""The book in JupyterLab, as `make lab` opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from helpers.browser import browser, needs_browser
+from helpers.repository import ROOT
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelspec import get_kernel_dict
+
+from medddpm.study.book import KERNEL, LANGUAGE
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+DEFAULTS = ROOT / "site" / "lab"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_opening_a_notebook_would_write_what_it_holds(path: Path) -> None:
+    """JupyterLab writes both into a notebook that it opens, and marks it changed where they differ."""
+    held = nbformat.read(path, as_version=4).metadata
+    assert held["kernelspec"] == KERNEL
+    assert held["language_info"] == LANGUAGE
+
+
+def test_the_books_kernel_is_ipykernels_but_for_the_version() -> None:
+    spec = json.loads((DEFAULTS / "kernels" / "python3" / "kernel.json").read_text())
+    assert "--IPKernelApp.kernel_class=medddpm.study.kernel.BookKernel" in spec["argv"]
+    for name in ("display_name", "language"):
+        assert spec[name] == KERNEL[name] == get_kernel_dict()[name]
+    code = "import json; from medddpm.study.kernel import BookKernel; print(json.dumps(BookKernel.language_info))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(told) == LANGUAGE
+    assert {**IPythonKernel.language_info, "version": ""} == {**LANGUAGE, "version": ""}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a JupyterLab as `make lab` starts it, over a copy of some of the book, and that copy."""
+    book = tmp_path / "book"
+    (book / "notebooks").mkdir(parents=True)
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, book)
+    shutil.copytree(ROOT / "site", book / "site")
+    shutil.copy(ROOT / "figures" / "01_training.png", book)
+    for path in NOTEBOOKS:
+        if path.name[:2] in ("06", "17"):
+            shutil.copy(path, book / "notebooks")
+    changed = nbformat.read(book / "notebooks" / "06_fig04_ipc_stacks.ipynb", as_version=4)
+    changed.metadata["language_info"] = {"name": "python"}
+    nbformat.write(changed, book / "notebooks" / "of_another_kernel.ipynb")
+    (recipe,) = re.findall(r"^lab: .+\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipe = recipe.replace("\t", "").replace("$(CURDIR)", str(book)).replace("$$", "$")
+    recipe = recipe.replace(".venv/bin/jupyter", f"{sys.executable} -m jupyter")
+    options = "--no-browser --allow-root --ServerApp.port=0 --IdentityProvider.token='' --expose-app-in-browser"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    environment |= {"JUPYTER_DATA_DIR": str(tmp_path / "data"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "run")}
+    environment.pop("JUPYTER_PATH", None)
+    server = subprocess.Popen(
+        ["bash", "-ec", recipe.replace("$(ARGS)", options)],
+        cwd=book, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert server.stderr is not None
+    lines = []
+    for line in server.stderr:
+        lines.append(line)
+        if found := re.search(r"(http://(?:localhost|127\.0\.0\.1):\d+)", line):
+            break
+    else:
+        pytest.fail("".join(lines))
+    yield found[1], book
+    os.killpg(server.pid, 15)
+    server.wait(timeout=20)
+
+
+@needs_browser
+def test_the_book_opens_rendered_trusted_and_unchanged(lab: tuple[str, Path]) -> None:
+    address, book = lab
+    before = {path: path.read_bytes() for path in book.rglob("*.ipynb")}
+    with browser() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(60_000)
+        page.goto(address)
+        page.wait_for_selector(".jp-MarkdownViewer h1")
+        assert "/lab/tree/README.md" in page.url
+        assert not _open(page, address, "06_fig04_ipc_stacks"), "opening the notebook changed it"
+        assert _open(page, address, "of_another_kernel"), "this test does not see what JupyterLab has changed"
+        _open(page, address, "17_quality")
+        page.wait_for_selector(".jp-OutputArea iframe", state="attached")  # the viewer: shown only if trusted
+        settings = page.evaluate(
+            """async () => {
+                const id = '@jupyterlab/docmanager-extension:plugin';
+                const answer = await fetch('/lab/api/settings/' + id);
+                return (await answer.json()).schema.properties.autosave.default;
+            }"""
+        )
+    assert settings is False
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def _open(page: Any, address: str, name: str) -> bool:
+    """Opens a notebook, waits for its kernel, and returns whether JupyterLab then calls it changed."""
+    page.goto(f"{address}/lab/tree/notebooks/{name}.ipynb")
+    page.wait_for_function(
+        """name => {
+            const panel = window.jupyterapp?.shell.currentWidget;
+            const kernel = panel?.context?.sessionContext?.session?.kernel;
+            return panel?.context?.path.endsWith(name + '.ipynb') && kernel?.status === 'idle';
+        }""",
+        arg=name,
+    )
+    return page.evaluate(
+        """async () => {
+            const context = window.jupyterapp.shell.currentWidget.context;
+            await context.sessionContext.session.kernel.info;
+            await context.sessionContext.session.kernel.spec;
+            await new Promise(later => setTimeout(later, 500));  // what the kernel tells of itself is then written
+            return context.model.dirty;
+        }"""
+    )

@@ -1,0 +1,198 @@
+"""The built site: complete by its HTML, and right in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from bs4 import BeautifulSoup
+from helpers.browser import browser, needs_browser, served
+from helpers.repository import ROOT
+
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+PAGES = [
+    "README",
+    "CONTRIBUTING",
+    "CHANGELOG",
+    "site/glossary",
+    "site/policy",
+    "site/add_your_card",
+    "site/run",
+    "site/cite",
+]
+PAGES += [f"notebooks/{name}" for name in NOTEBOOKS]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a network's help; a warning of Sphinx's fails it."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "site", "-d", str(out / "doctrees")]
+    done = subprocess.run([*command, ".", str(out / "html")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, BeautifulSoup]:
+    return {name: BeautifulSoup((site / f"{name}.html").read_text(), "html.parser") for name in PAGES}
+
+
+def test_every_page_is_there(site: Path) -> None:
+    assert [name for name in PAGES if not (site / f"{name}.html").is_file()] == []
+    assert 'url=README.html"' in (site / "index.html").read_text()
+
+
+def test_no_link_is_broken_and_no_picture_missing(site: Path, pages: dict[str, BeautifulSoup]) -> None:
+    ids = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
+    broken = []
+    for name, page in pages.items():
+        attributes = (("a", "href"), ("img", "src"), ("link", "href"), ("script", "src"))
+        for tag, attribute in attributes:
+            for found in page.find_all(tag, {attribute: True}):
+                address = str(found[attribute])
+                if re.match(r"[a-z]+:", address):
+                    continue
+                path, fragment = urldefrag(unquote(address.partition("?")[0]))
+                target = ((site / name).parent / path).resolve() if path else site / f"{name}.html"
+                key = target.relative_to(site).as_posix().removesuffix(".html") if target.is_relative_to(site) else ""
+                if not target.exists() or (fragment and key in ids and fragment not in ids[key]):
+                    broken.append(f"{name}: {address}")
+    assert "\n".join(sorted(set(broken))) == ""
+
+
+def test_nothing_is_loaded_from_elsewhere(pages: dict[str, BeautifulSoup]) -> None:
+    loaded = [
+        str(found[attribute])
+        for page in pages.values()
+        for tag, attribute in (("img", "src"), ("script", "src"), ("link", "href"))
+        for found in page.find_all(tag, {attribute: True})
+    ]
+    assert [address for address in loaded if re.match(r"(https?:)?//", address)] == []
+
+
+def test_every_picture_has_a_text(pages: dict[str, BeautifulSoup]) -> None:
+    pictures = [(name, img.get("alt", "")) for name, page in pages.items() for img in page.select("article img")]
+    assert len(pictures) > 30
+    assert [name for name, alt in pictures if len(alt) < 10 or "_images" in alt] == []
+
+
+def test_code_is_folded_and_what_it_printed_is_shown(pages: dict[str, BeautifulSoup]) -> None:
+    page = pages["notebooks/06_fig04_ipc_stacks"]
+    inputs = page.select("div.cell_input")
+    assert inputs
+    assert all(cell.find_parent("details") is not None for cell in inputs)
+    assert all(output.find_parent("details") is None for output in page.select("div.cell_output"))
+
+
+def test_every_claim_has_an_anchor_and_is_linked(pages: dict[str, BeautifulSoup]) -> None:
+    summary = pages["notebooks/00_summary"]
+    anchors = {str(tag["id"]) for tag in summary.find_all(id=re.compile(r"^P\d{3}$"))}
+    assert anchors == {f"P{number:03}" for number in range(1, 205)}
+    link = pages["notebooks/06_fig04_ipc_stacks"].find("a", string="P070")
+    assert link["href"] == "00_summary.html#P070"
+
+
+def test_a_page_offers_its_figures_and_their_data(pages: dict[str, BeautifulSoup]) -> None:
+    offered = {str(a["href"]) for a in pages["notebooks/06_fig04_ipc_stacks"].select("a[download]")}
+    assert {"../figures/fig04_ipc_stacks.svg", "06_fig04_ipc_stacks.ipynb"} <= offered
+    assert any(re.fullmatch(r"\.\./figures/records/H100/kernels_base_window_run1\.csv(\.gz)?", a) for a in offered)
+
+
+def test_citation_is_bibtex(pages: dict[str, BeautifulSoup]) -> None:
+    entries = [block.get_text() for block in pages["site/cite"].select("div.highlight-bibtex")]
+    assert [entry.strip().partition("{")[0] for entry in entries] == ["@software", "@inproceedings", "@article"]
+    assert "10.1145/3777884.3797012" in entries[1]
+
+
+def test_order_of_pages(pages: dict[str, BeautifulSoup]) -> None:
+    chain = ["README", *(f"notebooks/{name}" for name in NOTEBOOKS)]
+    for before, after in pairwise(chain):
+        assert pages[before].select_one("a.right-next")["href"].endswith(f"{Path(after).name}.html")
+        assert pages[after].select_one("a.left-prev")["href"].endswith(f"{Path(before).name}.html")
+
+
+def test_search_index_has_the_terms(site: Path) -> None:
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    assert "wgrad" in index["terms"] or "wgrad" in index["titleterms"]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@needs_browser
+def test_pages_fit_their_window_and_load_whole(site: Path, chromium: Any) -> None:
+    page, faults = chromium.new_page(), []
+    page.on("response", lambda r: faults.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    with served(site) as address:
+        for name in PAGES:
+            page.goto(f"{address}/{name}.html", wait_until="load")
+            for width in (390, 1280):
+                page.set_viewport_size({"width": width, "height": 900})
+                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                    faults.append(f"{name} scrolls sideways at {width}")
+    page.close()
+    assert faults == []
+
+
+@needs_browser
+def test_search_finds_wgrad(site: Path, chromium: Any) -> None:
+    page = chromium.new_page()
+    with served(site) as address:
+        page.goto(f"{address}/search.html?q=wgrad")
+        page.wait_for_selector("#search-results li a")
+        found = page.eval_on_selector_all("#search-results li a", "links => links.map(link => link.href)")
+    page.close()
+    assert any("site/glossary.html" in link for link in found)
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        ("light", "README"),
+        ("dark", "site/glossary"),
+        ("light", "notebooks/06_fig04_ipc_stacks"),
+        ("dark", "notebooks/06_fig04_ipc_stacks"),
+    ],
+)
+def test_pages_are_accessible_in_both_themes(site: Path, chromium: Any, scheme: str, name: str) -> None:
+    """Nothing that axe calls serious or critical."""
+    import axe_playwright_python
+
+    axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+    page = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    with served(site) as address:
+        page.goto(f"{address}/{name}.html", wait_until="load")
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        page.evaluate(axe)
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    page.close()
+    assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
+
+
+SOURCES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "site").glob("*.md"))]
+SOURCES += [ROOT / "notebooks" / f"{name}.ipynb" for name in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+def test_links_lead_from_file_to_file(path: Path) -> None:
+    """As JupyterLab and a code host follow them."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        text = "\n\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in links if link[0] != "#" and not (path.parent / link.partition("#")[0]).exists()] == []
