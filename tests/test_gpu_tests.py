@@ -138,9 +138,15 @@ def test_what_a_mark_asks_for(cards: int, served: bool, wanted: dict, reason: st
 def test_only_the_mark_skips_for_want_of_a_gpu() -> None:
     """No test asks PyTorch for a GPU by itself, and each mark stands in a test file, where `make test-gpu` looks."""
     itself = Path(__file__).resolve()
-    own = {itself, ROOT / "tests" / "helpers" / "gpu.py", ROOT / "tests" / "gpu_tests.py"}
+    helpers = ROOT / "tests" / "helpers"
+    own = {
+        itself,
+        helpers / "gpu.py",
+        helpers / "browser.py",
+        ROOT / "tests" / "gpu_tests.py",
+    }
     sources = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")) if path not in own}
-    asks = re.compile(r"cuda\.is_available\(|\bskipif\b|\bskipIf\b")
+    asks = re.compile(r"cuda\.is_available\(\)|\bskipif\b|\bskipIf\b")
     assert [path.name for path, text in sources.items() if asks.search(text)] == []
     marks = [path for path, text in sources.items() if "mark.gpu" in text]
     assert len(marks) > 5

@@ -10,35 +10,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medddpm.runtime.files import replacing
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS, flops
 from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
 from medddpm.study.bench.worker import Case
-from medddpm.study.records import schemas
+from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import package_version
-from medddpm.study.records.store import Store, rows_folder
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
+from medddpm.study.records.publishing import MACHINE
+from medddpm.study.records.store import TableStore
+from medddpm.study.records.tables import write_table
 
 CEILINGS_TABLE = "ceilings.csv"
 BANDWIDTH, FAILURE = "bandwidth", "failure"  # in a file's name, in the place of a measure
 PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
-MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")  # columns of a row, of `machine_meta`
 KEY = ("network", "setting", "measure", "sampler", "steps", "batch", "size")  # columns that name a row
 GIB = 2**30
 
 
-class Results(Store):
-    """The results beside a table.
-
-    Args:
-        out: the table, NAME.csv; the results lie in NAME.rows.
-        meta: `machine_meta` of this call.
-    """
-
-    def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
-        super().__init__(rows_folder(out), meta)
-        self.out = out
+class Results(TableStore):
+    """The results beside a table."""
 
     def stamp_row(self, case: Case, setting: BenchSetting, measure: str) -> None:
         """Stamps one measure of a row, on the machine that measured it."""
@@ -109,7 +99,7 @@ class Results(Store):
         kept = self.read(self.folder / ceilings.NAME)
         if kept is None:
             return {}
-        rows = [{**row, "value": round(row["value"], 3), **_spread(row.pop("ms"))} for row in kept["rows"]]
+        rows = [{**row, "value": round(row["value"], 3), **spread(row.pop("ms"))} for row in kept["rows"]]
         table = pd.DataFrame(rows)[list(schemas.CEILINGS.columns)]
         write_table(table, self.out.with_name(CEILINGS_TABLE), schemas.CEILINGS, self.meta)
         return dict(zip(table["ceiling"], table["value"], strict=True))
@@ -120,32 +110,8 @@ def publish(out: Path, folder: Path) -> list[Path]:
 
     Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
     """
-    tables = [out, out.with_name(CEILINGS_TABLE)]
-    files = [file for table in tables for file in (table, meta_path(table))]
-    for path in files[2:] if _joined(out, folder / out.name) else files:
-        with replacing(folder / path.name) as temporary:
-            temporary.write_bytes(path.read_bytes())
-    return [folder / path.name for path in files]
-
-
-def _joined(out: Path, record: Path) -> bool:
-    """Whether `record` had rows that the table at `out` lacks: it then has the rows of both."""
-    if not record.exists():
-        return False
-    new, old = (read_table(path, schemas.BENCH) for path in (out, record))
-    meta, before = read_meta(out), read_meta(record)
-    kept = old[~pd.MultiIndex.from_frame(old[list(KEY)]).isin(pd.MultiIndex.from_frame(new[list(KEY)]))].copy()
-    if kept.empty:
-        return False
-    for name in ("date", *MACHINE):  # a table of before these were columns has them in its description
-        kept[name] = kept[name].astype(object).fillna(str(before[name]) if before.get(name) else None)
-    together = {
-        "command": "; ".join(dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])),
-        "accelerated": before["accelerated"] | meta["accelerated"],
-        "failed": before["failed"] | meta["failed"],
-    }
-    write_table(_sorted(pd.concat([kept, new], ignore_index=True)), record, schemas.BENCH, {**meta, **together})
-    return True
+    copies = publishing.copied([out.with_name(CEILINGS_TABLE)], folder)
+    return [*publishing.joined(out, folder, schemas.BENCH, KEY, _sorted), *copies]
 
 
 def report_key(network: str, setting: str) -> str:
@@ -162,8 +128,8 @@ def _row(
 ) -> dict[str, Any]:
     """A row of schema `BENCH`; `origin` has its columns date and `MACHINE`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
-    spread = _spread(measured["ms"])
-    median = spread["median_ms"]
+    times = spread(measured["ms"])
+    median = times["median_ms"]
     counted = flops(network, case.side, case.batch, case.channels)
     work = counted["step" if measure == "step" else "forward"] * measured["steps"]
     return {
@@ -174,19 +140,22 @@ def _row(
         "steps": measured["steps"],
         "batch": case.batch,
         "size": network.size(case.side),
-        **spread,
+        **times,
         "peak_gib": None if peak is None else round(peak / GIB, 4),
         "tflops": round(work / median / 1e9, 5),
         "gbps": round(moved[measure] / median / 1e6, 2) if measure in moved else None,
         "rel_error_output": _digits(measured.get("rel_error_output")),
         "rel_error_grad": _digits(measured.get("rel_error_grad")),
+        "sm_mhz": measured.get("sm_mhz"),
+        "watts": None if measured.get("watts") is None else round(measured["watts"], 1),
         **origin,
     }
 
 
-def _spread(times: list[float]) -> dict[str, Any]:
-    p10, median, p90 = (round(float(np.percentile(times, p)), 5) for p in (10, 50, 90))
-    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(times)}
+def spread(samples: list[float]) -> dict[str, Any]:
+    """What a row says of its samples' times."""
+    p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
+    return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
 
 
 def _digits(value: float | None) -> float | None:
@@ -200,5 +169,5 @@ def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     for column, names in orders.items():
         places[column] = table[column].map({name: place for place, name in enumerate(names)})
     ordered = table.loc[places.sort_values(list(places.columns), kind="stable").index].reset_index(drop=True)
-    numbers = ["peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad"]
+    numbers = ["peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
     return ordered.astype(dict.fromkeys(numbers, "float64"))

@@ -30,6 +30,7 @@ from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
+from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
@@ -237,8 +238,16 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     warm_up(work, row.device)
     if not (row.graphed or row.setting.replays or row.setting.reader):
         reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
-    times, output = timed(work, samples, row.device)
-    found: dict[str, Any] = {"measure": measure, "sampler": None, "steps": 1, "ms": times, **memory(row.device)}
+    with drawn(row.device) as power:
+        times, output = timed(work, samples, row.device)
+    found: dict[str, Any] = {
+        "measure": measure,
+        "sampler": None,
+        "steps": 1,
+        "ms": times,
+        **memory(row.device),
+        **power,
+    }
     reference = row.case.reference(folder)
     if row.setting == BASE or not reference.is_file():
         return found

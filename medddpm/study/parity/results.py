@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.training import Slices
 from medddpm.study.records import schemas
 from medddpm.study.records.store import ONE_RUN, Store
-from medddpm.study.records.tables import read_meta, read_table, write_table
+from medddpm.study.records.tables import read_meta, read_table, table_of, write_table
 
 QUALITY, LOSS, SLICES = "quality.csv", "loss.csv", "quality_slices.npz"
 RESULT = "result.json"
@@ -51,9 +51,9 @@ def collect(out: Path, meta: Mapping[str, Any], tables: Path) -> pd.DataFrame:
         runs[run.key] = _run_meta(run, found, meta)
         with np.load(path.with_name("slices.npz")) as kept:
             slices |= {name: kept[name] for name in kept.files}
-    table = _typed(quality, schemas.QUALITY)
+    table = table_of(quality, schemas.QUALITY)
     if len(table):
-        join(tables, table, _typed(loss, schemas.LOSS), slices, {**meta, "runs": runs})
+        join(tables, table, table_of(loss, schemas.LOSS), slices, {**meta, "runs": runs})
     return table
 
 
@@ -100,8 +100,8 @@ class Kept:
         slices: by their names, (rows, columns) uint8.
     """
 
-    quality: pd.DataFrame = field(default_factory=lambda: _typed([], schemas.QUALITY))
-    loss: pd.DataFrame = field(default_factory=lambda: _typed([], schemas.LOSS))
+    quality: pd.DataFrame = field(default_factory=lambda: table_of([], schemas.QUALITY))
+    loss: pd.DataFrame = field(default_factory=lambda: table_of([], schemas.LOSS))
     meta: Mapping[str, Any] = field(default_factory=dict)
     slices: Slices = field(default_factory=dict)
 
@@ -146,8 +146,3 @@ def _run_meta(run: TrainingRun, found: Mapping[str, Any], meta: Mapping[str, Any
         **({"checkpoint": Path(run.checkpoint).name} if run.checkpoint else {}),
         **{name: meta[name] for name in (*ONE_RUN, "date")},
     }  # fmt: skip
-
-
-def _typed(rows: Sequence[Mapping[str, Any]], schema: schemas.Schema) -> pd.DataFrame:
-    kinds = {name: column.dtype for name, column in schema.columns.items() if column.dtype != "str"}
-    return pd.DataFrame(rows, columns=list(schema.columns)).astype(kinds)

@@ -75,5 +75,6 @@ def _where(meta: dict[str, Any]) -> str:
     count = f"{meta['gpus']} × " if meta.get("gpus", 1) > 1 else ""
     versions = {"PyTorch": "torch", "CUDA": "cuda", "cuDNN": "cudnn", "driver": "driver", "Triton": "triton"}
     known = [f"{name} {meta[field]}" for name, field in (versions | {"Python": "python"}).items() if meta.get(field)]
-    commit = [f"commit {meta['commit']}" + " and changes" * bool(meta.get("dirty"))] if meta.get("commit") else []
+    short = str(meta.get("commit") or "")[:10]  # the whole one would not fit a narrow page
+    commit = [f"commit {short}" + " and changes" * bool(meta.get("dirty"))] if short else []
     return ", ".join([str(meta["date"])[:10], *commit, f"{count}{meta['gpu']}", *known, f"{meta['seconds']:.0f} s"])

@@ -71,8 +71,11 @@ def software() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def nvml() -> Iterator[tuple[Any, Any]]:
-    """NVIDIA's management library (nvidia-ml-py), open, and its handle of the first GPU.
+def nvml(uuid: object = None) -> Iterator[tuple[Any, Any]]:
+    """NVIDIA's management library (nvidia-ml-py), open, and its handle of a GPU.
+
+    Args:
+        uuid: the GPU's, as PyTorch's device properties have it; None is the machine's first, whatever PyTorch sees.
 
     Raises:
         BadInput: this machine has no such library, no driver or no GPU.
@@ -81,7 +84,9 @@ def nvml() -> Iterator[tuple[Any, Any]]:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        )
     except Exception as error:  # no library, no driver, no GPU: NVML has an exception for each
         problem = f"NVML finds no NVIDIA GPU here ({type(error).__name__})"
         raise BadInput("card", problem, "read the card on a machine with one; the records need none") from None

@@ -154,6 +154,11 @@ BENCH = Schema(
             "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
         ),
         "rel_error_grad": Column("float64", "the same of the gradient of all parameters together", nullable=True),
+        # Empty in rows that took less than half a second in all, too.
+        "sm_mhz": Column(
+            "float64", "clock of the SMs while it was timed, the median (NVML)", unit="MHz", nullable=True
+        ),
+        "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
         # Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
         "date": Column("str", "when it was measured", nullable=True),
         "gpu": Column("str", "the card, as its driver names it", nullable=True),
@@ -190,6 +195,11 @@ THROUGHPUT = Schema(
         "size": Column("str", "H×W×D of a volume, as 128x128x128"),
         "batch": Column("int64", "volumes in a step"),
         "volumes_a_second": Column("float64", "trained on, the loading included", unit="1/s"),
+        "of_reference": Column(
+            "float64",
+            "volumes a second divided by those of its reference in the same run: FAST, for BraTS none computed again",
+            nullable=True,
+        ),
         "predicted": Column("float64", "volumes a second expected from the reference's row", "1/s", nullable=True),
         "ratio": Column("float64", "measured divided by predicted", nullable=True),
         "step_ms": Column("float64", "time of a step, on average", unit="ms"),
@@ -227,26 +237,41 @@ CEILINGS = Schema(
 
 SCALING = Schema(
     {
-        "network": Column("str", "med-ddpm, or brats: its four-modality form", allowed=("med-ddpm", "brats")),
-        "size": Column("str", "D×H×W of a volume, as 128x128x128"),
-        "measure": Column(
-            "str", "a training step, or volumes drawn at once, one on each GPU", allowed=("step", "sample")
+        "network": Column(
+            "str", "med-ddpm, or its four-modality form for BraTS", allowed=("med-ddpm", "med-ddpm-brats")
         ),
+        "size": Column("str", "D×H×W of a volume, as 128x128x128"),
+        "channels": Column("int64", "base width of the network"),
         "setting": Column("str", "BASE, OPT1, OPT2, OPT12 or FAST"),
-        "gradient_dtype": Column("str", "in which gradients are sent; of samples none", nullable=True),
+        "weights": Column(
+            "str",
+            "replicated: on every GPU, their gradients summed; sharded: each GPU keeps a part of weights and moments",
+            allowed=("replicated", "sharded"),
+        ),
         "gpus": Column("int64", "processes, each with a GPU"),
-        "micro_steps": Column("int64", "volumes of a step on each GPU, one after the other; of a sample 1"),
+        "measure": Column(
+            "str",
+            "a training step; the sum of its gradients over all GPUs by itself; or volumes drawn at once, one on each "
+            "GPU, in 25 steps of ddim",
+            allowed=("step", "all-reduce", "sample"),
+        ),
+        "micro_steps": Column("int64", "volumes of a step on each GPU, one after the other; otherwise 1"),
+        "gradient_dtype": Column("str", "in which gradients are sent; where none are, none", nullable=True),
         "median_ms": Column("float64", "time, of the slowest process", unit="ms"),
         "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
         "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
         "samples": Column("int64", "how often it was timed"),
         "alone_ms": Column(
-            "float64", "median of the same on all GPUs at once without communication, of the slowest", unit="ms"
+            "float64",
+            "median of the same step on all GPUs at once without communication, of the slowest process",
+            unit="ms",
+            nullable=True,
         ),
+        "sent_mib": Column("float64", "gradients that a GPU sums with the others in a step", "MiB", nullable=True),
         "peak_gib": Column("float64", "most that tensors held at once on a GPU", unit="GiB", nullable=True),
         "date": Column("str", "when it was measured"),
-        "gpu": Column("str", "the card, as its driver names it", nullable=True),
-        "torch": Column("str", "version of PyTorch", nullable=True),
+        "gpu": Column("str", "the card, as its driver names it"),
+        "torch": Column("str", "version of PyTorch"),
         "commit": Column("str", "the commit that measured it", nullable=True),
     }
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from medddpm.runtime.files import replacing
 
@@ -51,6 +54,36 @@ class Store:
         """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""
         if path.is_file():
             self.write(path, json.loads(path.read_text(encoding="utf-8")) | known)
+
+
+class TableStore(Store):
+    """The results of one run beside the table of them.
+
+    Args:
+        out: the table, NAME.csv; the results lie in NAME.rows.
+        meta: `machine_meta` of this call.
+    """
+
+    def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
+        super().__init__(rows_folder(out), meta)
+        self.out = out
+
+    def row(self, key: str) -> Path:
+        """The file of a row."""
+        return self.folder / f"{key}.json"
+
+    def stamp(self, path: Path, **known: object) -> None:
+        """As `Store.stamp`; adds this call's command line."""
+        super().stamp(path, **{"command": self.meta["command"], **known})
+
+    def description(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the table's description says beside its columns: the machine, and the commands that measured rows."""
+        commands = dict.fromkeys(str(row.get("command", self.meta["command"])) for row in rows)
+        return {**self.meta, "command": "; ".join(commands), "failed": self.failed}
+
+    @abc.abstractmethod
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of this run's results; returns it."""
 
 
 def rows_folder(out: Path) -> Path:

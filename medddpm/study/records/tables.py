@@ -7,7 +7,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,27 @@ def of_every_machine(root: Path, name: str, schema: Schema, notebook: str) -> di
     Raises:
         BadInput: there is none, or one does not fit its schema.
     """
-    paths = [folder / name for folder in gpu_folders(root)]
-    found = {path.parent.name: read_table(path, schema) for path in paths if path.is_file()}
+    found = of_any_machine(root, name, schema)
     if not found:
         remedy = f"restore it (git checkout), or measure on a GPU: medddpm book --only {notebook} --measure"
         raise BadInput(root / "figures" / "records", f"no machine's folder has a {name}", remedy)
     return found
+
+
+def of_any_machine(root: Path, name: str, schema: Schema) -> dict[str, pd.DataFrame]:
+    """Every machine's table of that name in the repository at `root`, by its folder's name; maybe none.
+
+    Raises:
+        BadInput: one does not fit its schema.
+    """
+    paths = [folder / name for folder in gpu_folders(root)]
+    return {path.parent.name: read_table(path, schema) for path in paths if path.is_file()}
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: Schema) -> pd.DataFrame:
+    """A table of `rows`, its numbers of the schema's types even where there is none of them."""
+    kinds = {name: column.dtype for name, column in schema.columns.items() if column.dtype != "str"}
+    return pd.DataFrame(rows, columns=list(schema.columns)).astype(kinds)
 
 
 _RESTORE = "restore it (git checkout) or write it again with the notebook that makes it"

@@ -1,0 +1,63 @@
+"""Takes what was measured into a machine's records: as it is, or with the rows that stand there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from medddpm.runtime.files import replacing
+from medddpm.study.records.schemas import Schema
+from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
+
+MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")
+"""What a row may say of the machine that measured it, of `machine_meta`."""
+
+
+def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
+    """Copies tables and their descriptions into `folder`; returns the copies."""
+    copies = []
+    for path in (file for table in tables for file in (table, meta_path(table))):
+        copies.append(folder / path.name)
+        with replacing(copies[-1]) as temporary:
+            temporary.write_bytes(path.read_bytes())
+    return copies
+
+
+def joined(
+    out: Path, folder: Path, schema: Schema, key: Sequence[str], order: Callable[[pd.DataFrame], pd.DataFrame]
+) -> list[Path]:
+    """Takes the table at `out` and its description into `folder`; returns their paths there.
+
+    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+
+    Args:
+        out: a table whose rows say when and on what they were measured.
+        folder: a machine's records.
+        schema: the table's.
+        key: the columns that name a row.
+        order: sorts the rows of both.
+
+    Raises:
+        BadInput: a table does not fit the schema.
+    """
+    record = folder / out.name
+    if not record.exists():
+        return copied([out], folder)
+    new, old = (read_table(path, schema) for path in (out, record))
+    meta, before = read_meta(out), read_meta(record)
+    kept = old[~pd.MultiIndex.from_frame(old[list(key)]).isin(pd.MultiIndex.from_frame(new[list(key)]))].copy()
+    if kept.empty:
+        return copied([out], folder)
+    for name in ("date", *MACHINE):  # a table of before these were columns has them in its description
+        if name in schema.columns:
+            kept[name] = kept[name].astype(object).fillna(str(before[name]) if before.get(name) else None)
+    commands = dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])
+    together: dict[str, Any] = {"command": "; ".join(commands)}
+    for name in ("accelerated", "failed"):
+        if name in meta:
+            together[name] = before[name] | meta[name]
+    write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
+    return [record, meta_path(record)]
