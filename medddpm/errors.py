@@ -26,6 +26,10 @@ class BadInput(ValueError):
         self.remedy = remedy
         super().__init__(f"{printable(self.path)}: {_clipped(problem)}; {_clipped(remedy)}")
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and Jupyter show in place of a traceback."""
+        return [str(self)]
+
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         # A data loader's worker sends it to the parent pickled; the default would lose the arguments.
         return BadInput, (self.path, self.problem, self.remedy)

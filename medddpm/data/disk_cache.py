@@ -206,7 +206,13 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
                 OSError
             ):  # a file system without locks: both prepare, and either's files are whole
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                # Closing is not enough: the loading processes that began in here hold the file open too, and live on
+                # as long as an error's traceback does.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 class _Remaking(Dataset[int]):

@@ -219,7 +219,8 @@ class TrainingStep:
         New moments become zero.
         """
         tensors = self._tensors()
-        before = {id(t): t.detach().clone() for t in tensors}
+        # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
+        before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
         scale = None if self.scaler is None else self.scaler.state_dict()
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})

@@ -67,7 +67,10 @@ class Pool:
         torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
         try:
             # thread_local: a data loader's thread may pin memory meanwhile.
-            with torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"):
+            with (
+                _without_workspaces(),
+                torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
+            ):
                 found = function()
         except BaseException:
             self._recover()
@@ -91,6 +94,24 @@ class Pool:
             stream.wait_stream(self._last)
         self._last = stream
         replay()
+
+
+@contextlib.contextmanager
+def _without_workspaces() -> Iterator[None]:
+    """Inside, cuBLAS takes its workspaces from the capture's pool, whose other passes use the same memory.
+
+    On a Hopper card a workspace is 32 MiB, one for each thread and stream that multiplied. The eager calls' are freed
+    on entering; on leaving, the capture's are free memory of its pool, as any tensor that the capture let go of. What
+    comes without a graph takes new ones.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
 
 
 class GraphedPass:

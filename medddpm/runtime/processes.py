@@ -166,10 +166,15 @@ def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
         yield item
 
 
-def _serve(parent: int, _worker: int) -> None:
-    """Makes a loading process its parent's alone, as it begins."""
+def end_with_parent() -> None:
+    """Has the system kill this process when its parent ends, however that ends; Linux alone can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _serve(parent: int, _worker: int) -> None:
+    """Makes a loading process its parent's alone, as it begins."""
+    end_with_parent()
     if os.getppid() != parent:  # which died before that
         os._exit(1)
     os.setpgid(0, 0)

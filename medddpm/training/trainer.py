@@ -193,16 +193,26 @@ class Trainer:
             if isinstance(self.volumes, DeviceCache):
                 self._batches = map(self.volumes.batch, self._order())
             else:
-                loader: DataLoader[Any] = DataLoader(
-                    Handed(self.volumes),
-                    batch_sampler=self._order(),
-                    num_workers=self.config.workers,
-                    pin_memory=self.device.type == "cuda",
-                    collate_fn=collated,
-                )
-                self._batches = iterated(loader)
+                self._batches = self.batches()
         image, mask = next(self._batches)
         return image, mask
+
+    def batches(self, pinned: bool = True, ahead: int | None = None) -> Iterator[Sequence[Tensor]]:
+        """Image and mask of each micro-step from this step on, as the loading processes hand them over.
+
+        Args:
+            pinned: whether they come in page-locked memory, for a GPU.
+            ahead: batches that each loading process prepares ahead; None is PyTorch's number.
+        """
+        loader: DataLoader[Any] = DataLoader(
+            Handed(self.volumes),
+            batch_sampler=self._order(),
+            num_workers=self.config.workers,
+            pin_memory=pinned and self.device.type == "cuda",
+            prefetch_factor=ahead,
+            collate_fn=collated,
+        )
+        return iterated(loader)
 
     def keep_on_device(self, progress: bool = False) -> None:
         """From now on takes the volumes from the device's memory; the order and the draws are the same.
@@ -216,9 +226,13 @@ class Trainer:
     def close(self) -> None:
         """Ends the loading processes in order; at the interpreter's exit they would be killed.
 
-        Frees the graph, for which the end of the process group would wait.
+        Frees the graph, for which the end of the process group would wait, and lets go of the parameters: their hooks
+        and what sums their gradients hold each other, beyond the reach of Python's collector.
         """
         self._batches = self._graphed = None
+        if self._gradients is not None:
+            self._gradients.close()
+            self._gradients = None
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
         return self.diffusion.loss(image, mask, generator=self._generator.manual_seed(self._seed(micro)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -178,8 +179,11 @@ def test_a_bad_volume_is_named(head_folder: Path, tmp_path: Path, processes: int
     bad = data / "image" / "phantom_0002.nii.gz"
     cache = DiskCache(VolumeFolder(data, SIZE, cache_gib=0), tmp_path / "cache")
     bad.write_bytes(bad.read_bytes()[:200])
-    with pytest.raises(BadInput, match=r"phantom_0002\.nii\.gz"):
+    with pytest.raises(BadInput, match=r"phantom_0002\.nii\.gz") as caught:
         cache.prepare(processes=processes)
+    with open(tmp_path / "cache" / ".lock", "a") as lock:  # while the error keeps its traceback's loading processes
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert caught.value.__traceback__ is not None
 
 
 def test_told_to_stop_it_leaves_the_rest_for_later(source, tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ def test_depthwise_kernels(
 def test_every_tile_computes_the_same(tile: tuple[int, int, int], stride: int) -> None:
     sides, shape = (1, 3, 27), ((1, 1, 3), (1, 1, stride), (0, 0, 1))
     x, weight = volume(1, 64, *sides, dtype=FP32, device=DEVICE), torch.randn(64, 1, 1, 1, 3, device=DEVICE)
-    x.requires_grad_()
-    y = depthwise_definition(x, weight, None, *shape[1:])
-    dy = torch.randn_like(y).contiguous(memory_format=torch.channels_last_3d)
-    (dx,) = torch.autograd.grad(y, x, dy)
+    wide = x.double().requires_grad_()
+    y = depthwise_definition(wide, weight.double(), None, *shape[1:])
+    dy = volume(*y.shape, dtype=FP32, device=DEVICE)
+    (dx,) = torch.autograd.grad(y, wide, dy.double())
     taps, held = weight.flatten(1).t().contiguous(), depthwise_triton.Tile(*tile)
-    for given, right, adjoint in ((x.detach(), y, False), (dy, dx, True)):
-        found = torch.full_like(right, float("nan"), memory_format=torch.channels_last_3d)
+    for given, right, adjoint in ((x, y, False), (dy, dx, True)):
+        found = torch.full_like(right, float("nan"), dtype=FP32, memory_format=torch.channels_last_3d)
         depthwise_triton.gathered(given, taps, None, found, shape, adjoint, held)
         assert error(found, right) < CLOSE[FP32]
 
