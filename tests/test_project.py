@@ -155,8 +155,13 @@ def test_notebook_has_one_cell_of_annotated_literals(notebook: NotebookNode) -> 
 
 def test_notebook_declares_what_it_reads_and_writes(notebook: NotebookNode) -> None:
     declared = notebook.metadata.get("medddpm", {})
-    assert set(declared) == {"inputs", "outputs"}
-    assert all(isinstance(pattern, str) for patterns in declared.values() for pattern in patterns)
+    assert set(declared) == {"inputs", "outputs", "parameters"}
+    assert all(isinstance(pattern, str) for name in ("inputs", "outputs") for pattern in declared[name])
+    (cell,) = parameter_cells(notebook)
+    literals = {
+        s.target.id: ast.literal_eval(s.value) for s in ast.parse(cell.source).body if isinstance(s, ast.AnnAssign)
+    }
+    assert declared["parameters"] == {name: value for name, value in literals.items() if name != "measure"}
 
 
 def test_notebook_output_names_no_machine(notebook: NotebookNode) -> None:

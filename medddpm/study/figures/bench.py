@@ -166,33 +166,38 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
 
 
 def others_figure(table: pd.DataFrame) -> Figure:
-    """Two bars a network: the best time with ordinary tools, and that under `accelerate`, with their ratio.
+    """A bar a network: how many times as fast as the best of ordinary tools it is under `accelerate`; a line at 1.
 
-    Where `accelerate` alone was not measured, the time with `graphed_step` stands there; a network that lacks one of
-    the two bars is left out.
+    A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is left
+    out. Beside the bar both times in ms, and which tool was best.
 
     Args:
         table: what `medddpm.study.bench.tables.others` returns.
     """
-    ways = (("accelerate", "accelerate_ms", "ratio"), ("graphed_step", "step_ms", "step_ratio"))
     table = table[table["ratio"].notna() | table["step_ratio"].notna()]
-    figure = new_figure(height=0.9 + 0.42 * len(table))
+    figure = new_figure(height=0.9 + 0.24 * len(table))
     axis = figure.subplots()
+    axis.set_xscale("log")
     for place, (_, row) in enumerate(table.iterrows()):
-        name, ms, gain = next(way for way in ways if not np.isnan(row[way[2]]))
-        best, fast = float(row["best_ms"]), float(row[ms])
-        for offset, time, colour, text in (
-            (-0.2, best, colour_of(str(row["best"])), f"{three(best)} {row['best']}"),
-            (0.2, fast, SETTING_COLOURS["FAST"], f"{three(fast)} {name}, {row[gain]:.2f}×"),
-        ):
-            axis.barh(place + offset, time, 0.36, color=colour)
-            axis.annotate(text, (time, place + offset), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        alone, graphed = float(row["ratio"]), float(row["step_ratio"])
+        if not np.isnan(alone):
+            axis.barh(place, alone - 1, 0.6, left=1, color=SETTING_COLOURS["FAST"])
+        axis.plot(graphed, place, "o", markersize=4, markerfacecolor="white", color="black", markeredgewidth=0.9)
+        ours = float(row["step_ms"]) if np.isnan(alone) else float(row["accelerate_ms"])
+        theirs = float(row["best_ms"])
+        text = f"{three(theirs)} → {three(ours)} ms  ({row['best']})"
+        right = float(np.nanmax([alone, graphed, 1.0]))
+        axis.annotate(text, (right, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+    axis.axvline(1, color="black", linewidth=0.8)
     axis.set_yticks(range(len(table)), list(table["title"]))
-    axis.set_ylim(len(table) - 0.45, -0.55)
+    axis.set_ylim(len(table) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.margins(x=0.28)
-    axis.set_xlim(0, None)
-    axis.set_xlabel("ms, training step")
+    most = float(np.nanmax(table[["ratio", "step_ratio"]].to_numpy(dtype=float)))
+    ticks = [tick for tick in (1, 2, 4, 8, 16, 32) if tick < 2 * most]
+    axis.set_xlim(0.85, 8 * most)
+    axis.set_xticks(ticks, [f"{tick}×" for tick in ticks])
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel("times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step")
     return figure
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
 VIEWS = ("window", "step")
-OURS = "FAST"  # not in the paper, which therefore lacks no value of it
+OURS = "FAST"  # not in the paper
+CARD_MARKERS = {"V100": "v", "A100": "s", "H100": "o"}  # the paper's
+VIEW_MARKERS = {"window": "o", "step": "D"}
+OFFSETS = {"paper": -0.24, "window": 0.0, "step": 0.24}  # of a value in its setting's row
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Panel:
 
     Args:
         title: the metric and its unit.
-        values: one row per group of bars, in the order drawn; one column per setting; NaN where nothing is known.
+        values: a row for each card and view, named by both on two lines, a column for each setting; NaN where
+            nothing is known.
         low, high: the extremes of the runs, in the same shape; NaN in the paper's rows.
         of_paper: the groups that hold the paper's values; drawn hollow.
     """
@@ -60,41 +65,48 @@ def panel(title: str, paper: pd.DataFrame, by_run: pd.DataFrame, column: str) ->
 
 
 def settings_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
-    """Grouped bars, one panel per metric: hollow for the paper, filled for ours, a line between the runs' extremes.
+    """Dots, a row a setting and one panel per metric: hollow for the paper, filled for ours.
 
-    A dash marks a setting that has no value but could have one.
+    A line joins the paper's value and our window's on the first card that has both; a black one the runs' extremes.
+    Only the paper's settings are drawn: FAST has a chapter of its own, and would squash the rest.
 
     Args:
         panels: see `panel`.
         columns: panels in a row.
-        log: for ratios that span decades: bars begin at 1, which is BASE.
+        log: for ratios that span decades; a line at 1 stands for BASE.
     """
     rows = -(-len(panels) // columns)
-    figure = new_figure(height=0.45 + 1.75 * rows)
+    figure = new_figure(height=0.45 + 1.6 * rows)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, shown in zip(axes, panels, strict=False):
-        _bars(axis, shown, log)
+        _dots(axis, shown, log)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
-    present = [name for name in SETTING_COLOURS if any(name in p.values for p in panels)]
-    handles = [Patch(facecolor=SETTING_COLOURS[n], edgecolor=SETTING_COLOURS[n], label=n) for n in present]
-    handles += [Patch(facecolor="white", edgecolor="black", label="paper"), Patch(color="black", label="measured")]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    known = [shown.values.drop(columns=OURS, errors="ignore").dropna(how="all").index for shown in panels]
+    labels = list(dict.fromkeys(str(label) for index in known for label in index))
+    paper = {str(label) for shown in panels for label in shown.of_paper}
+    handles = [
+        Line2D([], [], color="black", linestyle="", label=_named(label), **_mark(label, label in paper, labels, paper))
+        for label in labels
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 7), handletextpad=0.1)
     return figure
 
 
 def caption(panels: list[Panel]) -> str:
-    """The caption of `settings_figure`, in Markdown: which bars are whose, and which values are missing."""
+    """The caption of `settings_figure`, in Markdown: which dots are whose, and which values are missing."""
     blank: dict[str, list[str]] = {}
     for shown in panels:
-        for group, row in shown.values.iterrows():
-            if missing := [str(n) for n in row.index[row.isna()] if n != OURS or group not in shown.of_paper]:
+        for group, row in shown.values.drop(columns=OURS, errors="ignore").iterrows():
+            if missing := [str(n) for n in row.index[row.isna()]]:
                 blank.setdefault(f"{str(group).replace(chr(10), ' ')}", []).append(
                     f"{shown.title.partition(',')[0]} ({', '.join(missing)})"
                 )
     listed = "; ".join(f"{group}: {', '.join(what)}" for group, what in blank.items())
-    bars = "*Paper* outlined, *measured* filled, a line for the extremes of the runs."
-    return f"{bars} Blank, because not stated or not measured: {listed or 'nothing'}."
+    dots = (
+        "*Paper* hollow, *measured* filled; a line joins the paper's and our window's, a black one the runs' extremes."
+    )
+    return f"{dots} Not there, because not stated or not measured: {listed or 'nothing'}."
 
 
 def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:
@@ -103,48 +115,59 @@ def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:
     return pd.MultiIndex.from_tuples(pairs, names=table.index.names)
 
 
-def _bars(axis: Axes, shown: Panel, log: bool) -> None:
-    settings = list(shown.values.columns)
-    width = 0.84 / len(settings)
-    drawn = shown.values.where(shown.values > 0) if log else shown.values
-    ground = 1.0 if log else 0.0  # a ratio grows up or down from BASE
+def _named(label: str) -> str:
+    card, view = label.split("\n")
+    return f"paper, {card}" if view == "paper" else f"{card}, {view}"
+
+
+def _mark(label: str, of_paper: bool, labels: list[str], paper: set[str]) -> dict[str, Any]:
+    """How a value is drawn: the paper's cards by their shape, ours by the view; ours behind the first card pale."""
+    card, view = label.split("\n")
+    if of_paper:
+        return {"marker": CARD_MARKERS.get(card, "^"), "markerfacecolor": "white", "markersize": 5}
+    first = next(other for other in labels if other not in paper).split("\n")[0]
+    own = card == first
+    return {"marker": VIEW_MARKERS[view], "markersize": 5 if own else 3.5, "alpha": 1 if own else 0.45}
+
+
+def _dots(axis: Axes, shown: Panel, log: bool) -> None:
+    settings = [name for name in shown.values.columns if name != OURS and not (log and name == "BASE")]
+    drawn = shown.values[settings].where(shown.values[settings] > 0) if log else shown.values[settings]
+    labels, paper = [str(label) for label in drawn.index], {str(label) for label in shown.of_paper}
     for place, name in enumerate(settings):
         colour = SETTING_COLOURS[name]
-        for group, label in enumerate(drawn.index):
-            x = group + (place - (len(settings) - 1) / 2) * width
-            value = float(drawn.loc[label, name])
-            if np.isnan(value):
-                if name != OURS or label not in shown.of_paper:
-                    axis.text(x, ground, "–", ha="center", va="bottom", color=colour, fontsize=6)
-                continue
-            face = "white" if label in shown.of_paper else colour
-            axis.bar(x, value - ground, width * 0.86, ground, color=face, edgecolor=colour, linewidth=0.9, zorder=2)
-            low, high = float(shown.low.loc[label, name]), float(shown.high.loc[label, name])
+        columns = (table[name].to_numpy(dtype=float) for table in (drawn, shown.low, shown.high))
+        found = {label: value for label, *value in zip(labels, *columns, strict=True) if not np.isnan(value[0])}
+        for label, (value, low, high) in found.items():
+            y, mark = place + OFFSETS[label.split("\n")[1]], _mark(label, label in paper, labels, paper)
+            axis.plot(value, y, color=colour, linestyle="", markeredgewidth=0.9, zorder=3, clip_on=False, **mark)
             if high > low:
-                axis.plot([x, x], [low, high], color="black", linewidth=0.8, zorder=3)
-            if log and value == 1:
-                continue  # equal to BASE: the line at 1 says so
-            down = log and value < 1
-            end = np.nanmin([value, low]) if down else np.nanmax([value, high])
-            axis.annotate(
-                f"{value:.2g}" if value < 10 else f"{value:.0f}", (x, end), (0, -1.5 if down else 1.5),
-                textcoords="offset points", ha="center", va="top" if down else "bottom", fontsize=5, rotation=90,
-            )  # fmt: skip
+                axis.plot([low, high], [y, y], color="black", linewidth=0.8, zorder=4)
+        ends = [f"{card}\n{view}" for card in _both(found) for view in ("paper", "window")][:2]
+        if ends:
+            heights = [place + OFFSETS["paper"], place + OFFSETS["window"]]
+            axis.plot([found[end][0] for end in ends], heights, color=colour, linewidth=0.8, zorder=2)
     least, most = float(np.nanmin(drawn.to_numpy())), float(np.nanmax(drawn.to_numpy()))
     if log:
-        axis.set_yscale("log")
-        room = max(1.5, (max(most, 1) / min(least, 1)) ** 0.3)  # for the numbers, which stand on end
-        axis.set_ylim(min(least, 1) / room, max(most, 1) * room)
-        axis.yaxis.set_major_locator(LogLocator(subs=(1,) if most / least > 30 else (1, 2, 5)))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.axhline(1, color="black", linewidth=0.5, zorder=3)
+        axis.set_xscale("log")
+        axis.set_xlim(min(least, 1) / 1.3, max(most, 1) * 1.3)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1,) if most / least > 30 else (1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.axvline(1, color="black", linewidth=0.5, zorder=1)
     else:
-        axis.set_ylim(0, most * 1.28)
-    axis.set_xticks(range(len(drawn)), list(drawn.index), fontsize=6)
-    axis.set_xlim(-0.55, len(drawn) - 0.45)
-    axis.tick_params(axis="x", length=0)
-    axis.set_title(shown.title)
+        axis.set_xlim(0, most * 1.06)
+    axis.set_yticks(range(len(settings)), settings)
+    axis.set_ylim(len(settings) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x", linewidth=0.3)
+    axis.set_title(shown.title, loc="left")
+
+
+def _both(labels: Collection[str]) -> list[str]:
+    """The cards of which there is a value of the paper and of our window."""
+    cards = list(dict.fromkeys(label.split("\n")[0] for label in labels))
+    return [card for card in cards if {f"{card}\npaper", f"{card}\nwindow"} <= set(labels)]
 
 
 def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:

@@ -8,11 +8,22 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
 
 from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS
 from medddpm.study.figures.mixes import CLASS_COLOURS, by_kind, kind_of, stack_figure, stacked
-from medddpm.study.figures.settings import Panel, caption, panel, priority_figure, settings_figure, spread_figure
+from medddpm.study.figures.settings import (
+    CARD_MARKERS,
+    OFFSETS,
+    VIEW_MARKERS,
+    Panel,
+    caption,
+    panel,
+    priority_figure,
+    settings_figure,
+    spread_figure,
+)  # fmt: skip
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 from medddpm.study.figures.windows import PHASE_COLOURS, STARTS, phases_figure, starts_figure
 from medddpm.study.profile.families import FAMILIES, OTHER
@@ -84,64 +95,68 @@ def bars_of(axis: Axes) -> list[Rectangle]:
     return [patch for patch in axis.patches if isinstance(patch, Rectangle) and patch.get_width() < 1]
 
 
+def dots_of(axis: Axes) -> list[Line2D]:
+    return [line for line in axis.get_lines() if len(line.get_xdata()) == 1]
+
+
 @pytest.mark.parametrize("log", [False, True])
-def test_bars_are_as_high_as_their_numbers(log: bool) -> None:
-    """From the ground, or of a ratio from 1; in the settings' order and colours; the paper's are hollow."""
+def test_dots_lie_at_their_numbers(log: bool) -> None:
+    """In the row of their setting and in its colour; the paper's are hollow, the second card's pale."""
     shown = panel("heat, %", papers_values(), measured(), "y" if log else "x")
     axis = settings_figure([shown], columns=1, log=log).axes[0]
-    values = shown.values.where(shown.values > 0) if log else shown.values
+    settings = [name for name in shown.values if not log or name != "BASE"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == settings
+    values = shown.values[settings]
+    values = values.where(values > 0) if log else values
     expected = [
-        (group, place, values.iloc[group, place])
-        for place in range(4) for group in range(7) if not np.isnan(values.iloc[group, place])
-    ]  # fmt: skip
-    bars = bars_of(axis)
-    assert len(bars) == len(expected) == (21 if log else 22), "a ratio of 0 has no place on a log axis"
-    colours = list(SETTING_COLOURS.values())
-    for bar, (group, place, value) in zip(bars, expected, strict=True):
-        assert bar.get_y() == (1 if log else 0)
-        assert bar.get_y() + bar.get_height() == pytest.approx(value)
-        assert to_hex(bar.get_edgecolor()) == colours[place].lower()
-        assert to_hex(bar.get_facecolor()) == (WHITE if group < 3 else colours[place].lower())
-        middle = bar.get_x() + bar.get_width() / 2
-        assert abs(middle - group) < 0.42, "not in its group"
-    by_group = [[bar.get_x() for bar, e in zip(bars, expected, strict=True) if e[0] == group] for group in range(7)]
-    assert all(xs == sorted(xs) and len(set(xs)) == len(xs) for xs in by_group)
-    assert [label.get_text() for label in axis.get_xticklabels()] == list(shown.values.index)
-    assert axis.get_yscale() == ("log" if log else "linear")
-    low, high = axis.get_ylim()
-    assert low < min(1, values.min(axis=None)) if log else low == 0
+        (place, name, label, value)
+        for place, name in enumerate(settings)
+        for label, value in values[name].dropna().items()
+    ]
+    dots = dots_of(axis)
+    assert len(dots) == len(expected) == (15 if log else 22), "a ratio of 0 has no place on a log axis"
+    for dot, (place, name, label, value) in zip(dots, expected, strict=True):
+        card, view = str(label).split("\n")
+        assert dot.get_xdata()[0] == value
+        assert dot.get_ydata()[0] == pytest.approx(place + OFFSETS[view])
+        assert to_hex(dot.get_color()) == SETTING_COLOURS[name].lower()
+        assert (to_hex(dot.get_markerfacecolor()) == WHITE) == (view == "paper")
+        assert dot.get_marker() == (CARD_MARKERS[card] if view == "paper" else VIEW_MARKERS[view])
+        assert (dot.get_alpha() == 0.45) == (card == "A10"), "the second card measured"
+    assert axis.get_xscale() == ("log" if log else "linear")
+    low, high = axis.get_xlim()
+    assert low < values.min(axis=None) if log else low == 0
     assert high > values.max(axis=None)
-
-
-def test_dashes_stand_where_nothing_is_known() -> None:
-    shown = panel("heat, %", papers_values(), measured(), "x")
-    axis = settings_figure([shown], columns=1).axes[0]
-    dashes = [text for text in axis.texts if text.get_text() == "–"]
-    found = sorted((round(text.get_position()[0]), text.get_color()) for text in dashes)
-    colours = SETTING_COLOURS
-    assert found == sorted([*((0, colours[n]) for n in PAPER_SETTINGS), (2, colours["OPT2"]), (2, colours["OPT12"])])
-    assert len(bars_of(axis)) + len(dashes) == shown.values.size
-    assert "0" in texts(axis), "a stated 0 is a number, not a blank"
 
 
 def test_the_runs_extremes_are_drawn_where_runs_differ() -> None:
     shown = panel("heat, %", papers_values(), measured(("H200",)), "x")
     axis = settings_figure([shown], columns=1).axes[0]
-    lines = sorted(tuple(line.get_ydata()) for line in axis.get_lines())
+    black = [line for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_color() == "black"]
     np.testing.assert_allclose(
-        lines, [(11.1, 11.2), (12.1, 12.2), (13.1, 13.2), (16.1, 16.2), (17.1, 17.2), (18.1, 18.2)]
+        sorted(tuple(line.get_xdata()) for line in black),
+        [(11.1, 11.2), (12.1, 12.2), (13.1, 13.2), (16.1, 16.2), (17.1, 17.2), (18.1, 18.2)],
     )
-    assert all(line.get_xdata()[0] == line.get_xdata()[1] for line in axis.get_lines())
+    assert all(line.get_ydata()[0] == line.get_ydata()[1] for line in black)
 
 
-def test_the_legend_names_the_settings_that_occur() -> None:
+def test_a_line_joins_the_papers_value_and_our_windows_on_one_card() -> None:
+    shown = panel("heat, %", papers_values(), measured(("H100", "A10")), "x")
+    axis = settings_figure([shown], columns=1).axes[0]
+    coloured = {
+        line.get_color(): tuple(line.get_xdata())
+        for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_color() != "black"
+    }  # fmt: skip
+    stated = shown.values.loc["H100\npaper"].dropna()
+    ours = shown.values.loc["H100\nwindow"]
+    assert coloured == {SETTING_COLOURS[str(n)]: (value, ours[n]) for n, value in stated.items()}
+
+
+def test_the_legend_names_the_cards_and_views_that_occur() -> None:
     shown = panel("heat, %", papers_values(), measured(), "x")
-    assert legend(settings_figure([shown])) == ["BASE", "OPT1", "OPT2", "OPT12", "paper", "measured"]
-    two = Panel("heat", *(t[["BASE", "OPT2"]] for t in (shown.values, shown.low, shown.high)), shown.of_paper)
-    figure = settings_figure([two, two, two], columns=2)
-    assert legend(figure) == ["BASE", "OPT2", "paper", "measured"]
-    handles = figure.legends[0].legend_handles
-    assert [to_hex(h.get_facecolor()) for h in handles[:2]] == [SETTING_COLOURS[n].lower() for n in ("BASE", "OPT2")]
+    named = ["H200, window", "H200, step", "A10, window", "A10, step"]
+    assert legend(settings_figure([shown])) == ["paper, A100", "paper, H100", *named], "nothing is known of a V100"
+    figure = settings_figure([shown, shown, shown], columns=2)
     assert [axis.axison for axis in figure.axes] == [True, True, True, False]
 
 
@@ -149,36 +164,24 @@ def test_the_caption_tells_what_is_blank() -> None:
     shown = panel("heat, %", papers_values(), measured(), "x")
     said = caption([shown])
     assert said.endswith(
-        "Blank, because not stated or not measured: V100 paper: heat (BASE, OPT1, OPT2, OPT12); "
+        "because not stated or not measured: V100 paper: heat (BASE, OPT1, OPT2, OPT12); "
         "H100 paper: heat (OPT2, OPT12)."
     )
-    assert "*Paper* outlined, *measured* filled" in said
+    assert "*Paper* hollow, *measured* filled" in said
     whole = Panel("heat", *(t.loc[["A100\npaper"]] for t in (shown.values, shown.low, shown.high)), shown.of_paper)
     assert caption([whole]).endswith("not measured: nothing.")
     cold = Panel("cold", shown.values, shown.low, shown.high, shown.of_paper)
     assert "H100 paper: heat (OPT2, OPT12), cold (OPT2, OPT12)." in caption([whole, shown, cold])
 
 
-def test_the_paper_is_not_said_to_lack_what_it_does_not_have() -> None:
-    """FAST is ours: of the paper it is neither drawn nor missed; of a machine it is, until it is measured there."""
+def test_what_is_not_the_papers_is_neither_drawn_nor_missed() -> None:
     by_run = measured()
     fast = by_run.xs("OPT1", level="config", drop_level=False).rename(index={"OPT1": "FAST"})
-    everywhere = panel("heat, %", papers_values(), pd.concat([by_run, fast]), "x")
-    assert "FAST" not in caption([everywhere])
-    here = panel("heat, %", papers_values(), pd.concat([by_run, fast.drop("A10", level="gpu")]), "x")
-    assert caption([here]).endswith("; A10 window: heat (FAST); A10 step: heat (FAST).")
-    axis = settings_figure([here], columns=1).axes[0]
-    dashes = [text for text in axis.texts if text.get_text() == "–"]
-    groups = [round(text.get_position()[0]) for text in dashes if text.get_color() == SETTING_COLOURS["FAST"]]
-    assert [list(here.values.index)[group] for group in groups] == ["A10\nwindow", "A10\nstep"]
-
-
-def test_a_ratio_of_one_has_no_number() -> None:
-    shown = panel("heat", papers_values() / 20, measured(("H200",)), "y")
-    axis = settings_figure([shown], columns=1, log=True).axes[0]
-    numbers = [text for text in texts(axis) if text != "–"]
-    assert sorted(numbers[:1]) == ["1.5"]
-    assert len(numbers) == (shown.values > 0).sum(axis=None) - 1
+    shown = panel("heat, %", papers_values(), pd.concat([by_run, fast.drop("A10", level="gpu")]), "x")
+    assert "FAST" in shown.values
+    assert "FAST" not in caption([shown])
+    axis = settings_figure([shown], columns=1).axes[0]
+    assert SETTING_COLOURS["FAST"] not in {line.get_color() for line in axis.get_lines()}
 
 
 @drawn

@@ -1,0 +1,39 @@
+"""The verdicts' picture: every claim once, by card, with its words."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pandas as pd
+
+from medddpm.study.claims.verdicts import STATUSES
+from medddpm.study.figures import claims
+from medddpm.study.figures.style import SETTING_COLOURS
+
+TABLE = pd.DataFrame(
+    {
+        "id": ["P001", "P002", "P003", "P004"],
+        "gpu": ["all", "H100", "A100", "H100"],
+        "claim": ['"over" 5 < x', "SM cycles", "IPC", "L2"],
+        "paper": ["100", "0.39", "1.45", "64"],
+        "ours": ["2.4", "0.42", None, "65"],
+        "status": ["differs", "reproduced", "not_measurable", "differs"],
+    }
+)
+
+
+def test_each_claim_is_a_square_that_leads_to_its_row_and_says_what_it_is() -> None:
+    html = claims.squares(TABLE)
+    assert re.findall(r'href="#(P\d+)"', html) == ["P002", "P004", "P003", "P001"], "by card, then by verdict"
+    said = [unescape(words) for words in re.findall(r'title="([^"]*)"', html)]
+    assert said[0] == "P002 SM cycles: paper 0.39, here 0.42, reproduced"
+    assert said[2] == "P003 IPC: paper 1.45, here –, not measurable"
+    assert said[3] == 'P001 "over" 5 < x: paper 100, here 2.4, differs'
+    assert "2 differs" in html
+    assert "0 proxy" in html
+
+
+def test_each_verdict_has_a_colour_that_is_no_settings() -> None:
+    assert set(claims.STATUS_COLOURS) == set(STATUSES)
+    assert not set(claims.STATUS_COLOURS.values()) & set(SETTING_COLOURS.values())
