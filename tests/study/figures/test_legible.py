@@ -67,18 +67,3 @@ def test_every_picture_of_a_chapter_has_a_sentence(path: Path) -> None:
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
     assert pictures
     assert [o for o in pictures if not o.metadata.get("image/png", {}).get("alt", "").endswith(".")] == []
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_chapter_opens_with_its_finding_and_its_picture_and_ends_with_the_differences(path: Path) -> None:
-    cells = nbformat.read(path, as_version=4).cells
-    first, *others = [cell.source for cell in cells if cell.cell_type == "markdown"]
-    title, finding, *_ = first.split("\n\n")
-    assert title.startswith(f"# {path.name[:2]} · ")
-    assert finding.startswith("**")
-    assert any(digit in finding for digit in "0123456789")
-    second = next(place for place, cell in enumerate(cells) if place and cell.cell_type == "markdown")
-    drawn = [o for cell in cells[:second] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
-    assert drawn, "no picture before the second paragraph"
-    assert "## Differences from the paper" in others[-1]
-    assert len(" ".join([first, *others]).split()) <= 1200
