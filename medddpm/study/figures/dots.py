@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from medddpm.study.claims.paper import Stated
-from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import SETTING_COLOURS, new_figure, say
 from medddpm.study.records.tables import GPU_ORDER
 
 VIEWS = ("window", "step")
@@ -170,10 +170,14 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
         for label, (value, low, high) in found.items():
             y, mark = place + OFFSETS[label.split("\n")[1]], _mark(label, label in paper, labels, paper)
             style = {"color": colour, "markeredgewidth": 0.9, "zorder": 3, "clip_on": False, **mark}
+            metric, _, unit = shown.title.rpartition(", ")
+            said = f"{_named(label) if label in paper else label.replace(chr(10), ' ')}: {name}, {metric}"
+            unit = "%" if unit == "%" else f" ({unit})"
             if label in paper:
-                _stated(axis, low, high, y, style)
+                say(_stated(axis, low, high, y, style), f"{said} {_in_words(low, high)}{unit}")
                 continue
-            axis.plot(value, y, linestyle="", **style)
+            (dot,) = axis.plot(value, y, linestyle="", **style)
+            say(dot, f"{said} {value:.3g}{unit}")
             if high > low:
                 axis.plot([low, high], [y, y], color="black", linewidth=0.8, zorder=4)
         ends = [f"{card}\n{view}" for card in _both(found) for view in ("paper", "window")][:2]
@@ -204,11 +208,18 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
     axis.set_title(shown.title, loc="left")
 
 
-def _stated(axis: Axes, low: float, high: float, y: float, style: Mapping[str, Any]) -> None:
+def _in_words(low: float, high: float) -> str:
+    """A number, a range, or a bound."""
+    if np.isfinite(low) and np.isfinite(high):
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return f"more than {low:g}" if np.isfinite(low) else f"up to {high:g}"
+
+
+def _stated(axis: Axes, low: float, high: float, y: float, style: Mapping[str, Any]) -> Line2D:
     """A number as a mark, a range as a line with a mark at either end, a bound as a mark with an arrow."""
     if np.isfinite(low) and np.isfinite(high):
-        axis.plot([low, high] if high > low else [low], [y, y] if high > low else [y], linewidth=2.0, **style)
-        return
+        (mark,) = axis.plot([low, high] if high > low else [low], [y, y] if high > low else [y], linewidth=2.0, **style)
+        return mark
     at, reach = (low, ARROW) if np.isfinite(low) else (high, -ARROW)
     arrow = {
         "arrowstyle": "<|-",
@@ -219,7 +230,8 @@ def _stated(axis: Axes, low: float, high: float, y: float, style: Mapping[str, A
         "mutation_scale": 7,
     }
     axis.annotate("", (at, y), (reach, 0), textcoords="offset points", arrowprops=arrow, annotation_clip=False)
-    axis.plot([at], [y], linestyle="", **style)
+    (mark,) = axis.plot([at], [y], linestyle="", **style)
+    return mark
 
 
 def _both(labels: Collection[str]) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, new_figure
+from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, new_figure, say
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.instructions import CLASSES
 
@@ -60,9 +60,11 @@ def stack_figure(stacks: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
         axis = axes[gpus.index(gpu), views.index(view)]
         left = np.zeros(len(rows))
         for name, colour in CLASS_COLOURS.items():
-            axis.barh(
+            bars = axis.barh(
                 range(len(rows)), rows[name], 0.72, left, color=colour, edgecolor="white", linewidth=0.4, label=name
             )
+            for bar, family, value in zip(bars, rows.index, rows[name], strict=True):
+                say(bar, f"{gpu} {view}: {family}, {name} {value:.2f}")
             left += rows[name].to_numpy()
         for place, total in enumerate(left):
             axis.annotate(f"{total:.2f}", (total, place), (3, 0), textcoords="offset points", va="center", fontsize=7)

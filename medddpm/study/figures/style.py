@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from medddpm.runtime.files import replacing
@@ -17,6 +19,7 @@ from medddpm.study.figures.legible import faults
 
 Array = npt.NDArray[np.floating]
 
+SAYS = "says: "  # what begins the id of a mark that has words
 PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
 
 # A palette for each meaning. Within one any two colours can be told apart by readers of any colour vision, which the
@@ -101,6 +104,11 @@ def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
     return Drawing(figsize=(width, height), layout="constrained")
 
 
+def say(mark: Artist, words: str) -> None:
+    """Has a saved SVG say `words` where a reader points at the mark."""
+    mark.set_gid(SAYS + words)
+
+
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
     """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
 
@@ -120,6 +128,9 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
         title = {"Title": alt} if alt and suffix == ".svg" else {}
         with replacing(path) as temporary, mpl.rc_context(STYLE):
             figure.savefig(temporary, metadata=metadata | said | title)
+            if suffix == ".svg":
+                text = re.sub(f'<g id="{SAYS}([^"]*)">', r"<g><title>\1</title>", temporary.read_text(encoding="utf-8"))
+                temporary.write_text(text, encoding="utf-8")
         paths.append(path)
     for fault in faults(figure, PRINT_WIDTH) if alt else ():  # once it is saved: drawing it moves what is laid out
         warnings.warn(f"{name}: {fault}", stacklevel=2)

@@ -146,6 +146,17 @@ def test_a_range_is_drawn_from_end_to_end_and_a_bound_with_an_arrow() -> None:
     assert [(text.xy[0], text.xyann[0] < 0) for text in axis.texts] == [(8.0, True)]
 
 
+def test_every_dot_says_what_it_is() -> None:
+    """What it is drawn from, the row, the metric and the number, range or bound."""
+    axis = dots_figure([one_panel(("H200",))], columns=1).axes[0]
+    said = {str(line.get_gid()).removeprefix("says: ") for line in axis.get_lines() if line.get_gid()}
+    assert len(said) == 8 + 4 + 3
+    assert {
+        "H200 step: OPT1, heat 16.1%", "paper, A100: BASE, heat 20%", "paper, H100: OPT2, heat 1 to 3%",
+        "paper, H100: OPT12, heat more than 8%",
+    } <= said  # fmt: skip
+
+
 def test_the_runs_extremes_are_drawn_where_runs_differ() -> None:
     axis = dots_figure([one_panel(("H200",))], columns=1).axes[0]
     black = [line for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_color() == "black"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from medddpm.study.figures.legible import faults
-from medddpm.study.figures.style import PRINT_WIDTH, new_figure, save_figure
+from medddpm.study.figures.style import PRINT_WIDTH, new_figure, save_figure, say
 
 
 def labelled(*places: tuple[float, float, str], fontsize: float = 7, width: float = 7) -> Figure:
@@ -56,6 +56,15 @@ def test_both_files_and_the_page_carry_the_sentence(tmp_path: Path) -> None:
     assert "<title>One word in an empty axis.</title>" in svg.read_text()
     assert figure._repr_mimebundle_() == ({}, {"image/png": {"alt": "One word in an empty axis."}})
     assert new_figure(1)._repr_mimebundle_() == ({}, {})
+
+
+def test_a_mark_says_what_it_is_where_a_reader_points_at_it(tmp_path: Path) -> None:
+    figure = new_figure(height=2)
+    (dot,) = figure.subplots().plot(1, 2, "o")
+    say(dot, "H100 <step>: 57%")
+    _, svg = save_figure(figure, "a", tmp_path)
+    assert svg.read_text().count("<g><title>H100 &lt;step&gt;: 57%</title>") == 1
+    assert "says" not in svg.read_text()
 
 
 PAGES = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if "02" <= path.name[:2] <= "15"]
