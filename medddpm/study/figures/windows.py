@@ -8,12 +8,14 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from medddpm.study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure, say
 from medddpm.study.profile.windows import PAPERS_START, WINDOW, first_step, phases
 
+FAINT = 1e-3  # opacity: what has no ink at all cannot be pointed at
+STRIDE = 5  # starts that share an invisible strip, which says the ratio where a reader points at it
 STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
 
 
@@ -76,6 +78,10 @@ def starts_figure(
         (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.4, zorder=2)
         (dots,) = axis.plot(measured.index, measured[counter], "o", color="black", markersize=4)
         step = axis.axhline(whole[counter], color="black", linewidth=1.2, linestyle="--")
+        for start, ratio in zip(ratios.index[::STRIDE], ratios[counter].iloc[::STRIDE], strict=True):
+            place = {"transform": axis.get_xaxis_transform(), "alpha": FAINT, "zorder": 4}
+            strip = axis.add_patch(Rectangle((start - STRIDE / 2, 0), STRIDE, 1, **place))
+            say(strip, f"window from launch {start}: {title} {ratio:.3g} times BASE's")
         _shade(axis, stretches, last)
         axis.set(yscale="log", title=f"{title}, OPT2 divided by BASE", xlim=(-5, last + 5))
         axis.set_ylim(top=4 * axis.get_ylim()[1])  # room for the names of the phases

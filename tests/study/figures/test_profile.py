@@ -9,12 +9,12 @@ from helpers.figures import readable
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 
 from medddpm.study.figures.mixes import by_kind, folded, kind_of, stack_figure
 from medddpm.study.figures.settings import priority_figure, spread_figure
 from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
-from medddpm.study.figures.windows import STARTS, phases_figure, starts_figure
+from medddpm.study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
 from medddpm.study.profile.families import FAMILIES, OTHER
 from medddpm.study.profile.instructions import CLASSES
 from medddpm.study.profile.windows import WINDOW
@@ -168,7 +168,7 @@ TRACES = {"H200": {"BASE": launches(0, 1), "OPT2": launches(50, 2)}}
 
 def spans(axis: Axes) -> list[tuple[str, float, float]]:
     """Of what is shaded or framed across an axis: colour, begin and end."""
-    wide = [patch for patch in axis.patches if isinstance(patch, Rectangle) and not isinstance(patch, Polygon)]
+    wide = [patch for patch in axis.patches if isinstance(patch, Rectangle) and not patch.get_gid()]
     return [(to_hex(p.get_facecolor(), keep_alpha=False), p.get_x(), p.get_x() + p.get_width()) for p in wide]
 
 
@@ -228,6 +228,9 @@ def test_ratios_are_drawn_by_the_windows_start() -> None:
         assert axis.get_title().startswith(STARTS[counter])
         low, high = (0.01, 0.02) if counter == "cycles_active" else (0.01, 0.01)
         band = axis.patches[0]
+        said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
+        assert len(said) == 700 / STRIDE
+        assert said[0] == f"says: window from launch 0: {STARTS[counter]} {line.get_ydata()[0]:.3g} times BASE's"
         assert band.get_y() < low
         assert band.get_y() + band.get_height() > high
         assert spans(axis)[1:] == [
