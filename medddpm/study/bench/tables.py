@@ -92,8 +92,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of `by_setting` as a reader reads them: times, how many times as fast as BASE, and errors; "–" for none."""
     called = {
         "step_ms": ("step, ms", 1), "step_gain": ("step, × BASE", 2), "forward_ms": ("forward, ms", 1),
-        "forward_gain": ("forward, × BASE", 2), "sample_s": ("volume, s", 2), "peak_gib": ("peak, GiB", 1),
-        "tflops": ("TFLOP/s", 1), "error_output": ("error, output", 4), "error_grad": ("error, gradient", 4),
+        "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
+        "tflops": ("TFLOP/s", 1), "error_output": ("error, output", 4), "error_grad": ("error, grad", 4),
     }  # fmt: skip
     shown = table[list(called)].round({name: digits for name, (_, digits) in called.items()})
     return shown.rename(columns={name: title for name, (title, _) in called.items()}).astype(object).fillna("–")

@@ -42,7 +42,10 @@ def ladder_figure(ladder: pd.DataFrame) -> Figure:
     for axis, measure, title in zip(axes, ("step", "forward"), ("training step", "forward pass"), strict=True):
         _time_bars(axis, ladder, measure)
         axis.set_title(title)
-    figure.supxlabel("median time, ms; line: 10th to 90th percentile; ×: times as fast as BASE", fontsize=axes[0].xaxis.label.get_fontsize())
+    figure.supxlabel(
+        "median time, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
+        fontsize=axes[0].xaxis.label.get_fontsize(),
+    )
     axes[0].set_yticks(range(len(ladder)), [_label(str(name)) for name in ladder.index])
     axes[0].set_ylim(len(ladder) - 0.4, -0.6)
     for axis in axes:
@@ -161,7 +164,9 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
     axis.margins(x=0.22)
     axis.set_xlim(0, None)
     axis.set_xlabel("time in a step, ms; black line: floor")
-    axis.set_title(f"kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms", loc="left")
+    axis.set_title(
+        f"kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms", loc="left"
+    )
     return figure
 
 

@@ -125,8 +125,8 @@ def tests(table: pd.DataFrame) -> pd.DataFrame:
     """A table of `parity.tables.parity` as a reader reads it: a row for each metric, and for each setting if several.
 
     Returns:
-        Columns reference's mean, difference, 90% interval, margin (each in the metric's unit), margin / SD of seeds (a
-        ratio), equivalent, no worse and within seeds. Empty where nothing is measured.
+        Columns reference (its mean), 90% interval (of the difference from it), margin (each in the metric's unit),
+        margin / SD (of the reference's seeds), equivalent, no worse and within seeds. Empty where nothing is measured.
     """
     if not len(table):
         return pd.DataFrame()
@@ -135,11 +135,10 @@ def tests(table: pd.DataFrame) -> pd.DataFrame:
     for row in table.to_dict("records"):
         name = title(row["metric"], row["tissue"])
         rows[f"{row['setting']}: {name}" if several else name] = {
-            "reference's mean": f"{row['reference']:.3g}",
-            "difference": f"{row['difference']:+.2g}",
+            "reference": f"{row['reference']:.3g}",
             "90% interval": f"{row['low']:+.2g} to {row['high']:+.2g}",
             "margin": f"{row['margin']:.2g}",
-            "margin / SD of seeds": f"{row['margin_in_sd']:.1f}",
+            "margin / SD": f"{row['margin_in_sd']:.1f}",
             "equivalent": _said(row["equivalent"]),
             "no worse": _said(row["no_worse"]),
             "within seeds": _said(row["as_seeds"]),
@@ -204,13 +203,23 @@ def slices(kept: Kept, plan: str = "short") -> str:
 
 
 def margins(table: pd.DataFrame) -> pd.DataFrame:
-    """Seconds per volume, and how many margins each sampler is worse than all timesteps; from a table of `samplers`."""
+    """Each sampler against all timesteps, from a table of `parity.tables.samplers`; a row for each number of steps.
+
+    Returns:
+        Columns s per volume, metrics beyond the margin (how many), worst metric, and margins worse (by that metric).
+        Empty where all timesteps were not measured.
+    """
     try:
-        worse = titled(shortfall(table).round(2))
+        worse = titled(shortfall(table))
     except (BadInput, KeyError):
         return pd.DataFrame()
-    worse = worse.assign(**{"s per volume": table[SECONDS].round(3)})
-    return worse.set_axis([named(row) for row in worse.index], axis="index").T
+    found = {
+        "s per volume": table[SECONDS].round(3),
+        "metrics beyond the margin": (worse > 1).sum(axis="columns"),
+        "worst metric": worse.idxmax(axis="columns"),
+        "margins worse": worse.max(axis="columns").round(2),
+    }
+    return pd.DataFrame(found).set_axis([named(row) for row in worse.index], axis="index")
 
 
 def titled(table: pd.DataFrame) -> pd.DataFrame:

@@ -87,7 +87,7 @@ def test_a_margin_is_set_against_the_spread_of_the_references_seeds() -> None:
     assert psnr["wide"], "half a decibel, of seeds a twentieth apart"
     shown = sentences.tests(table)
     assert list(shown.index) == list(parity_tables.TITLES.values())
-    assert shown.loc["PSNR", "margin / SD of seeds"] == f"{psnr['margin_in_sd']:.1f}"
+    assert shown.loc["PSNR", "margin / SD"] == f"{psnr['margin_in_sd']:.1f}"
     assert shown.loc["PSNR", ["equivalent", "no worse"]].tolist() == ["no", "no"]
     many = table["wide"].sum()
     assert sentences.wide(table).startswith(f"{many} of 11 margins are wider than any difference between two seeds")
@@ -300,7 +300,11 @@ def test_sentences_have_the_records_numbers(kept: Kept) -> None:
     table = sentences.summary(shown(kept))
     assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
     assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
-    assert sentences.margins(parity_tables.samplers(kept.quality)).loc["s per volume", "DDPM, 250 steps"] == 4.0
+    margins = sentences.margins(parity_tables.samplers(kept.quality))
+    assert margins.loc["DDPM, 250 steps", ["s per volume", "metrics beyond the margin"]].tolist() == [4, 0]
+    worse = parity_tables.shortfall(parity_tables.samplers(kept.quality)).loc[("ddim", 10)]
+    assert margins.loc["DDIM, 10 steps", "margins worse"] == round(worse.max(), 2)
+    assert margins.loc["DDIM, 10 steps", "worst metric"] == parity_tables.TITLES[worse.idxmax()]
 
 
 def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> None:
