@@ -58,7 +58,7 @@ def recompute_figure(shares: pd.DataFrame) -> Figure:
             axis.annotate(f"{value:.2f}", (spot, value), ha="center", va="bottom", fontsize=7)
     axis.set_xticks(range(len(shares)), list(shares.index))
     axis.set_ylim(0, 1.6)
-    axis.set_xlabel("--recompute: the levels whose activations are computed again")
+    axis.set_xlabel("--recompute: what is computed again instead of kept")
     axis.set_ylabel("time of a step, none = 1")
     axis.legend(loc="upper left", ncols=2)
     return figure

@@ -176,9 +176,9 @@ def verdict(table: pd.DataFrame) -> str:
         open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
         rest = f" (not shown for {', '.join(open_)})" if open_ else ""
         said.append(
-            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin by {shown} of "
-            f"{len(rows)} metrics{rest}; no more than a margin worse by {no_worse} of {len(rows)}; within the largest "
-            f"difference between two seeds of the reference by {as_seeds} of {len(rows)}"
+            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin on {shown} of "
+            f"{len(rows)} metrics{rest}; no more than a margin worse on {no_worse} of {len(rows)}; within the largest "
+            f"difference between two seeds of the reference on {as_seeds} of {len(rows)}"
         )
     return "\n".join(said)
 
@@ -355,12 +355,12 @@ def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
         best = min(others, key=worst.__getitem__)
         return (
             f"{named(full)}: nothing shorter stays within the margins; the nearest is {named(best)}, {worst[best]:.1f} "
-            f"margins worse by its worst metric, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
+            f"margins worse on its worst metric, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
         )
     best = min(good, key=seconds.__getitem__)
     return (
         f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[full]:.3g} s, "
-        f"{seconds[full] / seconds[best]:.0f} times as fast, and no more than a margin worse by any metric"
+        f"{seconds[full] / seconds[best]:.0f} times as fast, and no more than a margin worse on any metric"
     )
 
 

@@ -49,7 +49,7 @@ def test_settings_that_differ_by_less_than_their_seeds_are_equivalent() -> None:
     assert table["equivalent"].all()
     assert (table["seeds"] == 6).all()
     assert table["as_seeds"].mean() > 0.7, "with six seeds the seeds' own range is mostly wide enough"
-    assert "equivalent within the stated margin by 11 of 11" in parity_tables.verdict(table.reset_index())
+    assert "equivalent within the stated margin on 11 of 11" in parity_tables.verdict(table.reset_index())
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
     good = [row for row in table.index[1:] if (worse.loc[row] <= 1).all()]
     quickest = min(good, key=lambda row: table[SECONDS][row])
     assert parity_tables.advice(table).startswith(f"{parity_tables.named(quickest)}: ")
-    assert "no more than a margin worse by any metric" in parity_tables.advice(table)
+    assert "no more than a margin worse on any metric" in parity_tables.advice(table)
 
 
 def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
