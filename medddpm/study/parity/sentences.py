@@ -197,7 +197,7 @@ def slices(kept: Kept, plan: str = "short") -> str:
         return f"samples of two settings and seeds: {NOT_MEASURED}"
     settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
     return (
-        f"same mask and noise: slices of two settings trained from one seed differ by {settings:.1f} of 256 grey "
+        f"the same mask and noise, slices of two settings trained from one seed differ by {settings:.1f} of 256 grey "
         f"levels on average, slices of two seeds of one setting by {seeds:.1f}"
     )
 
