@@ -54,7 +54,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     shutil.copytree(ROOT / "site", book / "site")
     shutil.copy(ROOT / "figures" / "01_training.png", book)
     for path in NOTEBOOKS:
-        if path.name[:2] in ("06", "17"):
+        if path.name[:2] in ("06", "21"):
             shutil.copy(path, book / "notebooks")
     changed = nbformat.read(book / "notebooks" / "06_fig04_ipc_stacks.ipynb", as_version=4)
     changed.metadata["language_info"] = {"name": "python"}
@@ -95,7 +95,7 @@ def test_the_book_opens_rendered_trusted_and_unchanged(lab: tuple[str, Path]) ->
         assert "/lab/tree/README.md" in page.url
         assert not _open(page, address, "06_fig04_ipc_stacks"), "opening the notebook changed it"
         assert _open(page, address, "of_another_kernel"), "this test does not see what JupyterLab has changed"
-        _open(page, address, "17_quality")
+        _open(page, address, "21_samplers")
         page.wait_for_selector(".jp-OutputArea iframe", state="attached")  # the viewer: shown only if trusted
         settings = page.evaluate(
             """async () => {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib.metadata
 import re
 import shutil
@@ -29,6 +30,7 @@ from medddpm.study.records.tables import read_table
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
 LARGEST = 16 * 2**20
+PICTURE_FIRST = ["01", "16", "17", "18", "19", "20", "21"]  # whose finding and picture stand above their code
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED_FOR = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
@@ -142,6 +144,32 @@ def test_notebook_is_stored_as_one_clean_run(notebook: NotebookNode) -> None:
 
 def test_notebook_cells_are_short(notebook: NotebookNode) -> None:
     assert [cell.source for cell in code_cells(notebook) if len(cell.source.splitlines()) > 25] == []
+
+
+def prose(nb: NotebookNode) -> list[str]:
+    return [cell.source for cell in nb.cells if cell.cell_type == "markdown"]
+
+
+def test_notebook_is_read_in_one_sitting(notebook: NotebookNode) -> None:
+    assert sum(len(text.split()) for text in prose(notebook)) <= 1200
+
+
+def test_notebook_opens_with_its_title(notebook: NotebookNode) -> None:
+    assert re.match(r"# \d\d · \S", notebook.cells[0].source)
+
+
+@pytest.mark.parametrize("number", PICTURE_FIRST)
+def test_notebook_shows_its_finding_before_any_code(number: str) -> None:
+    """One sentence, then a picture with a text, which the notebook itself draws; and it ends with the differences."""
+    (path,) = (p for p in NOTEBOOKS if p.stem.startswith(number))
+    nb = nbformat.read(path, as_version=4)
+    _, sentence, picture, *_ = nb.cells[0].source.split("\n\n")
+    assert re.fullmatch(r"[^.]*([.]\S[^.]*)*[.]", sentence), "one sentence"
+    found = re.fullmatch(r"!\[[^]]{10,}\]\(\.\./(figures/\w+\.png)\)", picture)
+    assert found
+    assert (ROOT / found[1]).is_file()
+    assert any(fnmatch.fnmatch(found[1], pattern) for pattern in nb.metadata["medddpm"]["outputs"])
+    assert "## Differences from the " in prose(nb)[-1]
 
 
 def test_notebook_has_one_cell_of_annotated_literals(notebook: NotebookNode) -> None:

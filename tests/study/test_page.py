@@ -25,7 +25,7 @@ def drawn(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("number", ["01", "02", "04", "16", "17", "18", "19"])
+@pytest.mark.parametrize("number", ["01", "02", "04", "16", "17", "18", "19", "21"])
 def test_measuring_without_a_gpu_is_answered_in_one_line(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     printed, error = run_cells(named(number), measure=True)

@@ -88,6 +88,17 @@ def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
     return pd.DataFrame(found).reindex(index=pd.Index(names, name="setting"), columns=order)
 
 
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `by_setting` as a reader reads them: times, how many times as fast as BASE, and errors; "–" for none."""
+    called = {
+        "step_ms": ("step, ms", 1), "step_gain": ("step, × BASE", 2), "forward_ms": ("forward, ms", 1),
+        "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
+        "tflops": ("TFLOP/s", 1), "error_output": ("error, output", 4), "error_grad": ("error, grad", 4),
+    }  # fmt: skip
+    shown = table[list(called)].round({name: digits for name, (_, digits) in called.items()})
+    return shown.rename(columns={name: title for name, (title, _) in called.items()}).astype(object).fillna("–")
+
+
 def ladder(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of `by_setting` from BASE to FAST, one change a row."""
     return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]

@@ -42,7 +42,10 @@ def ladder_figure(ladder: pd.DataFrame) -> Figure:
     for axis, measure, title in zip(axes, ("step", "forward"), ("training step", "forward pass"), strict=True):
         _time_bars(axis, ladder, measure)
         axis.set_title(title)
-    figure.supxlabel("ms, median; line: 10th to 90th percentile", fontsize=axes[0].xaxis.label.get_fontsize())
+    figure.supxlabel(
+        "median time, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
+        fontsize=axes[0].xaxis.label.get_fontsize(),
+    )
     axes[0].set_yticks(range(len(ladder)), [_label(str(name)) for name in ladder.index])
     axes[0].set_ylim(len(ladder) - 0.4, -0.6)
     for axis in axes:
@@ -113,7 +116,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     _log(axis, low, high)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set(xlabel="FLOPs of the network by byte of DRAM", ylabel="TFLOP/s")
+    axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
     names = {"step": "training step", "forward": "forward pass"}
     present = [measure for measure in MEASURES if measure in set(points["measure"])]
     handles = [
@@ -160,8 +163,10 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.margins(x=0.22)
     axis.set_xlim(0, None)
-    axis.set_xlabel("ms of a step; black line: floor")
-    axis.set_title(f"{parts['ms'].sum():.1f} ms, floors {parts['floor_ms'].sum():.1f} ms", loc="left")
+    axis.set_xlabel("time in a step, ms; black line: floor")
+    axis.set_title(
+        f"kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms", loc="left"
+    )
     return figure
 
 
@@ -219,7 +224,7 @@ def memory_figure(ladder: pd.DataFrame) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.margins(x=0.1)
     axis.set_xlim(0, None)
-    axis.set_xlabel("GiB at the peak of a training step")
+    axis.set_xlabel("peak memory of a training step, GiB; dashed: half of BASE's")
     return figure
 
 
@@ -245,7 +250,7 @@ def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
     _log(axis, left, float(shown["seconds"].max()) * 3)
-    axis.set_xlabel("seconds a volume")
+    axis.set_xlabel("seconds per volume")
     present = [name for name in settings if name in set(shown["setting"])]
     axis.legend(handles=[Patch(color=colour_of(name), label=name) for name in present], loc="lower right")
     return figure

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from medddpm.study.bench.sentences import three
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
@@ -45,7 +46,7 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     axis.set_yticks(range(len(shown)), shown)
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xlabel("% of the rows' sum")
+    axis.set_xlabel("% of the sum of all operators")
     axis.legend(loc="lower right")
     return figure
 
@@ -56,7 +57,7 @@ def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
     Args:
         tables: title to what `medddpm.study.convnext.tables.times` returns.
     """
-    figure = new_figure(height=0.7 + 0.17 * max(len(table) for table in tables.values()))
+    figure = new_figure(height=0.9 + 0.17 * max(len(table) for table in tables.values()))
     axes = np.atleast_1d(figure.subplots(1, len(tables)))
     for axis, (title, table) in zip(axes, tables.items(), strict=True):
         shown = table["graph_us"].dropna()
@@ -68,6 +69,9 @@ def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
         axis.margins(x=0.2)
         axis.tick_params(axis="y", length=0)
         axis.set(title=title, xlabel="µs")
+    named = {"by hand": OURS, "Triton": TRITON, "library": LIBRARY}
+    handles = [Patch(color=colour, label=name) for name, colour in named.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
 
@@ -92,7 +96,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
             str(number), (point["intensity"], point["tflops"]), (3, 2), textcoords="offset points", fontsize=6
         )
         axis.plot([], [], "o", color=colour_of(point["version"]), markersize=3, label=label)
-    axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of DRAM", ylabel="TFLOP/s")
+    axis.set(xscale="log", yscale="log", xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s")
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=5)
     return figure
 

@@ -35,6 +35,7 @@ from medddpm.study.parity.tables import (
     SECONDS,
     TITLES,
     Metric,
+    better,
     drawn,
     reach,
 )
@@ -124,7 +125,7 @@ def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
 
 
 def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """The case, a sample for its mask, and one for its mask turned over; a column for each modality.
+    """The case, a sample for its mask, and one for the mirrored mask; a column for each modality.
 
     Args:
         slices: those of `parity.results.Kept`.
@@ -136,7 +137,7 @@ def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
     rows = {
         "the case": [slices[f"truth/{run['subjects']}/-/{name}/{at}"] for name in channels],
         "sample": [slices[f"sample/{what}/{name}/{at}"] for name in channels],
-        "sample, mask\nturned over": [slices[f"mirrored-sample/{what}/{name}/{at}"] for name in channels],
+        "sample, mask\nmirrored": [slices[f"mirrored-sample/{what}/{name}/{at}"] for name in channels],
     }
     figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in channels], GREY, width=5.6)  # type: ignore[arg-type]
     masks = [slices[f"{kind}mask/{run['subjects']}/-/labels/{at}"] for kind in ("", "", "mirrored-")]
@@ -301,12 +302,15 @@ def parity_figure(table: pd.DataFrame) -> Figure:
         axis.axvline(border, color="black", linewidth=0.8)
     axis.axvline(0, color="black", linewidth=0.4)
     axis.set_xlim(-limit, limit)
-    axis.set_yticks(range(len(metrics)), [TITLES[metric] for metric in metrics])
+    arrows = {"higher": " ↑", "lower": " ↓"}
+    axis.set_yticks(range(len(metrics)), [TITLES[name] + arrows.get(better(name[0]), "") for name in metrics])
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel("difference from the reference, in stated margins; 90% interval")
+    axis.set_xlabel(
+        "difference from the reference in stated margins, 90% interval\n↑ higher is better, ↓ lower is better"
+    )
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
-    handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="two seeds of the reference"))
+    handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -329,7 +333,7 @@ IDEALS: dict[Metric, Metric] = {  # what the held-out volumes themselves have
 
 
 def samplers_figure(table: pd.DataFrame) -> Figure:
-    """A panel for each metric against seconds a volume, a line for each sampler, a point for each number of steps.
+    """A panel for each metric against seconds per volume, a line for each sampler, a point for each number of steps.
 
     Dashed: what the held-out volumes themselves have, where that is known.
 
@@ -355,7 +359,7 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     for axis in axes[max(0, len(panels) - 3) : len(panels)]:
-        axis.set_xlabel("seconds a volume")
+        axis.set_xlabel("seconds per volume")
     present = [name for name in SAMPLER_COLOURS if name in table.index.get_level_values("sampler")]
     handles = [
         Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present

@@ -37,7 +37,7 @@ def levers_figure(table: pd.DataFrame) -> Figure:
         axis.set_title(title, loc="left")
         axis.tick_params(axis="y", length=0)
         axis.margins(x=0.1)
-    axes[-1].set_xlabel("volumes a second (a mark: expected from the reference of its run)")
+    axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")
     return figure
 
 
@@ -50,15 +50,15 @@ def recompute_figure(shares: pd.DataFrame) -> Figure:
     figure = new_figure(height=1.9)
     axis = figure.subplots()
     width = 0.8 / len(shares.columns)
-    for place, (name, colour) in enumerate(zip(shares.columns, ("OPT1", "OPT2"), strict=True)):
+    for place, (name, colour) in enumerate(zip(shares.columns, ("#4D4D4D", "#BBBBBB"), strict=True)):
         left = [spot + (place - (len(shares.columns) - 1) / 2) * width for spot in range(len(shares))]
         times = (3 + shares[name]) / 3
-        axis.bar(left, times, width=width, color=SETTING_COLOURS[colour], label=name)
+        axis.bar(left, times, width=width, color=colour, label=name)
         for spot, value in zip(left, times, strict=True):
             axis.annotate(f"{value:.2f}", (spot, value), ha="center", va="bottom", fontsize=7)
     axis.set_xticks(range(len(shares)), list(shares.index))
     axis.set_ylim(0, 1.6)
-    axis.set_xlabel("computed again")
-    axis.set_ylabel("step, times")
+    axis.set_xlabel("--recompute: what is computed again instead of kept")
+    axis.set_ylabel("time of a step, none = 1")
     axis.legend(loc="upper left", ncols=2)
     return figure

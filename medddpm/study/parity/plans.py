@@ -130,7 +130,7 @@ def cube(side: int) -> Size:
 # every setting. See `medddpm.diffusion.GaussianDiffusion` and 17_quality.
 STEADY: dict[str, Any] = {"offset_noise": 0.1, "norm_groups": 8}
 # At 128³ and one volume a step, the loss of `STEADY` trainings jumps back now and then, under OPT1 too, and one run
-# ended so. Clipping makes the jumps smaller; with two volumes a step as well, none was seen: 17_quality.
+# ended so. Clipping makes the jumps smaller; with two volumes a step as well, none was seen: 21_samplers.
 CALM: dict[str, Any] = {**STEADY, "clip_norm": 1.0}
 
 # Each plan: the settings and seeds that are trained, and fields of `training_run` that take the place of its own.

@@ -96,12 +96,21 @@ def apart(distances: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def losses(distances: pd.DataFrame) -> pd.DataFrame:
+    """A table of `parity.tables.apart`, its columns called as a reader calls them."""
+    called = {
+        "steps": "steps", "training": "training loss, all steps", "training_early": "training loss, first ten steps",
+        "held_out": "held-out loss, end", "between_seeds": "held-out loss, two seeds",
+    }  # fmt: skip
+    return distances.rename(columns=called).round(5).astype(object).fillna("–")
+
+
 def half(loss: pd.DataFrame) -> str:
     """What training for half as long costs, to read the margin of the loss against."""
     found = half_the_steps(loss)
     if found is None:
         return f"half as many steps: {NOT_MEASURED}"
-    return f"for comparison: half as many steps leave {REFERENCE}'s held-out loss {found:.0%} higher"
+    return f"for comparison: after half the steps {REFERENCE}'s held-out loss is {found:.0%} higher"
 
 
 def power(table: pd.DataFrame) -> str:
@@ -109,35 +118,42 @@ def power(table: pd.DataFrame) -> str:
     if not len(table):
         return f"how far the intervals reach: {NOT_MEASURED}"
     seeds = int(table["seeds"].min())
-    return f"{seeds} seeds: an interval reaches {reach(seeds):.2f} deviations of a pair's difference to either side"
+    return f"with {seeds} seeds the 90% interval is ±{reach(seeds):.2f} standard deviations of a pair's difference"
 
 
-def against_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Each margin against what another seed changes, from a table of `parity.tables.parity`; a row a metric.
+def tests(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of `parity.tables.parity` as a reader reads it: a row for each metric, and for each setting if several.
 
     Returns:
-        Columns margin, seeds' deviation and seeds' range in the metric's unit, margin / deviation (a ratio) and wide.
-        Empty where nothing is measured.
+        Columns reference (its mean), 90% interval (of the difference from it), margin (each in the metric's unit),
+        margin / SD (of the reference's seeds), equivalent, no worse and within seeds. Empty where nothing is measured.
     """
     if not len(table):
         return pd.DataFrame()
-    rows = table.drop_duplicates(METRIC)  # the margin and the seeds are the reference's, whatever is held against it
-    named = {
-        "margin": "margin", "seeds_sd": "seeds' deviation", "between_seeds": "seeds' range",
-        "margin_in_sd": "margin / deviation", "wide": "wide",
-    }  # fmt: skip
-    found = rows[list(named)].rename(columns=named)
-    return found.set_axis([title(*name) for name in rows[METRIC].itertuples(index=False)], axis="index")
+    several = table["setting"].nunique() > 1
+    rows = {}
+    for row in table.to_dict("records"):
+        name = title(row["metric"], row["tissue"])
+        rows[f"{row['setting']}: {name}" if several else name] = {
+            "reference": f"{row['reference']:.3g}",
+            "90% interval": f"{row['low']:+.2g} to {row['high']:+.2g}",
+            "margin": f"{row['margin']:.2g}",
+            "margin / SD": f"{row['margin_in_sd']:.1f}",
+            "equivalent": _said(row["equivalent"]),
+            "no worse": _said(row["no_worse"]),
+            "within seeds": _said(row["as_seeds"]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def wide(table: pd.DataFrame) -> str:
-    """Which margins are wider than what any two of the reference's seeds differ by; of a `parity.tables.parity`."""
+    """Which margins are wider than any difference between two of the reference's seeds; of a `parity.tables.parity`."""
     if not len(table):
         return f"margins and seeds: {NOT_MEASURED}"
     rows = table.drop_duplicates(METRIC)
     names = [in_words(name) for name in rows.loc[rows["wide"], METRIC].itertuples(index=False, name=None)]
     return (
-        f"{len(names)} of {len(rows)} margins are wider than what any two of the reference's seeds differ by: "
+        f"{len(names)} of {len(rows)} margins are wider than any difference between two seeds of the reference: "
         f"{', '.join(names) or 'none'}"
     )
 
@@ -161,9 +177,9 @@ def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
         farthest = max(margins, key=lambda name: abs(margins[name]))
         subjects = len(apart) // len(PLANES)
         lines.append(
-            f"{setting}: slices of {subjects} subjects {np.mean(apart):.2f} of 256 grey levels from {reference}'s on "
-            f"average, {max(apart, default=np.nan):.2f} at most; farthest of "
-            f"{len(margins)} metrics {in_words(farthest)}, {abs(margins[farthest]):.3f} of its margin"
+            f"{setting}: slices of {subjects} subjects differ from {reference}'s by {np.mean(apart):.2f} of 256 grey "
+            f"levels on average, {max(apart, default=np.nan):.2f} at most; of {len(margins)} metrics the "
+            f"{in_words(farthest)} differs most, by {abs(margins[farthest]):.3f} of its margin"
         )
     return "\n".join(lines)
 
@@ -181,19 +197,29 @@ def slices(kept: Kept, plan: str = "short") -> str:
         return f"samples of two settings and seeds: {NOT_MEASURED}"
     settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
     return (
-        f"drawn for the same mask from the same noise, slices of two settings of one seed differ by {settings:.1f} "
-        f"of 256 grey levels on average, those of two seeds of one setting by {seeds:.1f}"
+        f"the same mask and noise, slices of two settings trained from one seed differ by {settings:.1f} of 256 grey "
+        f"levels on average, slices of two seeds of one setting by {seeds:.1f}"
     )
 
 
 def margins(table: pd.DataFrame) -> pd.DataFrame:
-    """Seconds a volume, and how many margins each sampler is worse than all timesteps; from a table of `samplers`."""
+    """Each sampler against all timesteps, from a table of `parity.tables.samplers`; a row for each number of steps.
+
+    Returns:
+        Columns s per volume, metrics beyond the margin (how many), worst metric, and margins worse (by that metric).
+        Empty where all timesteps were not measured.
+    """
     try:
-        worse = titled(shortfall(table).round(2))
+        worse = titled(shortfall(table))
     except (BadInput, KeyError):
         return pd.DataFrame()
-    worse = worse.assign(**{"s a volume": table[SECONDS].round(3)})
-    return worse.set_axis([named(row) for row in worse.index], axis="index").T
+    found = {
+        "s per volume": table[SECONDS].round(3),
+        "metrics beyond the margin": (worse > 1).sum(axis="columns"),
+        "worst metric": worse.idxmax(axis="columns"),
+        "margins worse": worse.max(axis="columns").round(2),
+    }
+    return pd.DataFrame(found).set_axis([named(row) for row in worse.index], axis="index")
 
 
 def titled(table: pd.DataFrame) -> pd.DataFrame:
@@ -203,7 +229,7 @@ def titled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def brats(quality: pd.DataFrame) -> str:
-    """How well the model draws its one case, and whether it follows the mask when that is turned over."""
+    """How well the model draws its one case, and whether it follows the mask when that is mirrored."""
     if not len(quality):
         return f"brats: {NOT_MEASURED}"
     found = with_most_steps(quality, "brats").groupby(METRIC)["value"].mean()
@@ -212,9 +238,9 @@ def brats(quality: pd.DataFrame) -> str:
         ([("psnr", "all"), ("ssim", "all")],
          "against the case: PSNR {0:.1f} dB, SSIM {1:.3f}, the mean of four modalities"),
         ([("dice", "brain"), ("dice", "lesion"), ("dice_reference", "lesion")],
-         "Dice with the mask: brain {0:.3f}, tumour {1:.3f} (recovered from the case itself: {2:.3f})"),
+         "Dice with the mask: brain {0:.3f}, tumour {1:.3f} (of the case itself: {2:.3f})"),
         ([("dice_mirrored", "brain"), ("dice_mirrored", "lesion")],
-         "Dice with the mask turned over: brain {0:.3f}, tumour {1:.3f}"),
+         "Dice with the mirrored mask: brain {0:.3f}, tumour {1:.3f}"),
     ):  # fmt: skip
         values = [float(found[name]) if name in found else float("nan") for name in names]
         lines.append(said.format(*values))
@@ -243,6 +269,10 @@ def _interval(row: Any) -> str:
 def _place(contrast: str) -> int:
     """The place of a contrast in the order of the figures."""
     return list(CONTRAST_NAMES).index(contrast) if contrast in CONTRAST_NAMES else len(CONTRAST_NAMES)
+
+
+def _said(held: bool) -> str:
+    return "yes" if held else "no"
 
 
 def _count(number: int, noun: str) -> str:

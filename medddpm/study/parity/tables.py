@@ -174,11 +174,11 @@ def verdict(table: pd.DataFrame) -> str:
     for setting, rows in table.groupby("setting", sort=False):
         shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
         open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
-        rest = f"; not shown for {', '.join(open_)}" if open_ else ""
+        rest = f" (not shown for {', '.join(open_)})" if open_ else ""
         said.append(
-            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin in {shown} of "
-            f"{len(rows)} metrics{rest}; no more than a margin worse in {no_worse} of {len(rows)}; within what "
-            f"two seeds of the reference differ by in {as_seeds} of {len(rows)}"
+            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin on {shown} of "
+            f"{len(rows)} metrics{rest}; no more than a margin worse on {no_worse} of {len(rows)}; within the largest "
+            f"difference between two seeds of the reference on {as_seeds} of {len(rows)}"
         )
     return "\n".join(said)
 
@@ -332,10 +332,15 @@ def shortfall(table: pd.DataFrame, full: SamplerSteps = FULL) -> pd.DataFrame:
 def _badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
     """How bad each row of a table is by a metric: more is worse."""
     metric, tissue = name
-    better = "lower" if metric == "held_out_loss" else METRICS[metric].better
-    if better in ("higher", "lower"):
-        return -table[name] if better == "higher" else table[name]
-    return (table[name] - table[better, tissue]).abs()
+    how = better(metric)
+    if how in ("higher", "lower"):
+        return -table[name] if how == "higher" else table[name]
+    return (table[name] - table[how, tissue]).abs()
+
+
+def better(metric: str) -> str:
+    """How a metric is better: "higher", "lower", or nearer to the metric of this name."""
+    return "lower" if metric == "held_out_loss" else METRICS[metric].better
 
 
 def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
@@ -349,13 +354,13 @@ def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
     if not good:
         best = min(others, key=worst.__getitem__)
         return (
-            f"{named(full)}: no fewer steps stay within the margins; the nearest is {named(best)}, by its worst metric "
-            f"{worst[best]:.1f} margins worse, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
+            f"{named(full)}: nothing shorter stays within the margins; the nearest is {named(best)}, {worst[best]:.1f} "
+            f"margins worse on its worst metric, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
         )
     best = min(good, key=seconds.__getitem__)
     return (
-        f"{named(best)}: {seconds[best]:.3g} s a volume instead of {seconds[full]:.3g} s, "
-        f"{seconds[full] / seconds[best]:.0f} times as quick, and by no metric more than a margin worse"
+        f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[full]:.3g} s, "
+        f"{seconds[full] / seconds[best]:.0f} times as fast, and no more than a margin worse on any metric"
     )
 
 

@@ -49,7 +49,7 @@ def test_settings_that_differ_by_less_than_their_seeds_are_equivalent() -> None:
     assert table["equivalent"].all()
     assert (table["seeds"] == 6).all()
     assert table["as_seeds"].mean() > 0.7, "with six seeds the seeds' own range is mostly wide enough"
-    assert "equivalent within the stated margin in 11 of 11" in parity_tables.verdict(table.reset_index())
+    assert "equivalent within the stated margin on 11 of 11" in parity_tables.verdict(table.reset_index())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_setting_that_is_worse_is_not(shift: float, broken: tuple[str, str], s
     table = parity_of(shift)
     assert not table.loc[broken, "equivalent"]
     assert not table.loc[broken, "as_seeds"]
-    listed = parity_tables.verdict(table.reset_index()).partition("not shown for ")[2].partition(";")[0]
+    listed = parity_tables.verdict(table.reset_index()).partition("not shown for ")[2].partition(")")[0]
     assert said in listed.split(", ")
 
 
@@ -85,13 +85,12 @@ def test_a_margin_is_set_against_the_spread_of_the_references_seeds() -> None:
     assert psnr["margin_in_sd"] == pytest.approx(0.5 / own.std(ddof=1))
     assert (table["wide"] == (table["margin"] > table["between_seeds"])).all()
     assert psnr["wide"], "half a decibel, of seeds a twentieth apart"
-    shown = sentences.against_seeds(table)
+    shown = sentences.tests(table)
     assert list(shown.index) == list(parity_tables.TITLES.values())
-    assert shown.loc["PSNR", "margin / deviation"] == psnr["margin_in_sd"]
+    assert shown.loc["PSNR", "margin / SD"] == f"{psnr['margin_in_sd']:.1f}"
+    assert shown.loc["PSNR", ["equivalent", "no worse"]].tolist() == ["no", "no"]
     many = table["wide"].sum()
-    assert sentences.wide(table).startswith(
-        f"{many} of 11 margins are wider than what any two of the reference's seeds"
-    )
+    assert sentences.wide(table).startswith(f"{many} of 11 margins are wider than any difference between two seeds")
     assert "PSNR" in sentences.wide(table)
 
 
@@ -197,7 +196,7 @@ def test_half_the_steps_cost_what_the_curve_says() -> None:
 
 def test_the_reach_of_the_intervals_is_said() -> None:
     table = parity_of(0.0)
-    assert sentences.power(table).startswith("6 seeds: an interval reaches 0.82 deviations")
+    assert sentences.power(table).startswith("with 6 seeds the 90% interval is ±0.82 standard deviations")
     half = (table["high"] - table["low"]) / 2
     quality = tables(short())[0].query("metric == 'psnr'").pivot(index="seed", columns="setting", values="value")
     assert half["psnr", "all"] == pytest.approx(0.8226 * (quality["FAST"] - quality["OPT1"]).std(), rel=1e-3)
@@ -235,10 +234,10 @@ def test_settings_that_draw_a_model_otherwise_are_said_to(kept: Kept) -> None:
     moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in kept.slices.items()}
     one, *_, last = sentences.redrawn(Kept(kept.quality, kept.loss, kept.meta, moved)).splitlines()
     assert one.startswith(
-        "OPT1: slices of 2 subjects 0.00 of 256 grey levels from BASE's on average, 0.00 at most; far"
+        "OPT1: slices of 2 subjects differ from BASE's by 0.00 of 256 grey levels on average, 0.00 at most; of 11"
     )
-    assert last.startswith("FAST: slices of 2 subjects ")
-    assert not last.startswith("FAST: slices of 2 subjects 0.00")
+    assert last.startswith("FAST: slices of 2 subjects differ from BASE's by ")
+    assert not last.startswith("FAST: slices of 2 subjects differ from BASE's by 0.00")
     assert parity_tables.redrawn(kept.quality.query("setting != 'BASE'")).empty
     other = kept.quality.query("plan != 'redrawn'")
     assert parity_tables.redrawn(other, plan="redrawn_fp32").equals(
@@ -262,14 +261,14 @@ def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
     good = [row for row in table.index[1:] if (worse.loc[row] <= 1).all()]
     quickest = min(good, key=lambda row: table[SECONDS][row])
     assert parity_tables.advice(table).startswith(f"{parity_tables.named(quickest)}: ")
-    assert "by no metric more than a margin worse" in parity_tables.advice(table)
+    assert "no more than a margin worse on any metric" in parity_tables.advice(table)
 
 
 def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
     table = parity_tables.samplers(kept.quality)
     table.loc[table.index != FULL, ("psnr", "all")] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
     said = parity_tables.advice(table)
-    assert said.startswith("DDPM, 250 steps: no fewer steps")
+    assert said.startswith("DDPM, 250 steps: nothing shorter")
     assert "the nearest is SDE-DPM-Solver++, 50 steps" in said
     assert parity_tables.advice(table[1:]) == "not measured"
     with pytest.raises(BadInput, match="no DDPM, 250 steps to compare with"):
@@ -284,7 +283,7 @@ def test_every_sentence_stands_without_a_record_too() -> None:
     said = [sentences.plan(none, "short"), sentences.apart(parity_tables.apart(none.loss))]
     said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
     said += [sentences.redrawn(none), sentences.redrawn(none, plan="redrawn_fp32"), sentences.wide(pd.DataFrame())]
-    assert sentences.against_seeds(pd.DataFrame()).empty
+    assert sentences.tests(pd.DataFrame()).empty
     said += [sentences.power(pd.DataFrame()), parity_tables.advice(parity_tables.samplers(none.quality))]
     assert all(line.endswith("not measured") for line in said), said
     assert sentences.summary(none.of("contrasts")).empty
@@ -297,11 +296,15 @@ def test_sentences_have_the_records_numbers(kept: Kept) -> None:
     assert said == "short: 8 runs, OPT1, FAST, 4 seeds, FLAIR, 64x64x64, 32 channels, 40 of 4,000 steps"
     assert "a trained model evaluated" in sentences.plan(kept, "samplers")
     lines = sentences.brats(kept.of("brats")).splitlines()
-    assert lines[2] == "Dice with the mask turned over: brain 0.600, tumour 0.600"
+    assert lines[2] == "Dice with the mirrored mask: brain 0.600, tumour 0.600"
     table = sentences.summary(shown(kept))
     assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
     assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
-    assert sentences.margins(parity_tables.samplers(kept.quality)).loc["s a volume", "DDPM, 250 steps"] == 4.0
+    margins = sentences.margins(parity_tables.samplers(kept.quality))
+    assert margins.loc["DDPM, 250 steps", ["s per volume", "metrics beyond the margin"]].tolist() == [4, 0]
+    worse = parity_tables.shortfall(parity_tables.samplers(kept.quality)).loc[("ddim", 10)]
+    assert margins.loc["DDIM, 10 steps", "margins worse"] == round(worse.max(), 2)
+    assert margins.loc["DDIM, 10 steps", "worst metric"] == parity_tables.TITLES[worse.idxmax()]
 
 
 def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> None:
@@ -309,8 +312,8 @@ def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> N
     for name in [name for name in moved if name.startswith("sample/short_") and "_s0_" not in name]:
         moved[name] = (moved[name] // 2 + 20).astype(np.uint8)
     said = sentences.slices(Kept(kept.quality, kept.loss, kept.meta, moved))
-    assert "two settings of one seed differ by 0.0 of 256" in said
-    assert "by 0.0" not in said.split("those of two seeds")[1]
+    assert "two settings trained from one seed differ by 0.0 of 256" in said
+    assert "by 0.0" not in said.split("slices of two seeds")[1]
 
 
 # pictures
