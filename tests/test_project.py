@@ -30,7 +30,9 @@ from medddpm.study.records.tables import read_table
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
 LARGEST = 16 * 2**20
-PICTURE_FIRST = ["01", "16", "17", "18", "19", "20", "21"]  # whose finding and picture stand above their code
+PICTURE_FIRST = [
+    path.stem[:2] for path in NOTEBOOKS[1:]
+]  # all but the summary: finding and picture stand above their code
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED_FOR = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]

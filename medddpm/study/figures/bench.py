@@ -64,13 +64,13 @@ def _time_bars(axis: Axes, ladder: pd.DataFrame, measure: str) -> None:
     for place, (setting, row) in enumerate(ladder.iterrows()):
         time = float(row[f"{measure}_ms"])
         if np.isnan(time):
-            axis.text(left * 1.05, place, "–", va="center", fontsize=6)
+            axis.text(left * 1.05, place, "–", va="center", fontsize=7)
             continue
         axis.barh(place, time - left, 0.72, left, color=colour_of(str(setting)))
         axis.plot([row[f"{measure}_p10_ms"], row[f"{measure}_p90_ms"]], [place, place], color="black", linewidth=0.8)
         end = max(time, float(row[f"{measure}_p90_ms"]))
         gain = "" if np.isnan(row[f"{measure}_gain"]) or setting == "BASE" else f"  {row[f'{measure}_gain']:.3g}×"
-        axis.annotate(f"{three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        axis.annotate(f"{three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
     _log(axis, left, float(times.max()) * 6)
 
 
@@ -100,11 +100,11 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
         axis.plot([low, ridge, high], [low * limits["copy"] / 1e3, rate, rate], color=CEILING_COLOUR, linewidth=0.9)
         axis.annotate(
             f"{name.upper()} products {rate:.0f} TFLOP/s", (high, rate), (-2, 2), textcoords="offset points",
-            ha="right", va="bottom", fontsize=6, color=CEILING_COLOUR,
+            ha="right", va="bottom", fontsize=7, color=CEILING_COLOUR,
         )  # fmt: skip
     axis.annotate(
         f"copy {limits['copy'] / 1e3:.2f} TB/s", (low, low * limits["copy"] / 1e3), (4, 0),
-        textcoords="offset points", va="top", fontsize=6, color=CEILING_COLOUR,
+        textcoords="offset points", va="top", fontsize=7, color=CEILING_COLOUR,
     )  # fmt: skip
     for point in points.to_dict("records"):
         x, y, setting = float(point["intensity"]), float(point["tflops"]), str(point["setting"])
@@ -149,13 +149,13 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
             axis.plot([floor, floor], [place - 0.42, place + 0.42], color="black", linewidth=1.4, zorder=3)
             text += f", floor {floor:.2f}"
         end = np.nanmax([row["ms"], floor])
-        axis.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        axis.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
     names = [str(name) for name in shown.index]
     if not rest.empty:
         axis.barh(len(shown), rest["ms"].sum(), 0.72, color=GROUP_COLOURS["other"])
         axis.annotate(
             f"{rest['ms'].sum():.2f}", (rest["ms"].sum(), len(shown)), (3, 0), textcoords="offset points",
-            va="center", fontsize=6,
+            va="center", fontsize=7,
         )  # fmt: skip
         names.append(f"{len(rest)} smaller")
     axis.set_yticks(range(len(names)), names)
@@ -216,7 +216,7 @@ def memory_figure(ladder: pd.DataFrame) -> Figure:
     figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
     axis = figure.subplots()
     bars = axis.barh(range(len(peaks)), peaks, 0.72, color=[colour_of(str(name)) for name in peaks.index])
-    axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=6)
+    axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=7)
     if "BASE" in peaks.index:
         axis.axvline(float(peaks["BASE"]) / 2, color="black", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(peaks)), list(peaks.index))
@@ -243,7 +243,7 @@ def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1
     for place, row in enumerate(shown.to_dict("records")):
         seconds = float(row["seconds"])
         axis.barh(place, seconds - left, 0.72, left, color=colour_of(row["setting"]))
-        axis.annotate(three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+        axis.annotate(three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
         names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
     axis.set_yticks(range(len(names)), names)

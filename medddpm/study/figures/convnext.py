@@ -10,17 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from medddpm.study.bench.sentences import three
-from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure
 
-LIBRARY, OURS, TRITON = SETTING_COLOURS["OPT2"], SETTING_COLOURS["OPT1"], SETTING_COLOURS["OPT12"]
-REPORT = SETTING_COLOURS["BASE"]
 CEILING = "#777777"
 BY_LIBRARY = ("PyTorch", "cuDNN", "torch.compile")
 
 
 def colour_of(version: str) -> str:
     """The colour of a version: the libraries', Triton's, or ours."""
-    return LIBRARY if version.startswith(BY_LIBRARY) else TRITON if version == "Triton" else OURS
+    kind = "library" if version.startswith(BY_LIBRARY) else "Triton" if version == "Triton" else "by hand"
+    return VERSION_COLOURS[kind]
 
 
 def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[str, float]]) -> Figure:
@@ -38,11 +37,10 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     figure = new_figure(height=0.8 + 0.2 * len(shown) * len(columns) / 2, width=5.6)
     axis = figure.subplots()
     height = 0.8 / len(columns)
-    colours = [REPORT, OURS, TRITON, LIBRARY]
     for offset, (column, seconds) in enumerate(columns.items()):
         places = np.arange(len(shown)) + (offset - (len(columns) - 1) / 2) * height
         values = [100 * seconds[name] / totals[column] for name in shown]
-        axis.barh(places, values, height, color=colours[offset % len(colours)], label=column)
+        axis.barh(places, values, height, color=MACHINE_COLOURS[offset % len(MACHINE_COLOURS)], label=column)
     axis.set_yticks(range(len(shown)), shown)
     axis.invert_yaxis()
     axis.set_xscale("log")
@@ -63,14 +61,13 @@ def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
         shown = table["graph_us"].dropna()
         axis.barh(range(len(shown)), shown, 0.72, color=[colour_of(str(name)) for name in shown.index])
         for place, value in enumerate(shown):
-            axis.annotate(three(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=6)
+            axis.annotate(three(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axis.set_yticks(range(len(shown)), list(shown.index))
         axis.invert_yaxis()
         axis.margins(x=0.2)
         axis.tick_params(axis="y", length=0)
         axis.set(title=title, xlabel="µs")
-    named = {"by hand": OURS, "Triton": TRITON, "library": LIBRARY}
-    handles = [Patch(color=colour, label=name) for name, colour in named.items()]
+    handles = [Patch(color=colour, label=name) for name, colour in VERSION_COLOURS.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -88,16 +85,16 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     for name in ("fp32", "bf16"):
         ridge = 1e3 * limits[name] / limits["copy"]
         axis.plot([low, ridge, max(high, ridge)], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING)
-        axis.annotate(f"{name.upper()} {limits[name]:.0f} TFLOP/s", (low, limits[name]), va="bottom", fontsize=6)
+        axis.annotate(f"{name.upper()} {limits[name]:.0f} TFLOP/s", (low, limits[name]), va="bottom", fontsize=7)
     for number, point in enumerate(points.to_dict("records"), 1):
         axis.plot(point["intensity"], point["tflops"], "o", color=colour_of(point["version"]), markersize=4)
         label = f"{number} {point['operator']}, {point['version']}"
         axis.annotate(
-            str(number), (point["intensity"], point["tflops"]), (3, 2), textcoords="offset points", fontsize=6
+            str(number), (point["intensity"], point["tflops"]), (3, 2), textcoords="offset points", fontsize=7
         )
         axis.plot([], [], "o", color=colour_of(point["version"]), markersize=3, label=label)
     axis.set(xscale="log", yscale="log", xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=5)
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     return figure
 
 
@@ -109,7 +106,7 @@ def training_figure(training: pd.DataFrame, samples: pd.DataFrame) -> Figure:
     """
     figure = new_figure(height=2.4)
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
-    left.plot(training["first"] + training["steps"] - 1, training["loss"], color=OURS)
+    left.plot(training["first"] + training["steps"] - 1, training["loss"], color=VERSION_COLOURS["by hand"])
     left.set(xlabel="step", ylabel="loss")
     side = int(samples["row"].max()) + 1
     ordered = samples.sort_values(["image", "row", "column"])

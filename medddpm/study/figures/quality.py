@@ -395,7 +395,7 @@ def _steps(axis: Axes, table: pd.DataFrame, name: Metric) -> None:
     for steps, rows in table.groupby(level="steps"):
         axis.annotate(
             f"{steps}", (float(rows[SECONDS].median()), float(rows[name].max())), (0, 4),
-            textcoords="offset points", fontsize=5.5, ha="center",
+            textcoords="offset points", fontsize=7, ha="center",
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import torch
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
-from medddpm.study.records import schemas
+from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.tables import table_of, write_table
 
@@ -87,6 +87,13 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
     write_table(table_of(rows, schemas.ENDURANCE), out, schemas.ENDURANCE, meta)
     print(f"{out}: {len(rows)} rows", flush=True)
+
+
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Takes the table at `out` into a machine's records; rows of another size stay there."""
+    return publishing.joined(
+        out, folder, schemas.ENDURANCE, ("size",), lambda table: table.sort_values(["size", "seconds"])
+    )
 
 
 def logged_steps(folder: Path) -> list[tuple[float, int]]:

@@ -24,6 +24,15 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     return of_any_machine(root, NAME, schemas.THROUGHPUT)
 
 
+def watched(root: Path) -> dict[str, pd.DataFrame]:
+    """Every machine's record (schema `ENDURANCE`) in the repository at `root`, by its folder's name; maybe none.
+
+    Raises:
+        BadInput: one does not fit its schema.
+    """
+    return of_any_machine(root, ENDURANCE, schemas.ENDURANCE)
+
+
 def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """A group's rows, by choice, after the reference's.
 
