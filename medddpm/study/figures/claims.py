@@ -66,7 +66,7 @@ def rows(claims: pd.DataFrame) -> str:
     head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in _WIDTHS)
     lines = [
         '<div class="claims" tabindex="0" role="region" aria-label="all claims" style="overflow-x:auto">',
-        '<table style="table-layout:fixed;width:100%;min-width:860px;max-width:1150px;font-size:12px;'
+        '<table style="table-layout:fixed;width:100%;min-width:840px;max-width:1150px;font-size:12px;'
         f'overflow-wrap:anywhere;text-align:left"><colgroup>{columns}</colgroup>',
         f"<thead><tr>{head}</tr></thead><tbody>",
     ]
