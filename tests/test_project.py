@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -77,6 +78,31 @@ def test_conda_installs_nothing_else() -> None:
     ]
     packages = pins([line for line in conda_pip_lines() if not line.startswith("--")])
     assert set(packages) == {canonicalize_name(r.name) for r in DIRECT}
+
+
+def test_binder_installs_the_books_packages_at_the_same_versions() -> None:
+    """A Binder has no GPU, so it takes PyTorch's build for the CPU; paths in the file are relative to its folder."""
+    folder = ROOT / ".binder"
+    environment = yaml.safe_load((folder / "environment.yml").read_text())
+    python, pip, packages = environment["dependencies"]
+    assert [python, pip] == ["python=3.12", "pip"]
+    options = [line for line in packages["pip"] if line.startswith("-")]
+    assert options[1:] == ["-c ../requirements.lock", "-e .."]
+    pinned = pins([line for line in packages["pip"] if not line.startswith("-")])
+    assert pinned.pop("torch") == f"{pins(lock_lines())['torch']}+cpu"
+    extras = PROJECT["optional-dependencies"]
+    asked = map(Requirement, [*PROJECT["dependencies"], *extras["train"], *extras["book"]])
+    names = {canonicalize_name(r.name) for r in asked} - {PROJECT["name"], "torch"}
+    assert pinned == {name: pins(lock_lines())[name] for name in names}
+    for name in ("postBuild", "start"):
+        assert os.access(folder / name, os.X_OK)
+        subprocess.run(["bash", "-n", str(folder / name)], check=True)
+    assert "pip install --no-deps -r requirements.nodeps.lock" in (folder / "postBuild").read_text()
+
+
+def test_colab_is_told_to_install_what_there_is() -> None:
+    (asked,) = re.findall(r'%pip install --editable "book\[(\w+)\]"', (ROOT / "site" / "run.md").read_text())
+    assert asked in PROJECT["optional-dependencies"]
 
 
 def test_some_packages_are_installed_without_what_they_require_and_every_setup_says_so() -> None:
