@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import citation
+import marks
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
@@ -172,13 +173,18 @@ def linked(picture: re.Match[str]) -> str:
     if not name or not (ROOT / "figures" / f"{name}.svg").is_file():
         return tag
     top = re.search(r'src="((?:\.\./)*)', tag)
-    return f'<a class="figure" href="{top[1] if top else ""}figures/{name}.svg" title="enlarge">{tag}</a>'
+    kind = "figure marked" if name in marks.MARKED else "figure"
+    return f'<a class="{kind}" href="{top[1] if top else ""}figures/{name}.svg" title="enlarge">{tag}</a>'
 
 
 def copy_data(app: Sphinx, error: Exception | None) -> None:
     """Puts the figures, their tables and the notebooks beside the pages."""
     if error is None and app.builder.format == "html":
-        shutil.copytree(ROOT / "figures", Path(app.outdir) / "figures", dirs_exist_ok=True)
+        figures = Path(app.outdir) / "figures"
+        shutil.copytree(ROOT / "figures", figures, dirs_exist_ok=True)
+        for name in marks.MARKED:
+            drawing = figures / f"{name}.svg"
+            drawing.write_text(marks.with_titles(drawing.read_text(encoding="utf-8")), encoding="utf-8")
         for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
             shutil.copy(path, Path(app.outdir) / "notebooks")
 

@@ -1,25 +1,50 @@
 // A click on a figure opens its drawing in a dialog: the wheel or + and - zoom, dragging moves, double click or 0 resets.
-// Without this script, or from a folder on disk, the same click follows the link to the SVG.
-document.addEventListener("click", async (event) => {
-  const link = event.target.closest("a.figure");
-  if (!link || event.ctrlKey || event.metaKey || !location.protocol.startsWith("http")) return;
-  event.preventDefault();
+// Figures whose marks have titles (site/marks.py) become drawings where they stand as soon as they are pointed at.
+// Without this script, or from a folder on disk, a click follows the link to the SVG, which has the titles too.
+const served = location.protocol.startsWith("http");
+
+async function drawing(link) {
   const answer = await fetch(link.href);
   const svg = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
-  show(svg, link.querySelector("img").alt);
-});
+  const host = document.createElement("div");
+  host.attachShadow({ mode: "open" }).append(svg); // ids of two drawings stay apart
+  host.setAttribute("role", "img");
+  host.setAttribute("aria-label", link.dataset.label);
+  return [host, svg];
+}
 
-function show(svg, label) {
+for (const link of document.querySelectorAll("a.figure")) {
+  const picture = link.querySelector("img");
+  link.dataset.label = picture.alt;
+  if (!served) continue;
+  link.addEventListener("click", async (event) => {
+    if (event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    show(...(await drawing(link)), link.dataset.label);
+  });
+  const replace = async () => {
+    const [host, svg] = await drawing(link);
+    svg.setAttribute("style", "width: 100%; height: auto; background: #fff");
+    link.removeAttribute("title"); // the marks have theirs
+    picture.replaceWith(host);
+  };
+  if (link.classList.contains("marked")) link.addEventListener("pointerenter", replace, { once: true });
+}
+
+function show(host, svg, label) {
   const dialog = document.createElement("dialog");
   dialog.className = "figure";
   dialog.setAttribute("aria-label", label);
   const close = document.createElement("button");
   close.textContent = "Close";
   close.onclick = () => dialog.close();
-  const frame = document.createElement("div");
-  frame.attachShadow({ mode: "open" }).append(svg); // ids of two drawings stay apart
+  const said = document.createElement("output"); // what is pointed at, without a tooltip's delay
+  svg.addEventListener("pointermove", (event) => {
+    const titled = event.target.closest(":has(> title)");
+    said.textContent = titled ? titled.querySelector("title").textContent : "";
+  });
   svg.setAttribute("style", "width: 100%; height: 100%; cursor: grab; touch-action: none");
-  dialog.append(close, frame);
+  dialog.append(close, said, host);
   dialog.onclose = () => dialog.remove();
   dialog.onclick = (event) => event.target === dialog && dialog.close();
   document.body.append(dialog);
