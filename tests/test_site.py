@@ -283,3 +283,22 @@ def test_links_lead_from_file_to_file(path: Path) -> None:
         text = "\n\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "markdown")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
     assert [link for link in links if link[0] != "#" and not (path.parent / link.partition("#")[0]).exists()] == []
+
+
+TERMS = [
+    "ipc",
+    "wgrad",
+    "implicit-gemm",
+    "window",
+    "step",
+    "parity",
+    "launch",
+    "setting",
+    "record",
+    "channels-last",
+    "sm",
+]
+
+
+def test_the_glossarys_anchors_stay(pages: dict[str, BeautifulSoup]) -> None:
+    assert [term for term in TERMS if pages["site/glossary"].find(id=term) is None] == []
