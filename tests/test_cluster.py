@@ -20,7 +20,8 @@ CLUSTER = ROOT / "cluster"
 FILES = ("train.slurm", "Dockerfile", "medddpm.def")
 TRAIN = ("--steps", "3", "--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0",
          "--accumulation", "1", "--device", "cpu", "-q", "--no-check")  # fmt: skip
-SCONTROL = '#!/bin/bash\n[ "$*" = "show hostnames here" ] && printf "127.0.0.1\\nother\\n"\n'
+# More names than a pipe holds: a reader that leaves after the first would end the script by SIGPIPE.
+SCONTROL = '#!/bin/bash\n[ "$*" = "show hostnames here" ] && echo 127.0.0.1 && seq -f "other%g" 20000\n'
 # On each "node" the command, all at once; it fails where one does.
 SRUN = """#!/bin/bash
 [ "$1" = "--kill-on-bad-exit=1" ] && shift

@@ -167,6 +167,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
+        medddpm bench --endurance 20000 --size 64 --out endurance.csv   is the GPU kept busy, and does memory grow?
         medddpm bench --scaling --gpus 1,2 --out scaling.csv         one GPU and several, under torchrun
         """,
     )
@@ -201,6 +202,11 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--throughput", type=throughput_levers, nargs="?", const=[], metavar="NAME,…",
         help="time trainings, each with one thing changed: all of `medddpm.study.throughput.levers`, or those named",
+    )  # fmt: skip
+    command.add_argument(
+        "--endurance", type=whole(1), metavar="STEPS",
+        help="watch one default training of so many steps, of --seconds at most: GPU busy, memory, a row each ten "
+        "seconds",
     )  # fmt: skip
     command.add_argument(
         "--scaling", action="store_true",
@@ -272,6 +278,8 @@ def bench(arguments: argparse.Namespace) -> int:
         return _coverage(arguments)
     if arguments.throughput is not None:
         return _throughput(arguments)
+    if arguments.endurance is not None:
+        return _endurance(arguments)
     if arguments.scaling:
         return _scaling(arguments)
     jobs = plan(
@@ -305,6 +313,17 @@ def _throughput(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     levers = [BY_KEY[name] for name in arguments.throughput or BY_KEY]
     return 1 if measure_levers(levers, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _endurance(arguments: argparse.Namespace) -> int:
+    from medddpm.study.throughput.endurance import Options, watch
+
+    options = Options(
+        arguments.endurance, side=arguments.size or 128, channels=arguments.channels, seconds=arguments.seconds,
+        device=arguments.device,
+    )  # fmt: skip
+    watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)
+    return 0
 
 
 def _scaling(arguments: argparse.Namespace) -> int:

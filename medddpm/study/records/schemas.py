@@ -218,6 +218,19 @@ THROUGHPUT = Schema(
         "date": Column("str", "when it was measured"),
     }
 )
+ENDURANCE = Schema(
+    {
+        "size": Column("str", "H×W×D of a volume, as 128x128x128"),
+        "step": Column("int64", "the last step logged by then"),
+        "seconds": Column("float64", "since the training's process was started", unit="s"),
+        "busy_pct": Column("float64", "share of the time since the last row in which a kernel ran (NVML)", "%", True),
+        "host_mib": Column(
+            "float64", "memory of the training and its loading processes; what they share is counted once", unit="MiB"
+        ),
+        "card_mib": Column("float64", "memory taken on the card, by the watching process too", "MiB", nullable=True),
+        "date": Column("str", "when it was seen"),
+    }
+)
 CEILINGS = Schema(
     {
         "ceiling": Column(

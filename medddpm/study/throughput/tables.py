@@ -1,15 +1,18 @@
-"""Reads the record of the throughput's levers."""
+"""Reads the records of the throughput's levers and of trainings that were watched."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import of_any_machine
 
 NAME = "throughput.csv"
+ENDURANCE = "endurance.csv"
+SETTLED = 0.1  # of the steps: caches fill, the graph is captured and the first checkpoint's buffers are taken
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
@@ -41,3 +44,38 @@ def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
         "costs",
     ]
     return rows.set_index("choice")[columns]
+
+
+def endured(table: pd.DataFrame) -> pd.DataFrame:
+    """What a watched training was like once it had settled, after a tenth of its steps.
+
+    Args:
+        table: schema `ENDURANCE`.
+
+    Returns:
+        index size; steps and seconds watched; busy_pct, its mean, and busy_least_pct, of the worst row; and for
+        memory of the host and of the card, in MiB: host_mib and card_mib, the mean, and the slope of a least-squares
+        line per 1000 steps with the half width of its 95% interval, as host_slope and host_slope_within. NaN for a
+        slope of fewer than three rows.
+    """
+    rows = []
+    for size, seen in table.groupby("size", sort=False):
+        settled = seen[seen["step"] >= SETTLED * seen["step"].max()]
+        row: dict[str, object] = {
+            "size": size,
+            "steps": seen["step"].max(),
+            "seconds": seen["seconds"].max(),
+            "busy_pct": settled["busy_pct"].mean(),
+            "busy_least_pct": settled["busy_pct"].min(),
+        }
+        for place in ("host", "card"):
+            memory = settled[f"{place}_mib"]
+            row[f"{place}_mib"] = memory.mean()
+            slope, within = float("nan"), float("nan")
+            if memory.notna().all() and settled["step"].nunique() > 2:
+                line = stats.linregress(settled["step"] / 1000, memory)
+                off = line.stderr if memory.nunique() > 1 else 0.0  # of a constant linregress tells NaN
+                slope, within = line.slope, off * stats.t.ppf(0.975, len(settled) - 2)
+            row |= {f"{place}_slope": slope, f"{place}_slope_within": within}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("size")

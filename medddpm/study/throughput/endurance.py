@@ -1,0 +1,166 @@
+"""Watches the default training from outside, as `nvidia-smi` and `top` would: `medddpm bench --endurance`."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import datetime
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from medddpm.errors import BadInput
+from medddpm.runtime.files import check_writable
+from medddpm.runtime.processes import ended_by_sigterm, pick_device
+from medddpm.study.records import schemas
+from medddpm.study.records.machine import machine_meta, nvml
+from medddpm.study.records.tables import table_of, write_table
+
+SUBJECTS = 64
+EVERY = 10.0  # s a row
+READ_EVERY = 0.2  # s: NVML's busy share is that of its last period, a sixth of a second to a second long
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Options:
+    """The training that is watched; everything else is as `medddpm train` has it by default.
+
+    Args:
+        steps: of the training.
+        side: of a volume, voxels.
+        channels: base width.
+        seconds: after which the training is ended; what was seen until then is kept.
+        device: "auto", "cuda" or "cpu".
+        every: seconds a row.
+    """
+
+    steps: int
+    side: int = 128
+    channels: int = 64
+    seconds: float = 600
+    device: str = "auto"
+    every: float = EVERY
+
+    def training(self, run: Path) -> list[str]:
+        """The command line, for this Python."""
+        size = ["--phantom", str(SUBJECTS), "--size", str(self.side), "--channels", str(self.channels)]
+        how = ["--setting", "fast", "--steps", str(self.steps), "--device", self.device, "--out", str(run)]
+        return [sys.executable, "-m", "medddpm", "train", *size, *how]
+
+
+def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> None:
+    """Trains and writes a row every `options.every` seconds to `out` (schema `ENDURANCE`); the run itself is removed.
+
+    Args:
+        out: the table, NAME.csv; NAME.meta.json is written beside it.
+        options: what is trained.
+        command: the command line, for the record.
+        dry_run: whether to print the training's command and run nothing.
+
+    Raises:
+        BadInput: the table cannot be written; the training failed, or ended before a row was seen.
+    """
+    if dry_run:
+        print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
+        return
+    check_writable(out)
+    meta = machine_meta(command)
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
+        run = Path(folder) / "run"
+        seen, status = _watched(options, run)
+        if status:
+            raise BadInput("medddpm train", f"ended with {status}", "read the lines above")
+        steps = logged_steps(run / "tensorboard")
+    size = "x".join([str(options.side)] * 3)
+    rows = [{"size": size, "step": step_at(row["at"], steps), **row} for row in seen]
+    if not rows:
+        raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
+    write_table(table_of(rows, schemas.ENDURANCE), out, schemas.ENDURANCE, meta)
+    print(f"{out}: {len(rows)} rows", flush=True)
+
+
+def logged_steps(folder: Path) -> list[tuple[float, int]]:
+    """When (Unix time) each step was logged, in order; empty if none was."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    if "steps_per_second" not in events.Tags()["scalars"]:
+        return []
+    return [(event.wall_time, event.step) for event in events.Scalars("steps_per_second")]
+
+
+def step_at(moment: float, steps: Sequence[tuple[float, int]]) -> int:
+    """The last step logged by a moment; 0 before the first."""
+    place = bisect.bisect_right([when for when, _ in steps], moment)
+    return steps[place - 1][1] if place else 0
+
+
+def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows of a training, and its exit status; 0 where it was ended after `options.seconds`."""
+    began, rows = time.time(), list[dict[str, Any]]()
+    process = subprocess.Popen(options.training(run))
+    try:
+        with _card(pick_device(options.device)) as card:
+            while time.time() < began + options.seconds:
+                row = _row(process, card, options.every)
+                if process.poll() is not None:
+                    return rows, process.returncode
+                now = time.time()
+                date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                rows.append({"at": now, "seconds": round(now - began, 2), **row, "date": date})
+        process.terminate()  # it saves, and ends with 0
+        process.wait()
+        return rows, 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _row(process: subprocess.Popen[bytes], card: tuple[Any, Any] | None, every: float) -> dict[str, Any]:
+    busy = list[int]()
+    until = time.monotonic() + every
+    while time.monotonic() < until and process.poll() is None:
+        time.sleep(min(READ_EVERY, every))
+        if card is not None:
+            library, handle = card
+            busy.append(library.nvmlDeviceGetUtilizationRates(handle).gpu)
+    on_card = None if card is None else card[0].nvmlDeviceGetMemoryInfo(card[1]).used / MIB
+    return {
+        "busy_pct": round(sum(busy) / len(busy), 2) if busy else None,
+        "host_mib": round(memory_of(process.pid) / MIB, 2),
+        "card_mib": None if on_card is None else round(on_card, 2),
+    }
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of memory that a process and those that it started hold; what several share is counted once."""
+    taken = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for process in (first, *first.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                found = process.memory_full_info()
+                taken += getattr(found, "pss", found.uss)  # Linux tells the proportional share
+    return taken
+
+
+@contextlib.contextmanager
+def _card(device: torch.device) -> Iterator[tuple[Any, Any] | None]:
+    """NVML and its handle of the device's card; None on a CPU."""
+    if device.type != "cuda":
+        yield None
+        return
+    with nvml(torch.cuda.get_device_properties(device).uuid) as opened:
+        yield opened

@@ -1,0 +1,83 @@
+"""A training that is watched: its rows, its end, and what its memory's slope is made of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medddpm.cli.main import main
+from medddpm.errors import BadInput
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.throughput import endurance, tables
+
+TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def few_subjects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(endurance, "SUBJECTS", 2)
+    monkeypatch.setenv("MEDDDPM_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path) -> None:
+    out = tmp_path / "endurance.csv"
+    endurance.watch(out, endurance.Options(100_000, seconds=14, **TOY), command=["medddpm", "bench"])
+    table = read_table(out, schemas.ENDURANCE)
+    assert len(table) > 3
+    assert table["step"].is_monotonic_increasing
+    assert 0 < table["step"].iloc[-1] < 100_000
+    assert table["seconds"].diff().dropna().min() >= 1
+    assert (table["host_mib"] > 50).any()  # a Python with torch in it
+    assert table[["busy_pct", "card_mib"]].isna().all(axis=None)
+    assert read_meta(out)["command"] == "medddpm bench"
+    assert tables.endured(table).loc["8x8x8", "steps"] == table["step"].iloc[-1]
+
+
+def test_a_training_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInput, match="medddpm train: ended with 1; read the lines above"):
+        endurance.watch(tmp_path / "e.csv", endurance.Options(9, **TOY | {"side": 9}), command=["x"])
+    assert "Traceback" not in capfd.readouterr().err
+    assert not (tmp_path / "e.csv").exists()
+
+
+def test_memory_of_processes_started_is_counted() -> None:
+    code = "import subprocess, sys; held = bytes(200 << 20); subprocess.Popen([sys.executable, '-c', {!r}]).wait()"
+    inner = "import sys; held = bytearray(b'x') * (100 << 20); print(flush=True); sys.stdin.read()"
+    outer = code.format(inner).replace("bytes(", "bytearray(b'x') * (")
+    with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        taken = endurance.memory_of(process.pid)
+        process.communicate()
+    assert 300 << 20 < taken < 400 << 20
+    assert endurance.memory_of(process.pid) == 0
+
+
+def test_the_step_of_a_moment() -> None:
+    steps = [(10.0, 10), (20.0, 20)]
+    assert [endurance.step_at(moment, steps) for moment in (9.0, 10.0, 19.0, 99.0)] == [0, 10, 10, 20]
+    assert endurance.step_at(1.0, []) == 0
+
+
+def test_the_slope_is_of_what_comes_after_a_tenth_of_the_steps() -> None:
+    step = np.arange(0, 20_001, 500)
+    host = 1000 + 2.0 * step / 1000 + np.where(step < 2000, 400, 0)  # settles, then two MiB every 1000 steps
+    seen = {"size": "8x8x8", "step": step, "seconds": step / 10, "busy_pct": 99.0, "host_mib": host, "card_mib": 5e3}
+    found = tables.endured(pd.DataFrame({**seen, "date": "2026-01-01"})).loc["8x8x8"]
+    assert found["host_slope"] == pytest.approx(2)
+    assert found["host_slope_within"] == pytest.approx(0, abs=1e-6)
+    assert (found["card_slope"], found["card_slope_within"]) == pytest.approx((0, 0), abs=1e-9)
+    assert found["busy_pct"] == found["busy_least_pct"] == 99
+    few = tables.endured(pd.DataFrame({**seen, "date": "2026-01-01"}).tail(2)).loc["8x8x8"]
+    assert np.isnan(few["host_slope"])
+
+
+def test_the_command_prints_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--endurance", "9", "--size", "64", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
+    assert "medddpm train --phantom 2 --size 64 --channels 64 --setting fast --steps 9" in capsys.readouterr().out
