@@ -49,7 +49,10 @@ def squares(claims: pd.DataFrame) -> str:
         inside = "".join(_squares(rows[rows["status"] == status], status) for status in STATUS_COLOURS)
         parts.append(f'<p style="margin:0.4em 0"><strong>{escape(title)}</strong> ({len(rows)})<br>{inside}</p>')
     counts = claims["status"].value_counts()
-    legend = " &nbsp; ".join(f"{_chip(status)} {counts.get(status, 0)} {_words(status)}" for status in STATUS_COLOURS)
+    legend = " &nbsp; ".join(
+        f'<span style="white-space:nowrap">{_chip(status)} {counts.get(status, 0)} {_words(status)}</span>'
+        for status in STATUS_COLOURS
+    )
     return "\n".join([*parts, f'<p style="margin:0.6em 0">{legend}</p>', "</div>"])
 
 
