@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import citation
-import marks
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
@@ -96,8 +95,12 @@ def complete_notebook(text: str, name: str) -> str:
                 cell["source"] = body
             cell["metadata"].setdefault("tags", []).append("hide-input")
             saved = SAVED.findall(body)
+            said = [o["metadata"].get("image/png", {}).get("alt") for o in cell["outputs"] if o.get("metadata")]
             picture = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
-            picture.setdefault("alt", f"{heading.strip()}: figure {' and '.join(saved) or name}")
+            alt = next(filter(None, said), f"{heading.strip()}: figure {' and '.join(saved) or name}")
+            picture.setdefault("alt", alt)
+            if len(saved) == 1:
+                picture["classes"] = f"drawing-{saved[0]}"  # by which its SVG is found
         cells.append(cell)
     figures = [f for c in cells if c["cell_type"] == "code" for f in SAVED.findall("".join(c["source"]))]
     cells.append({"cell_type": "markdown", "metadata": {}, "source": data_section(name, figures, notebook["metadata"])})
@@ -111,6 +114,7 @@ def data_section(name: str, figures: Iterable[str], metadata: dict[str, Any]) ->
     declared = metadata.get("medddpm", {})
     tables = sorted({p for pattern in declared.get("inputs", ()) for p in ROOT.glob(pattern) if p.is_file()})
     drawn = [ROOT / "figures" / f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
+    tables = [path for path in tables if path.is_relative_to(ROOT / "figures")]  # of what is published
     lines = [f'<li><a href="{name}.ipynb" download>{name}.ipynb</a>, this notebook</li>']
     for path in [*(p for p in drawn if p.is_file()), *tables]:
         place = path.relative_to(ROOT).as_posix()
@@ -168,23 +172,21 @@ def complete_page(_app: Sphinx, _pagename: str, _template: str, context: dict[st
 def linked(picture: re.Match[str]) -> str:
     """A picture of a figure as a link to its SVG, which static/figures.js opens in place."""
     tag = picture[0]
-    named = re.search(r"alt=\"[^\"]*: figure (\w+)\"|src=\"(?:\.\./)*_images/(\w+)\.png\"", tag)
+    named = re.search(r"class=\"[^\"]*drawing-(\w+)|src=\"(?:\.\./)*_images/(\w+)\.png\"", tag)
     name = named and (named[1] or named[2])
-    if not name or not (ROOT / "figures" / f"{name}.svg").is_file():
+    drawing = ROOT / "figures" / f"{name}.svg"
+    if not drawing.is_file():
         return tag
     top = re.search(r'src="((?:\.\./)*)', tag)
-    kind = "figure marked" if name in marks.MARKED else "figure"
+    titles = drawing.read_text(encoding="utf-8").count("<title>")  # one is the figure's own
+    kind = "figure marked" if titles > 1 else "figure"
     return f'<a class="{kind}" href="{top[1] if top else ""}figures/{name}.svg" title="enlarge">{tag}</a>'
 
 
 def copy_data(app: Sphinx, error: Exception | None) -> None:
     """Puts the figures, their tables and the notebooks beside the pages."""
     if error is None and app.builder.format == "html":
-        figures = Path(app.outdir) / "figures"
-        shutil.copytree(ROOT / "figures", figures, dirs_exist_ok=True)
-        for name in marks.MARKED:
-            drawing = figures / f"{name}.svg"
-            drawing.write_text(marks.with_titles(drawing.read_text(encoding="utf-8")), encoding="utf-8")
+        shutil.copytree(ROOT / "figures", Path(app.outdir) / "figures", dirs_exist_ok=True)
         for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
             shutil.copy(path, Path(app.outdir) / "notebooks")
 

@@ -1,5 +1,5 @@
 // A click on a figure opens its drawing in a dialog: the wheel or + and - zoom, dragging moves, double click or 0 resets.
-// Figures whose marks have titles (site/marks.py) become drawings where they stand as soon as they are pointed at.
+// Figures whose marks have titles become drawings where they stand as soon as they are pointed at.
 // Without this script, or from a folder on disk, a click follows the link to the SVG, which has the titles too.
 const served = location.protocol.startsWith("http");
 
@@ -7,7 +7,9 @@ async function drawing(link) {
   const answer = await fetch(link.href);
   const svg = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
   const host = document.createElement("div");
-  host.attachShadow({ mode: "open" }).append(svg); // ids of two drawings stay apart
+  const style = document.createElement("style");
+  style.textContent = "g:has(> title) * { pointer-events: all }"; // invisible marks too
+  host.attachShadow({ mode: "open" }).append(style, svg); // ids of two drawings stay apart
   host.setAttribute("role", "img");
   host.setAttribute("aria-label", link.dataset.label);
   return [host, svg];
@@ -40,8 +42,8 @@ function show(host, svg, label) {
   close.onclick = () => dialog.close();
   const said = document.createElement("output"); // what is pointed at, without a tooltip's delay
   svg.addEventListener("pointermove", (event) => {
-    const titled = event.target.closest(":has(> title)");
-    said.textContent = titled ? titled.querySelector("title").textContent : "";
+    const titled = event.target.closest("g:has(> title)");
+    said.textContent = titled?.querySelector("title").textContent ?? "";
   });
   svg.setAttribute("style", "width: 100%; height: 100%; cursor: grab; touch-action: none");
   dialog.append(close, said, host);
