@@ -52,8 +52,9 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, book)
     shutil.copytree(ROOT / "site", book / "site")
+    shutil.copy(ROOT / "notebooks" / "00_summary.ipynb", book / "notebooks")
     for path in NOTEBOOKS:
-        if path.name[:2] in ("00", "06", "17"):
+        if path.name[:2] in ("06", "17"):
             shutil.copy(path, book / "notebooks")
     changed = nbformat.read(book / "notebooks" / "06_fig04_ipc_stacks.ipynb", as_version=4)
     changed.metadata["language_info"] = {"name": "python"}
