@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,19 @@ class Claim:
     rule: Rule
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What the paper states of one metric, a row a card: equal where it gives a number, apart where it gives a range.
+
+    Args:
+        low, high: in the same shape; NaN where it gives nothing. Of "more than" a number, high is infinite; of "up to"
+            one, low is. "About" a number is that number.
+    """
+
+    low: pd.DataFrame
+    high: pd.DataFrame
+
+
 def paper_claims(root: Path) -> pd.DataFrame:
     """The paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
     return read_table(root / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
@@ -48,57 +62,47 @@ def as_range(text: str) -> tuple[float, float] | None:
     return (float(found[1]), float(found[2] or found[1])) if found else None
 
 
-def paper_values(paper: pd.DataFrame, figure: str, metric: str, subject: str | None = None) -> pd.DataFrame:
+def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collection[str] | None = None) -> Stated:
     """The paper's values of one metric in one figure.
 
     Args:
         paper: schema `PAPER`.
         figure: as "Fig 10".
         metric: as "Tensor Core utilization"; a ratio's ", relative to BASE" may be left out.
-        subject: as "average over kernels"; any by default.
+        subjects: as ["average over kernels"]; any by default.
 
     Returns:
-        one row per card of `PAPER_CARDS`, one column per setting of `PAPER_SETTINGS`; NaN where the paper gives no
-        value. A range becomes its middle; "about" or "more than" a number becomes that number.
+        one row per card of `PAPER_CARDS`, one column per setting of `PAPER_SETTINGS`.
     """
     table = pd.DataFrame(np.nan, index=pd.Index(PAPER_CARDS, name="gpu"), columns=list(PAPER_SETTINGS))
+    low, high = table, table.copy()
     chosen = (paper["figure"] == figure) & paper["metric"].isin([metric, f"{metric}, relative to BASE"])
-    if subject is not None:
-        chosen &= paper["subject"] == subject
+    if subjects is not None:
+        chosen &= paper["subject"].isin(list(subjects))
     for row in paper[chosen].itertuples():
-        cards = PAPER_CARDS if row.gpu == "all" else str(row.gpu).split(";")
-        settings = PAPER_SETTINGS if row.config == "all" else str(row.config).split(";")
-        for card in cards:
-            table.loc[card, settings] = _middle(str(row.value))
+        cards = list(PAPER_CARDS) if row.gpu == "all" else str(row.gpu).split(";")
+        settings = list(PAPER_SETTINGS) if row.config == "all" else str(row.config).split(";")
+        low.loc[cards, settings], high.loc[cards, settings] = _bounds(str(row.value), str(row.qualifier))
     if metric in _RATIOS or f"{metric}, relative to BASE" in set(paper.loc[chosen, "metric"]):
-        table.loc[table.notna().any(axis="columns"), "BASE"] = 1.0
-    return table
+        for bound in (low, high):
+            bound.loc[bound.notna().any(axis="columns"), "BASE"] = 1.0
+    return Stated(low, high)
 
 
-def paper_shares(paper: pd.DataFrame, figure: str, gpu: str, setting: str) -> dict[str, float]:
-    """The shares (0 to 1) of instruction classes or kernels that a figure gives for one card and setting.
-
-    Args:
-        paper: schema `PAPER`.
-        figure: as in its column.
-        gpu: as "H100".
-        setting: as in the column `config`.
-
-    Returns:
-        by instruction class, as "FP", or by kernel, as "sm80_xmma_fprop_implicit_gemm".
-    """
-    rows = paper[(paper["figure"] == figure) & (paper["unit"] == "%") & (paper["config"] == setting)]
-    of_card = rows["gpu"].map(lambda names: names == "all" or gpu in names.split(";"))
-    found = {}
-    for row in rows[of_card & rows["metric"].str.contains("share of")].itertuples():
-        what = str(row.metric).partition(" share of ")[0]
-        found[str(row.subject) if what == "share of kernel time" else what] = _middle(str(row.value)) / 100
-    return found
+def paper_rows(paper: pd.DataFrame, figure: str, setting: str, rows: Mapping[str, Collection[str]]) -> Stated:
+    """The paper's values of one setting in one figure, a column for each of `rows`, which name their metrics."""
+    low, high = pd.DataFrame(index=pd.Index(PAPER_CARDS, name="gpu")), pd.DataFrame(index=PAPER_CARDS)
+    for name, metrics in rows.items():
+        found = [paper_values(paper, figure, metric) for metric in metrics]
+        low[name] = pd.concat([one.low[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
+        high[name] = pd.concat([one.high[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
+    return Stated(low, high)
 
 
 _RATIOS = ("all stall classes",)  # ratios to BASE that the paper's table does not call so
+_AT_LEAST, _AT_MOST = ("more than", "over", "exceeds"), ("up to", "up to about")
 
 
-def _middle(text: str) -> float:
+def _bounds(text: str, qualifier: str) -> tuple[float, float]:
     low, high = as_range(text) or (np.nan, np.nan)
-    return (low + high) / 2
+    return (-np.inf if qualifier in _AT_MOST else low), (np.inf if qualifier in _AT_LEAST else high)

@@ -13,6 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from medddpm.study.figures.style import LAYER_COLOURS
 from medddpm.unet import AttentionBlock, Downsample, ResBlock, Stage, UNet3D, Upsample
 
 KINDS: dict[type[nn.Module], str] = {
@@ -77,17 +78,6 @@ def _place(name: str) -> tuple[str, int]:
     return parts[part], int(rest[0]) if rest else 0
 
 
-# Of the architecture: by what a layer does.
-LAYER_COLOURS = {
-    "convolution": "#BBBBBB",
-    "residual": "#56B4E9",
-    "attention": "#F0E442",
-    "down": "#E69F00",
-    "up": "#009E73",
-    "output": "#BBBBBB",
-}
-
-
 # Figure 3
 
 
@@ -148,8 +138,8 @@ def _layer_box(axis: Axes, x: float, y: float, layer: Layer) -> None:
     )
     axis.add_patch(box)
     lines = [layer["kind"], f"{layer['in_channels']}→{layer['out_channels']}"]
-    lines += [f"{_si(layer['parameters'])}params", f"{_si(layer['gflop'] * 1e9)}FLOP"]
-    axis.text(x, y, "\n".join(lines), ha="center", va="center", fontsize=5.6, linespacing=1.15)
+    lines += [_si(layer["parameters"]), f"{_si(layer['gflop'] * 1e9)}FLOP"]
+    axis.text(x, y, "\n".join(lines), ha="center", va="center", fontsize=7, linespacing=1.1)
 
 
 def _skips(axis: Axes, layers: Sequence[Layer], centres: Sequence[tuple[float, float]]) -> None:

@@ -20,7 +20,7 @@ from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figur
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
 CEILING_COLOUR = "#777777"
 MEASURES = {"step": "o", "forward": "s"}
-GROUP_COLOURS = KIND_COLOURS | {"convolution": "#0072B2"}
+GROUP_COLOURS = KIND_COLOURS | {"convolution": KIND_COLOURS["convolution, forward"]}
 
 
 def colour_of(setting: str) -> str:

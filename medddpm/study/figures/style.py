@@ -1,39 +1,65 @@
-"""The look of every figure: width, colours, fonts, and how a figure is saved."""
+"""The look of every figure: colours, fonts, and how a figure is saved."""
 
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from medddpm.runtime.files import replacing
+from medddpm.study.figures.legible import faults
 
 Array = npt.NDArray[np.floating]
 
+SAYS = "says: "  # what begins the id of a mark that has words
 PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
 
-# Okabe & Ito's colours, which people of any colour vision tell apart; the order is that of every legend.
+# A palette for each meaning. Within one any two colours can be told apart by readers of any colour vision, which the
+# tests check by simulation; the order is that of every legend.
+# Settings: Okabe & Ito's colours.
 SETTING_COLOURS = {"BASE": "#4D4D4D", "OPT1": "#0072B2", "OPT2": "#E69F00", "OPT12": "#009E73", "FAST": "#D55E00"}
-# What a kernel does, in the order of every legend. Convolution's three products have one hue: together they are what
-# the paper calls a single kernel's share. Blue, orange and grey alternate in lightness for any colour vision.
+# What a kernel does. Convolution's products have one hue: together they are what the paper calls one kernel's share.
 KIND_COLOURS = {
-    "convolution, forward": "#08519C",
-    "convolution, input gradient": "#4292C6",
-    "convolution, weight gradient": "#9ECAE1",
-    "convolution, other": "#DEEBF7",
-    "matmul": "#F0E442",
-    "normalization": "#D55E00",
-    "pointwise": "#E69F00",
-    "layout": "#CC79A7",
-    "resampling": "#009E73",
-    "reduction": "#999999",
-    "update": "#4D4D4D",
-    "other": "#EEEEEE",
+    "convolution, forward": "#0B258E",
+    "convolution, input gradient": "#466BE5",
+    "convolution, weight gradient": "#9DC2FC",
+    "convolution, other": "#E9EEF6",
+    "matmul": "#D1B806",
+    "normalization": "#860F08",
+    "pointwise": "#E07546",
+    "layout": "#AF4EA1",
+    "resampling": "#2DE08D",
+    "reduction": "#5B6C52",
+    "update": "#292327",
+    "other": "#A3A7A6",
+}
+# Classes of instructions: out of Paul Tol's muted scheme.
+CLASS_COLOURS = {
+    "Floating Point": "#332288",
+    "Integer": "#88CCEE",
+    "Load/Store": "#44AA99",
+    "Uniform Datapath": "#AA4499",
+    "other classes": "#DDDDDD",
+}
+# Phases of a step lie behind what is drawn, and are pale.
+PHASE_COLOURS = {"convert": "#FBD9A6", "forward": "#FFFFFF", "backward": "#E4E4E4", "update": "#BFBFBF"}
+PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
+# Layers of the network, whose boxes say what they are besides.
+LAYER_COLOURS = {
+    "convolution": "#DADDE2",
+    "residual": "#8FB8F0",
+    "attention": "#F0E442",
+    "down": "#E58A6B",
+    "up": "#2AA58C",
+    "output": "#DADDE2",
 }
 
 STYLE: dict[Any, Any] = {
@@ -59,21 +85,53 @@ def use_style() -> None:
     mpl.rcParams.update(STYLE)
 
 
-def new_figure(height: float, width: float = PRINT_WIDTH) -> Figure:
+class Drawing(Figure):
+    """A figure that carries a sentence for readers who cannot see it; a notebook stores it with the picture."""
+
+    alt = ""
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """No picture, which IPython makes itself, but what it shall store beside one."""
+        return {}, {"image/png": {"alt": self.alt}} if self.alt else {}
+
+
+def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
     """An empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
 
     It is made without pyplot, so a notebook shows it once, where it is returned.
     """
     use_style()
-    return Figure(figsize=(width, height), layout="constrained")
+    return Drawing(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes NAME.png and NAME.svg, the same bytes each time for the same figure."""
+def say(mark: Artist, words: str) -> None:
+    """Has a saved SVG say `words` where a reader points at the mark."""
+    mark.set_gid(SAYS + words)
+
+
+def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
+    """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
+
+    Args:
+        figure: to be saved; it remembers `alt`.
+        name: of the files.
+        folder: where they go.
+        alt: what the figure shows, in a sentence for readers who cannot see it; both files and the page carry it. A
+            figure that has one is warned of where its texts cannot be read.
+    """
+    if alt and isinstance(figure, Drawing):
+        figure.alt = alt
     paths = []
+    said = {"Description": alt} if alt else {}
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         path = Path(folder) / (name + suffix)
+        title = {"Title": alt} if alt and suffix == ".svg" else {}
         with replacing(path) as temporary, mpl.rc_context(STYLE):
-            figure.savefig(temporary, metadata=metadata)
+            figure.savefig(temporary, metadata=metadata | said | title)
+            if suffix == ".svg":
+                text = re.sub(f'<g id="{SAYS}([^"]*)">', r"<g><title>\1</title>", temporary.read_text(encoding="utf-8"))
+                temporary.write_text(text, encoding="utf-8")
         paths.append(path)
+    for fault in faults(figure, PRINT_WIDTH) if alt else ():  # once it is saved: drawing it moves what is laid out
+        warnings.warn(f"{name}: {fault}", stacklevel=2)
     return paths

@@ -4,38 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure, say
 from medddpm.study.profile.windows import PAPERS_START, WINDOW, first_step, phases
 
+FAINT = 1e-3  # opacity: what has no ink at all cannot be pointed at
+STRIDE = 5  # starts that share an invisible strip, which says the ratio where a reader points at it
 STARTS = {"cycles_active": "SM cycles", "instructions": "instructions"}
-PHASE_COLOURS = {"convert": "#F3D9E8", "forward": "#FFFFFF", "backward": "#E8E8E8", "update": "#C4C4C4"}
 
 
 def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
     """The launches of a run's first step in order, each by its duration; phases shaded, the paper's window framed.
 
     Args:
-        traces: schema `TRACE`, from a run's first launch on, by machine and setting.
+        traces: schema `TRACE`, from a run's first launch on, by machine (across) and setting (down).
     """
-    rows = [(gpu, name, table) for gpu, settings in traces.items() for name, table in settings.items()]
-    figure = new_figure(height=0.5 + 1.15 * len(rows))
-    axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    names = list(dict.fromkeys(name for settings in traces.values() for name in settings))
+    figure = new_figure(height=0.6 + 1.05 * len(names))
+    axes = figure.subplots(len(names), len(traces), squeeze=False, sharex=True, sharey=True)
     longest = 0
-    for axis, (gpu, name, table) in zip(axes, rows, strict=True):
-        kernels = first_step(table)
-        longest = max(longest, len(kernels))
-        axis.scatter(kernels.index, kernels["duration_ns"] / 1e6, s=1.2, color=SETTING_COLOURS[name])
-        _shade(axis, phases(kernels), len(kernels))
-        axis.axvspan(PAPERS_START, PAPERS_START + WINDOW, facecolor="none", edgecolor="black", linewidth=1.0, zorder=3)
-        axis.set(yscale="log", ylabel="ms a launch")
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_title(f"{gpu} {name}: launches of the first step; the frame is the paper's window", loc="left")
-    axes[-1].set(xlabel="kernel launch, from the run's first", xlim=(-5, longest + 5))
+    for column, (gpu, settings) in enumerate(traces.items()):
+        for name, table in settings.items():
+            axis = axes[names.index(name), column]
+            kernels = first_step(table)
+            longest = max(longest, len(kernels))
+            axis.scatter(kernels.index, kernels["duration_ns"] / 1e6, s=1.0, color=SETTING_COLOURS[name], linewidth=0)
+            _shade(axis, phases(kernels), len(kernels), named=False)
+            frame = {"facecolor": "none", "edgecolor": "black", "linewidth": 1.0, "zorder": 3}
+            axis.axvspan(PAPERS_START, PAPERS_START + WINDOW, **frame)
+            axis.set_yscale("log")
+            axis.set_title(f"{gpu}, {name}", loc="left")
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes[0, 0].set_xlim(-5, longest + 5)
+    size = mpl.rcParams["axes.labelsize"]
+    figure.supylabel("ms a launch", fontsize=size)
+    handles = [Patch(facecolor=c, edgecolor="#999999", linewidth=0.5, label=name) for name, c in PHASE_COLOURS.items()]
+    frame_of_it = Patch(facecolor="none", edgecolor="black", label="the paper's window")
+    figure.legend(handles=[*handles, frame_of_it], loc="outside upper center", ncols=len(handles) + 1)
+    figure.supxlabel("kernel launch, from the run's first", fontsize=size)
     return figure
 
 
@@ -60,36 +72,46 @@ def starts_figure(
     last = int(ratios.index.max())
     for axis, (counter, title) in zip(axes, STARTS.items(), strict=True):
         low, high = paper[counter]
-        band = axis.axhspan(low / 1.15, high * 1.15, color="#D55E00", alpha=0.45, linewidth=0)
-        (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.0)
+        band = axis.axhspan(
+            low / 1.15, high * 1.15, facecolor="white", edgecolor="black", hatch="//////", linewidth=0.8, zorder=1
+        )
+        (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.4, zorder=2)
         (dots,) = axis.plot(measured.index, measured[counter], "o", color="black", markersize=4)
-        step = axis.axhline(whole[counter], color="#0072B2", linewidth=1.2)
+        step = axis.axhline(whole[counter], color="black", linewidth=1.2, linestyle="--")
+        for start, ratio in zip(ratios.index[::STRIDE], ratios[counter].iloc[::STRIDE], strict=True):
+            place = {"transform": axis.get_xaxis_transform(), "alpha": FAINT, "zorder": 4}
+            strip = axis.add_patch(Rectangle((start - STRIDE / 2, 0), STRIDE, 1, **place))
+            say(strip, f"window from launch {start}: {title} {ratio:.3g} times BASE's")
         _shade(axis, stretches, last)
-        axis.set(yscale="log", title=f"{title}, OPT2 by BASE", xlim=(-5, last + 5))
+        axis.set(yscale="log", title=f"{title}, OPT2 divided by BASE", xlim=(-5, last + 5))
+        axis.set_ylim(top=4 * axis.get_ylim()[1])  # room for the names of the phases
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        axis.annotate(
-            f"paper: {span}", (0.62, high * 1.2), (0, 1), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="center", va="bottom", fontsize=6.5, color="#A04000",
-        )  # fmt: skip
-        axis.annotate(
-            f"a whole step: {whole[counter]:.2f}", (0.62, whole[counter]), (0, 2), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="center", va="bottom", fontsize=6.5, color="#0072B2",
-        )  # fmt: skip
-    axes[-1].set_xlabel("launch that the window of 100 begins with, from the run's first; phases are BASE's")
-    labels = ["every window, joined from its launches", "windows profiled", "a whole step", "paper"]
+        for said, level in ((f"paper: {span}", high * 1.2), (f"a whole step: {whole[counter]:.2f}", whole[counter])):
+            axis.annotate(
+                said, (0.62, level), (0, 2), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha="center", va="bottom", fontsize=7,
+            )  # fmt: skip
+        if PAPERS_START in measured.index:
+            line_to_it = {"arrowstyle": "-", "linewidth": 0.6}
+            axis.annotate(
+                "the paper's window", (PAPERS_START, measured.loc[PAPERS_START, counter]), (4, -26),
+                textcoords="offset points", ha="left", va="top", fontsize=7, arrowprops=line_to_it,
+            )  # fmt: skip
+    axes[-1].set_xlabel("first launch of the window of 100, counted from the run's first; phases are BASE's")
+    labels = ["any window, from its launches", "windows profiled", "a whole step", "paper"]
     figure.legend([line, dots, step, band], labels, loc="outside upper center", ncols=4)
     return figure
 
 
-def _shade(axis: Axes, stretches: pd.DataFrame, end: int) -> None:
+def _shade(axis: Axes, stretches: pd.DataFrame, end: int, named: bool = True) -> None:
     stretches = stretches[stretches["begin"] < end]
     for phase, first, last in zip(
         stretches["phase"], stretches["begin"], stretches["end"].clip(upper=end), strict=True
     ):
         axis.axvspan(first, last, color=PHASE_COLOURS.get(phase, "#FFFFFF"), linewidth=0, zorder=0)
-        if last - first > 0.06 * end:
+        if named and last - first > 0.06 * end:
             axis.annotate(
-                phase, ((first + last) / 2, 1), (0, -2), xycoords=("data", "axes fraction"),
-                textcoords="offset points", ha="center", va="top", fontsize=6, color="#555555",
+                phase, (last, 1), (-3, -2), xycoords=("data", "axes fraction"),
+                textcoords="offset points", ha="right", va="top", fontsize=7, color="#555555",
             )  # fmt: skip

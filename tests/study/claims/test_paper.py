@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, paper_claims, paper_shares, paper_values
+from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_rows, paper_values
 from medddpm.study.records.schemas import PAPER
 
 NOTHING = np.nan
+FALLEN = (0.03, 0.10)
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +25,17 @@ def made_up(*rows: tuple[str | None, str, str | None, str, str, str, str]) -> pd
     return table.assign(id="P001", section="1", qualifier="=")[list(PAPER.columns)]
 
 
-def check(table: pd.DataFrame, **rows: list[float]) -> None:
-    assert list(table.index) == list(PAPER_CARDS)
-    assert list(table.columns) == list(PAPER_SETTINGS)
-    assert table.index.name == "gpu"
-    for card, expected in rows.items():
-        np.testing.assert_allclose(table.loc[card].to_numpy(), expected, rtol=1e-12, err_msg=card)
+def check(found: Stated, **rows: list[float | tuple[float, float]]) -> None:
+    """A number is both bounds."""
+    pairs = {
+        card: [one if isinstance(one, tuple) else (one, one) for one in expected] for card, expected in rows.items()
+    }
+    for table, end in ((found.low, 0), (found.high, 1)):
+        assert list(table.index) == list(PAPER_CARDS)
+        assert list(table.columns) == list(PAPER_SETTINGS)
+        assert table.index.name == "gpu"
+        for card, expected in pairs.items():
+            np.testing.assert_array_equal(table.loc[card].to_numpy(), [pair[end] for pair in expected], err_msg=card)
 
 
 # the paper's own
@@ -53,8 +59,7 @@ def test_what_the_paper_leaves_open_is_missing(paper: pd.DataFrame) -> None:
         A100=[22.66, 20.0, NOTHING, NOTHING],
         H100=[21.38, 18.11, NOTHING, NOTHING],
     )
-    cores = paper_values(paper, "Fig 10", "CUDA core utilization")
-    np.testing.assert_array_equal(cores.loc["V100"], [23.63, 23.6, 9.65, 9.65])
+    check(paper_values(paper, "Fig 10", "CUDA core utilization"), V100=[23.63, 23.6, 9.65, 9.65])
     for nothing in (("Fig 11", "Tensor Core utilization"), ("Fig 10", "colour"), ("Fig 10", "Tensor Core")):
         check(paper_values(paper, *nothing), V100=[NOTHING] * 4, A100=[NOTHING] * 4, H100=[NOTHING] * 4)
 
@@ -64,8 +69,8 @@ def test_ratios_of_several_cards_and_of_a_range(paper: pd.DataFrame) -> None:
     check(
         paper_values(paper, "Fig 8", "SM cycles"),
         V100=[NOTHING] * 4,
-        A100=[1, 0.18, 0.015, NOTHING],
-        H100=[1, 0.39, 0.015, NOTHING],
+        A100=[1, 0.18, (0.01, 0.02), NOTHING],
+        H100=[1, 0.39, (0.01, 0.02), NOTHING],
     )
     table = paper_values(paper, "Fig 12", "active warps per cycle")
     check(table, V100=[1, 1, 1.4, 1.4], A100=[1, 1, 1.4, 1.4], H100=[1, 1.15, 1.3, 1.3])
@@ -74,22 +79,30 @@ def test_ratios_of_several_cards_and_of_a_range(paper: pd.DataFrame) -> None:
 def test_a_row_of_all_settings_and_of_two(paper: pd.DataFrame) -> None:
     """P196 and P197, 0.03 to 0.10 of OPT2 and OPT12; P198, of every setting but what a ratio is of."""
     table = paper_values(paper, "Fig 13", "all stall classes")
-    check(table, V100=[1, 0, 0, 0], A100=[1, NOTHING, 0.065, 0.065], H100=[1, NOTHING, 0.065, 0.065])
+    check(table, V100=[1, 0, 0, 0], A100=[1, NOTHING, FALLEN, FALLEN], H100=[1, NOTHING, FALLEN, FALLEN])
 
 
-def test_shares_are_by_kernel_or_by_class(paper: pd.DataFrame) -> None:
-    """P092 to P094; P103, of all cards, the middle of 73 to 80; P108 of two cards; P109 to P112; P116 and not P117."""
-    assert paper_shares(paper, "Fig 8", "A100", "OPT1") == pytest.approx(
-        {"conv/GEMM": 0.43, "row-wise moments": 0.19, "elementwise": 0.17}
+def test_shares_are_of_the_subjects_that_are_asked_for(paper: pd.DataFrame) -> None:
+    """P103, of all cards, 73 to 80; P108, more than 80 of two; P096, a bound too; P092 and P107 under two names."""
+    share = "share of kernel time"
+    check(
+        paper_values(paper, "Fig 8", share, ["elementwise_kernel", "elementwise + layout"]),
+        V100=[NOTHING, NOTHING, (73, 80), (80, np.inf)],
+        A100=[NOTHING, NOTHING, (73, 80), NOTHING],
+        H100=[NOTHING, NOTHING, (73, 80), (80, np.inf)],
     )
-    assert paper_shares(paper, "Fig 8", "H100", "OPT2") == pytest.approx({"elementwise_kernel": 0.765})
-    assert paper_shares(paper, "Fig 8", "V100", "OPT1") == {}, "P091 is a change, not a share"
-    assert paper_shares(paper, "Fig 8", "H100", "OPT12") == {"elementwise + layout": 0.8}  # stated of V100;H100
-    assert paper_shares(paper, "Fig 9", "A100", "BASE") == pytest.approx(
-        {"Integer": 0.45, "FP": 0.33, "load/store": 0.08, "control": 0.07}
-    )
-    assert paper_shares(paper, "Fig 9", "H100", "OPT1") == {"FP": 0.41}, "a ratio is no share"
-    assert paper_shares(paper, "Fig 9", "V100", "BASE") == {}
+    every = paper_values(paper, "Fig 8", share, ["normalization + pointwise + layout"])
+    check(every, H100=[NOTHING, (55, np.inf), NOTHING, NOTHING])
+    check(paper_values(paper, "Fig 8", share, ["conv/GEMM", "GEMM"]), A100=[NOTHING, 43, NOTHING, 42])
+
+
+def test_rows_are_one_settings_values_by_class(paper: pd.DataFrame) -> None:
+    """P072, P075, P076, P078 and P079, under two metrics."""
+    names = {"fp": ["FP share of instructions", "FP share of IPC stack"], "uniform": ["UD share of IPC stack"]}
+    found = paper_rows(paper, "Fig 4", "BASE", names)
+    assert list(found.low.columns) == ["fp", "uniform"]
+    np.testing.assert_array_equal(found.low.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, 50]])
+    np.testing.assert_array_equal(found.high.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, np.inf]])
 
 
 # made up
@@ -105,11 +118,11 @@ def test_every_way_of_naming_cards_and_settings() -> None:
     )
     check(
         paper_values(table, "Fig 1", "heat"),
-        V100=[15, 5, NOTHING, 5],
-        A100=[15, NOTHING, -3, NOTHING],
-        H100=[15, 5, NOTHING, 5],
+        V100=[(10, 20), 5, NOTHING, 5],
+        A100=[(10, 20), NOTHING, -3, NOTHING],
+        H100=[(10, 20), 5, NOTHING, 5],
     )
-    check(paper_values(table, "Fig 1", "heat", "b"), A100=[NOTHING, NOTHING, -3, NOTHING], V100=[NOTHING] * 4)
+    check(paper_values(table, "Fig 1", "heat", ["b"]), A100=[NOTHING, NOTHING, -3, NOTHING], V100=[NOTHING] * 4)
 
 
 def test_only_a_ratio_has_a_base_of_one() -> None:
@@ -117,3 +130,12 @@ def test_only_a_ratio_has_a_base_of_one() -> None:
     check(paper_values(made_up(heat), "Fig 1", "heat"), A100=[NOTHING, 0.5, NOTHING, NOTHING])
     ratio = ("Fig 1", "A100", "OPT1", "a", "heat, relative to BASE", "0.5", "x")
     check(paper_values(made_up(ratio), "Fig 1", "heat"), A100=[1, 0.5, NOTHING, NOTHING], H100=[NOTHING] * 4)
+
+
+@pytest.mark.parametrize(
+    ("qualifier", "low", "high"),
+    [("=", 5, 5), ("about", 5, 5), ("more than", 5, np.inf), ("up to", -np.inf, 5), ("exceeds", 5, np.inf)],
+)
+def test_a_bound_is_open_on_one_side(qualifier: str, low: float, high: float) -> None:
+    table = made_up(("Fig 1", "A100", "OPT1", "a", "heat", "5", "%")).assign(qualifier=qualifier)
+    check(paper_values(table, "Fig 1", "heat"), A100=[NOTHING, (low, high), NOTHING, NOTHING])

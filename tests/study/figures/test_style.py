@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.figures import readable
 from matplotlib.figure import Figure
 
 from medddpm.data.slices import three_slices, where_most
@@ -47,7 +48,7 @@ def test_training_looks_as_stored() -> Figure:
     loss_curves(curves(), left)
     loss_differences(curves(), middle)
     step_times(curves(), right)
-    return figure
+    return readable(figure)
 
 
 @drawn
@@ -62,7 +63,7 @@ def test_slices_look_as_stored() -> Figure:
 def test_the_architecture_looks_as_stored() -> Figure:
     figure = new_figure(height=4.6)
     architecture(architecture_table(), figure.subplots())
-    return figure
+    return readable(figure)
 
 
 def test_a_curve_a_setting_in_the_books_order_and_colours() -> None:

@@ -14,12 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.figures import readable
 from helpers.repository import ROOT
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
 from medddpm.study.figures import generative
+from medddpm.study.figures.style import PRECISION_COLOURS
 from medddpm.study.generative import run, tables
 from medddpm.study.generative import worker as generative_worker
 from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
@@ -363,37 +365,41 @@ def made_up() -> pd.DataFrame:
 
 @pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 def test_figure_2_looks_as_stored() -> Figure:
-    return generative.generative_models(made_up())
+    return readable(generative.generative_models(made_up()))
 
 
-def test_every_model_is_a_point_at_its_cost_or_in_the_strip() -> None:
+def test_every_model_is_a_point_at_its_cost_or_in_a_row_of_its_own() -> None:
     table = made_up()
-    left, right = generative.generative_models(table).axes
+    above, below = generative.generative_models(table).axes
     points = {
-        (axis is left, float(line.get_xdata()[0]), float(line.get_ydata()[0])): to_hex(line.get_markerfacecolor())
-        for axis in (left, right)
+        (axis is above, float(line.get_ydata()[0]), float(line.get_xdata()[0])): (
+            to_hex(line.get_markerfacecolor()),
+            line.get_marker(),
+        )
+        for axis in (above, below)
         for line in axis.get_lines()
         if line.get_marker() != "None"
     }
-    strip = [name for name, model in MODELS.items() if model.cost.gpu_hours is None]
+    rows = [name for name, model in MODELS.items() if model.cost.gpu_hours is None]
     expected = {
         (True, row.training_gpu_hours, row.ipc_geometric)
         if np.isfinite(row.training_gpu_hours)
-        else (False, float(strip.index(row.model)), row.ipc_geometric): (
-            "#ffffff" if row.precision == "bf16" else generative.KINDS[row.kind][0].lower()
+        else (False, float(rows.index(row.model)), row.ipc_geometric): (
+            PRECISION_COLOURS[row.precision].lower(),
+            generative.KIND_MARKERS[row.kind],
         )
         for row in table.itertuples()
     }
     assert points == expected
-    assert left.get_xscale() == "log"
-    assert [text.get_text() for text in right.get_xticklabels()] == [MODELS[name].title for name in strip]
-    assert "HA-GAN (3-D)\n(V100 hours)" in [text.get_text() for text in left.texts]
+    assert above.get_yscale() == "log"
+    assert [text.get_text() for text in below.get_yticklabels()] == [MODELS[name].title for name in rows]
+    assert "HA-GAN (3-D) (V100 hours)" in [text.get_text() for text in above.texts]
 
 
 def test_the_figure_takes_one_precision_and_the_other_ipc() -> None:
     table = made_up().query("precision == 'fp32'")
-    left, _ = generative.generative_models(table, "ipc_total").axes
-    drawn = {float(line.get_ydata()[0]) for line in left.get_lines()}
+    above, _ = generative.generative_models(table, "ipc_total").axes
+    drawn = {float(line.get_xdata()[0]) for line in above.get_lines() if line.get_marker() != "None"}
     assert drawn == set(table.loc[table["training_gpu_hours"].notna(), "ipc_total"])
 
 
