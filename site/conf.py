@@ -23,7 +23,8 @@ project_copyright = author
 
 extensions = ["myst_nb", "hooks"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "notebooks/[0-9][0-9]_*.ipynb", "site/*.md"]
+TOP = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "medddpm/README.md"]
+include_patterns = [*TOP, "notebooks/[0-9][0-9]_*.ipynb", "site/*.md"]
 nb_execution_mode = "off"  # what is committed is shown
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
@@ -43,6 +44,7 @@ html_baseurl = os.environ.get("BOOK_URL", "")
 html_extra_path = ["extra", "../environment.yml", "../requirements.lock"]  # the summary links these two
 html_static_path = ["static"]
 html_css_files = ["book.css"]
+html_js_files = [("figures.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_math_renderer = "mathml"

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = "notebooks/00_summary"
 CLAIM = re.compile(r"\bP\d{3}\b")
 SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
+PICTURE = re.compile(r"<img [^>]*>")
 NOTEBOOK = re.compile(r"\d\d_\w+")
 CONTENTS = """
 
@@ -31,13 +32,24 @@ CONTENTS = """
 ```
 
 ```{{toctree}}
-:caption: Beside it
+:caption: Using it
 :hidden:
 
+site/fast_path
+site/clients
+site/commands
+medddpm/README
+site/run
+site/add_your_card
+```
+
+```{{toctree}}
+:caption: Reference
+:hidden:
+
+site/reading
 site/glossary
 site/policy
-site/add_your_card
-site/run
 site/cite
 CONTRIBUTING
 CHANGELOG
@@ -70,19 +82,27 @@ def complete_notebook(text: str, name: str) -> str:
     """The notebook with its code folded, a text for each picture, and links to its figures and their data."""
     notebook = json.loads(text)
     notebook["metadata"]["kernelspec"]["name"] = "python3"
-    heading, cells = name, []
+    heading = name
+    cells: list[dict[str, Any]] = []
     for cell in notebook["cells"]:
         body = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             found = re.findall(r"^#+ (.+)$", body, re.MULTILINE)
             heading = found[-1] if found else heading
         else:
+            if cells and cells[-1]["cell_type"] == "code" and not cells[-1]["outputs"]:
+                body = f"{''.join(cells.pop()['source'])}\n\n{body}"  # one fold for cells that follow each other
+                cell["source"] = body
             cell["metadata"].setdefault("tags", []).append("hide-input")
             saved = SAVED.findall(body)
+            said = [o["metadata"].get("image/png", {}).get("alt") for o in cell["outputs"] if o.get("metadata")]
             picture = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})
-            picture.setdefault("alt", f"{heading.strip()}: figure {' and '.join(saved) or name}")
+            alt = next(filter(None, said), f"{heading.strip()}: figure {' and '.join(saved) or name}")
+            picture.setdefault("alt", alt)
+            if len(saved) == 1:
+                picture["classes"] = f"drawing-{saved[0]}"  # by which its SVG is found
         cells.append(cell)
-    figures = [f for c in notebook["cells"] if c["cell_type"] == "code" for f in SAVED.findall("".join(c["source"]))]
+    figures = [f for c in cells if c["cell_type"] == "code" for f in SAVED.findall("".join(c["source"]))]
     cells.append({"cell_type": "markdown", "metadata": {}, "source": data_section(name, figures, notebook["metadata"])})
     for number, cell in enumerate(cells):
         cell.setdefault("id", f"cell-{number}")
@@ -94,6 +114,7 @@ def data_section(name: str, figures: Iterable[str], metadata: dict[str, Any]) ->
     declared = metadata.get("medddpm", {})
     tables = sorted({p for pattern in declared.get("inputs", ()) for p in ROOT.glob(pattern) if p.is_file()})
     drawn = [ROOT / "figures" / f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]
+    tables = [path for path in tables if path.is_relative_to(ROOT / "figures")]  # of what is published
     lines = [f'<li><a href="{name}.ipynb" download>{name}.ipynb</a>, this notebook</li>']
     for path in [*(p for p in drawn if p.is_file()), *tables]:
         place = path.relative_to(ROOT).as_posix()
@@ -122,8 +143,6 @@ class Claims(SphinxPostTransform):
                 self._link_claims(text)
 
     def _link_claims(self, text: nodes.Text) -> None:
-        if self.env.docname == CLAIMS and nodes.entry in [type(a) for a in _above(text)]:
-            return  # the rows themselves
         parts: list[nodes.Node] = []
         end = 0
         page = self.app.builder.get_relative_uri(self.env.docname, CLAIMS).partition("#")[0]
@@ -141,21 +160,27 @@ def _above(node: nodes.Node) -> Iterable[nodes.Node]:
         yield node
 
 
-def complete_page(_app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _tree: object) -> None:
-    """Lets the keyboard scroll wide tables, gives frames a title, and the summary's rows their anchors."""
+def complete_page(_app: Sphinx, _pagename: str, _template: str, context: dict[str, Any], _tree: object) -> None:
+    """Lets the keyboard scroll wide tables, gives frames a title, and has figures lead to their drawings."""
     body = context.get("body", "")
-    body = re.sub(r"<table(?=[ >])", '<table tabindex="0"', body)
+    body = re.sub(r"<table(?=[ >])(?! style)", '<table tabindex="0"', body)
+    body = re.sub(r"<th[^>]*></th>", "<td></td>", body)  # the corner of a table of pandas heads nothing
     body = re.sub(r"<iframe(?![^>]* title=)", '<iframe title="viewer of a volume"', body)
-    context["body"] = anchored(body) if pagename == CLAIMS else body
+    context["body"] = PICTURE.sub(linked, body)
 
 
-def anchored(body: str) -> str:
-    """The summary's page, in whose last table, which has all claims, each row has the claim's number as its id."""
-    rows = {found[2]: found for found in re.finditer(r"<(t[dh])(?=[^>]*>(?:<p>)?(P\d{3})\b)", body)}
-    for claim, found in sorted(rows.items(), key=lambda item: -item[1].start()):
-        if f'id="{claim}"' not in body:
-            body = f'{body[: found.end()]} id="{claim}"{body[found.end() :]}'
-    return body
+def linked(picture: re.Match[str]) -> str:
+    """A picture of a figure as a link to its SVG, which static/figures.js opens in place."""
+    tag = picture[0]
+    named = re.search(r"class=\"[^\"]*drawing-(\w+)|src=\"(?:\.\./)*_images/(\w+)\.png\"", tag)
+    name = named and (named[1] or named[2])
+    drawing = ROOT / "figures" / f"{name}.svg"
+    if not drawing.is_file():
+        return tag
+    top = re.search(r'src="((?:\.\./)*)', tag)
+    titles = drawing.read_text(encoding="utf-8").count("<title>")  # one is the figure's own
+    kind = "figure marked" if titles > 1 else "figure"
+    return f'<a class="{kind}" href="{top[1] if top else ""}figures/{name}.svg" title="enlarge">{tag}</a>'
 
 
 def copy_data(app: Sphinx, error: Exception | None) -> None:

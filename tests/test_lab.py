@@ -52,7 +52,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, book)
     shutil.copytree(ROOT / "site", book / "site")
-    shutil.copy(ROOT / "figures" / "01_training.png", book)
+    shutil.copy(ROOT / "notebooks" / "00_summary.ipynb", book / "notebooks")
     for path in NOTEBOOKS:
         if path.name[:2] in ("06", "21"):
             shutil.copy(path, book / "notebooks")
@@ -93,6 +93,11 @@ def test_the_book_opens_rendered_trusted_and_unchanged(lab: tuple[str, Path]) ->
         page.goto(address)
         page.wait_for_selector(".jp-MarkdownViewer h1")
         assert "/lab/tree/README.md" in page.url
+        page.locator(".jp-MarkdownViewer a", has_text="The summary").click()
+        page.wait_for_selector("tr#P085", state="attached")
+        page.locator('.jp-Notebook a[href$="#P085"]').click()
+        page.wait_for_function("() => document.getElementById('P085').getBoundingClientRect().top < 800")
+        assert page.locator(".claims table").bounding_box()["width"] <= 1150
         assert not _open(page, address, "06_fig04_ipc_stacks"), "opening the notebook changed it"
         assert _open(page, address, "of_another_kernel"), "this test does not see what JupyterLab has changed"
         _open(page, address, "21_samplers")

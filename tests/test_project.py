@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -12,8 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 import yaml
+from helpers.pages import page_text
 from helpers.repository import ROOT
 from nbformat import NotebookNode
 from nbval.plugin import find_comment_markers, find_metadata_tags
@@ -81,6 +84,31 @@ def test_conda_installs_nothing_else() -> None:
     assert set(packages) == {canonicalize_name(r.name) for r in DIRECT}
 
 
+def test_binder_installs_the_books_packages_at_the_same_versions() -> None:
+    """A Binder has no GPU, so it takes PyTorch's build for the CPU; paths in the file are relative to its folder."""
+    folder = ROOT / ".binder"
+    environment = yaml.safe_load((folder / "environment.yml").read_text())
+    python, pip, packages = environment["dependencies"]
+    assert [python, pip] == ["python=3.12", "pip"]
+    options = [line for line in packages["pip"] if line.startswith("-")]
+    assert options[1:] == ["-c ../requirements.lock", "-e .."]
+    pinned = pins([line for line in packages["pip"] if not line.startswith("-")])
+    assert pinned.pop("torch") == f"{pins(lock_lines())['torch']}+cpu"
+    extras = PROJECT["optional-dependencies"]
+    asked = map(Requirement, [*PROJECT["dependencies"], *extras["train"], *extras["book"]])
+    names = {canonicalize_name(r.name) for r in asked} - {PROJECT["name"], "torch"}
+    assert pinned == {name: pins(lock_lines())[name] for name in names}
+    for name in ("postBuild", "start"):
+        assert os.access(folder / name, os.X_OK)
+        subprocess.run(["bash", "-n", str(folder / name)], check=True)
+    assert "pip install --no-deps -r requirements.nodeps.lock" in (folder / "postBuild").read_text()
+
+
+def test_colab_is_told_to_install_what_there_is() -> None:
+    (asked,) = re.findall(r'%pip install --editable "book\[(\w+)\]"', (ROOT / "site" / "run.md").read_text())
+    assert asked in PROJECT["optional-dependencies"]
+
+
 def test_some_packages_are_installed_without_what_they_require_and_every_setup_says_so() -> None:
     lines = [line for line in (ROOT / "requirements.nodeps.lock").read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
@@ -91,7 +119,7 @@ def test_some_packages_are_installed_without_what_they_require_and_every_setup_s
     assert {"requirements.lock", "requirements.nodeps.lock"} <= set(ready[0].split())
     installs = [line.partition(" install ")[2] for line in ready[1].splitlines() if "pip install" in line]
     assert installs[:2] == ["-qq -r requirements.lock", "-qq --no-deps -r requirements.nodeps.lock"]
-    for name in ("environment.yml", "README.md"):
+    for name in ("environment.yml", "site/commands.md"):
         assert "pip install --no-deps -r requirements.nodeps.lock" in (ROOT / name).read_text()
 
 
@@ -296,25 +324,62 @@ def test_citation_and_changelog_know_the_version() -> None:
     assert versions[:2] == ["Unreleased", PROJECT["version"]]
 
 
-@pytest.mark.parametrize("gpu", ["H100", "H200"])
-def test_readme_repeats_what_the_bench_comes_to(gpu: str) -> None:
-    said = sentences.headline(tables.recorded(ROOT)[gpu], gpu)
-    assert said in " ".join((ROOT / "README.md").read_text().split())
+@pytest.mark.parametrize(("gpu", "page"), [("H100", "README.md"), ("H200", "site/fast_path.md")])
+def test_pages_repeat_what_the_bench_comes_to(gpu: str, page: str) -> None:
+    assert sentences.headline(tables.recorded(ROOT)[gpu], gpu) in page_text(page)
+
+
+README_NETWORKS = {
+    "MONAI `SegResNet`": "monai-segresnet",
+    "nnU-Net `PlainConvUNet`": "nnunet-plain-deep",
+    "MONAI `DynUNet`": "monai-dynunet-deep",
+    "nnU-Net `ResidualEncoderUNet`": "nnunet-residual",
+    "MONAI `VNet`": "monai-vnet",
+    "MONAI `UNet`": "monai-unet-batch",
+}
+
+
+def test_readmes_table_repeats_the_bench() -> None:
+    measured = tables.others(tables.recorded(ROOT)["H200"])
+    lines = (ROOT / "README.md").read_text().split("| network (one H200, one run)")[1].splitlines()[2:8]
+    for line, (name, network) in zip(lines, README_NETWORKS.items(), strict=True):
+        row = measured.loc[network]
+        assert row["best"] == "reduce-overhead"
+        values = f"{sentences.exact(row['best_ms'])} | {row['ratio']:.2f} | {row['step_ratio']:.2f}"
+        assert line.startswith(f"| {name} ")
+        assert line.endswith(f" | {values} |")
+    heavy = measured.loc[list(README_NETWORKS.values())]
+    heavy = heavy[heavy["peak_gib"] > 1.1 * heavy["peak_best_gib"]]
+    assert list(heavy.index) == ["monai-unet-batch"]
+    more, less = heavy.iloc[0][["peak_gib", "peak_best_gib"]]
+    assert f"({more:.2f} against {less:.2f} GiB)" in page_text("README.md")
+
+
+def claims_of(view: str) -> pd.DataFrame:
+    return read_table(ROOT / "figures" / "records" / f"{view}.csv", schemas.CLAIMS)
 
 
 def test_readme_repeats_how_many_numbers_hold() -> None:
-    window, step = (
-        read_table(ROOT / "figures" / "records" / f"{name}.csv", schemas.CLAIMS) for name in ("claims", "claims_step")
-    )
+    window, step = claims_of("claims"), claims_of("claims_step")
     held = (verdicts.measured(step)["status"] == "reproduced").sum()
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{verdicts.headline(window).removeprefix('Of').removesuffix('.')}; in a whole step {held} are." in readme
+    said = f"{verdicts.headline(window).removeprefix('Of').removesuffix('.')}; in a whole step {held} are."
+    assert said in page_text("README.md")
     assert len(verdicts.measured(window)) == len(verdicts.measured(step))
 
 
-def test_readme_lists_every_notebook_and_contributing_every_folder() -> None:
-    listed = re.findall(r"\(notebooks/(\w+)\.ipynb\)", (ROOT / "README.md").read_text())
-    assert sorted(set(listed)) == [path.stem for path in NOTEBOOKS]
+def test_readme_repeats_what_channels_last_costs() -> None:
+    ratio = [float(claims_of(view).set_index("id").loc["P104", "our_value"]) for view in ("claims", "claims_step")]
+    said = "takes {:.2f} times the baseline's cycles in the paper's window and {:.2f} times in a whole training step"
+    assert said.format(*ratio) in page_text("README.md")
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_a_page_lists_every_notebook_and_contributing_every_folder() -> None:
+    listed = re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\) \|", (ROOT / "site" / "reading.md").read_text())
+    assert listed == [path.stem for path in NOTEBOOKS if path.stem != "00_summary"]
     text = (ROOT / "CONTRIBUTING.md").read_text()
     wings = (ROOT / "medddpm", ROOT / "medddpm" / "study")
     folders = [path.parent.name for wing in wings for path in sorted(wing.glob("*/__init__.py"))]

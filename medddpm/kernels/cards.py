@@ -1,4 +1,4 @@
-"""Which kernels run on which NVIDIA GPUs, and on which of these they were tested: the README's table of cards."""
+"""Which kernels run on which NVIDIA GPUs, and on which of these they were tested: the site's table of cards."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.networks import distance, monai_unet
-from helpers.readme import readme_block
+from helpers.pages import page_block
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -90,11 +90,11 @@ def test_a_fit_is_what_it_was_without_the_callback() -> None:
     assert fast.network.acceleration.replaced
 
 
-def test_the_readmes_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where Lightning leaves checkpoints and logs
     module = Toy()
     names = {"module": module, "loader": data()}
-    exec(readme_block("python", "medddpm.clients.lightning"), names)
+    exec(page_block("site/clients.md", "python", "medddpm.clients.lightning"), names)
     assert module.network.acceleration.replaced
     assert len(module.losses) == 6
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.networks import alive, distance, dynamic
-from helpers.readme import readme_block
+from helpers.pages import page_block
 from monai.apps.generation.maisi.networks.autoencoderkl_maisi import AutoencoderKlMaisi
 from monai.apps.generation.maisi.networks.diffusion_model_unet_maisi import DiffusionModelUNetMaisi
 from monai.bundle import ConfigParser
@@ -79,7 +79,7 @@ def last_loss(parser: ConfigParser) -> float:
 
 def test_a_bundle_accelerates_its_network_by_its_config(tmp_path: Path) -> None:
     pytest.importorskip("ignite", reason=IGNITE)
-    plain, fast = trained(tmp_path), trained(tmp_path, **json.loads(f"{{{readme_block('json')}}}"))
+    plain, fast = trained(tmp_path), trained(tmp_path, **json.loads(f"{{{page_block('site/clients.md', 'json')}}}"))
     network = fast.get_parsed_content("network")
     assert not hasattr(plain.get_parsed_content("network"), "acceleration")
     assert network.acceleration.replaced
@@ -100,7 +100,7 @@ def test_a_supervised_trainer_takes_an_accelerated_network() -> None:
         "optimizer": torch.optim.SGD(network.parameters(), 0.01),
         "loss": DiceCELoss(to_onehot_y=True, softmax=True),
     }
-    exec(readme_block("python", "SupervisedTrainer"), names)
+    exec(page_block("site/clients.md", "python", "SupervisedTrainer"), names)
     assert network.acceleration.replaced
     assert all(not torch.equal(before[name], value) for name, value in network.state_dict().items())
 

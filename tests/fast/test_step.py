@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.graphs import Network, Pretended
-from helpers.readme import readme_block
+from helpers.pages import page_block
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -208,7 +208,7 @@ def test_the_readme_s_example(device: torch.device) -> None:
         "loader": [batch(device, seed) for seed in range(3)],
         "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
     }
-    exec(readme_block("python", "graphed_step"), known)
+    exec(page_block("README.md", "python", "graphed_step"), known)
     assert known["step"].calls == 3
     assert not torch.equal(before, model.weight)
 

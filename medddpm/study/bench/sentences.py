@@ -1,4 +1,4 @@
-"""What the bench's record comes to, in sentences that the README and the notebooks repeat."""
+"""What the bench's record comes to, in sentences that the README, the site and the notebooks repeat."""
 
 from __future__ import annotations
 

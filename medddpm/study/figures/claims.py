@@ -1,4 +1,4 @@
-"""The verdicts as a picture in HTML: a square a claim, which tells the claim when pointed at and leads to its row."""
+"""The verdicts in HTML: a square for each claim, which tells the claim on hover and links to its row, and the rows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ CARDS = {"H100": "the H100", "A100": "the A100", "V100": "the V100", "": "severa
 _SQUARE = "display:inline-block;width:13px;height:13px;margin:1px;border-radius:2px;vertical-align:middle"
 
 
+_CELL = "padding:3px 8px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,0.3)"
+_WIDTHS = {
+    "claim": 5,
+    "verdict": 12,
+    "what the paper states": 21,
+    "paper": 9,
+    "ours": 9,
+    "step": 8,
+    "beside": 9,
+    "why": 27,
+}
+
+
 def squares(claims: pd.DataFrame) -> str:
     """A row of squares for each card that the paper speaks of, and what their colours mean.
 
@@ -27,29 +40,67 @@ def squares(claims: pd.DataFrame) -> str:
         claims: a row a claim: id, gpu, claim (its words), paper, ours and status.
 
     Returns:
-        HTML. A square's link is its claim's anchor, #P001; pointed at, it says the claim, both values and the verdict.
+        HTML. A square links to its claim's row, #P001; on hover it says the claim, both values and the verdict.
     """
     of_card = claims["gpu"].where(claims["gpu"].isin(list(CARDS)), "")
-    parts = ['<div style="line-height:1.25">']
+    parts = ['<div class="squares" style="line-height:1.25">']
     for card, title in CARDS.items():
         rows = claims[of_card == card]
         inside = "".join(_squares(rows[rows["status"] == status], status) for status in STATUS_COLOURS)
         parts.append(f'<p style="margin:0.4em 0"><strong>{escape(title)}</strong> ({len(rows)})<br>{inside}</p>')
     counts = claims["status"].value_counts()
     legend = " &nbsp; ".join(
-        f'<span style="{_SQUARE};background:{colour}"></span> {counts.get(status, 0)} {status.replace("_", " ")}'
-        for status, colour in STATUS_COLOURS.items()
+        f'<span style="white-space:nowrap">{_chip(status)} {counts.get(status, 0)} {_words(status)}</span>'
+        for status in STATUS_COLOURS
     )
     return "\n".join([*parts, f'<p style="margin:0.6em 0">{legend}</p>', "</div>"])
+
+
+def rows(claims: pd.DataFrame) -> str:
+    """A table with a row for each claim, which its number leads to.
+
+    Args:
+        claims: a row a claim: id, status, claim, where, qualifier, paper, unit, ours, card, step, beside and reason.
+
+    Returns:
+        HTML, the verdict in the second column, and 1150 pixels wide at most.
+    """
+    columns = "".join(f'<col style="width:{width}%">' for width in _WIDTHS.values())
+    head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in _WIDTHS)
+    lines = [
+        '<div class="claims" tabindex="0" role="region" aria-label="all claims" style="overflow-x:auto">',
+        '<table style="table-layout:fixed;width:100%;min-width:840px;max-width:1150px;font-size:12px;'
+        f'overflow-wrap:anywhere;text-align:left"><colgroup>{columns}</colgroup>',
+        f"<thead><tr>{head}</tr></thead><tbody>",
+    ]
+    for claim in claims.fillna("").to_dict("records"):
+        cells = (
+            f"{_chip(claim['status'])} {_words(claim['status'])}",
+            f"{escape(claim['claim'])} ({escape(claim['where'])})",
+            escape(" ".join(str(claim[k]) for k in ("qualifier", "paper", "unit") if claim[k] not in ("", "="))),
+            f"{claim['card']}{': ' if claim['card'] else ''}{escape(str(claim['ours']) or '–')}",
+            *(escape(str(claim[k]) or "–") for k in ("step", "beside")),
+            escape(claim["reason"]),
+        )
+        inside = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells)
+        number = f'<th scope="row" style="{_CELL}">{claim["id"]}</th>'
+        lines.append(f'<tr id="{claim["id"]}">{number}{inside}</tr>')
+    return "\n".join([*lines, "</tbody></table></div>"])
+
+
+def _words(status: str) -> str:
+    return status.replace("_", " ")
+
+
+def _chip(status: str) -> str:
+    return f'<span style="{_SQUARE};background:{STATUS_COLOURS[status]}"></span>'
 
 
 def _squares(rows: pd.DataFrame, status: str) -> str:
     style = f"{_SQUARE};background:{STATUS_COLOURS[status]}"
     ours = rows["ours"].astype(object).where(rows["ours"].notna(), "–")
     columns = zip(rows["id"], rows["claim"], rows["paper"], ours, strict=True)
-    said = [
-        (i, f"{i} {claim}: paper {paper}, here {own}, {status.replace('_', ' ')}") for i, claim, paper, own in columns
-    ]
+    said = [(i, f"{i} {claim}: paper {paper}, here {own}, {_words(status)}") for i, claim, paper, own in columns]
     return "".join(
         f'<a href="#{i}" title="{escape(words)}" aria-label="{escape(words)}" style="{style}"></a>' for i, words in said
     )

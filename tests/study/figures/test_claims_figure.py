@@ -37,3 +37,21 @@ def test_each_claim_is_a_square_that_leads_to_its_row_and_says_what_it_is() -> N
 def test_each_verdict_has_a_colour_that_is_no_settings() -> None:
     assert set(claims.STATUS_COLOURS) == set(STATUSES)
     assert not set(claims.STATUS_COLOURS.values()) & set(SETTING_COLOURS.values())
+
+
+def test_each_claim_is_a_row_with_its_anchor_and_its_verdict_second() -> None:
+    more = {
+        "where": "Fig 8",
+        "qualifier": "over",
+        "unit": "x",
+        "card": "H100",
+        "step": None,
+        "beside": None,
+        "reason": "a < b",
+    }
+    html = claims.rows(TABLE.assign(**more))
+    assert re.findall(r'<tr id="(P\d+)">', html) == list(TABLE["id"])
+    row = html[html.index('id="P003"') : html.index('id="P004"')]
+    cells = [unescape(re.sub("<.*?>", "", cell)).strip() for cell in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", row)]
+    assert cells == ["P003", "not measurable", "IPC (Fig 8)", "over 1.45 x", "H100: –", "–", "–", "a < b"]
+    assert "max-width:1150px" in html
