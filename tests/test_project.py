@@ -362,7 +362,7 @@ def claims_of(view: str) -> pd.DataFrame:
 def test_readme_repeats_how_many_numbers_hold() -> None:
     window, step = claims_of("claims"), claims_of("claims_step")
     held = (verdicts.measured(step)["status"] == "reproduced").sum()
-    said = f"{verdicts.headline(window).removeprefix('Of').removesuffix('.')}; in a whole step {held} are."
+    said = f"{verdicts.headline(window).removesuffix('.')} in its window, and {held} in a whole step."
     assert said in page_text("README.md")
     assert len(verdicts.measured(window)) == len(verdicts.measured(step))
 

@@ -12,7 +12,7 @@ _WORK = {"step": "a training step", "forward": "a forward pass"}
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
-    """FAST against the best ordinary tool, then PyTorch as it comes, then the paper's FP32; says what is not measured.
+    """FAST against the best ordinary tool, then PyTorch out of the box, then the paper's FP32; says what is missing.
 
     Args:
         table: schema `BENCH`, of one machine.
@@ -28,7 +28,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     tools = f"{count if count == known else f'{count} of the {known}'} ordinary tools"
     names = {
         "best ordinary": f"the best of {tools}" if count else "any ordinary tool",
-        "PyTorch": "PyTorch as it comes",
+        "PyTorch": "PyTorch out of the box",
         "BASE": "the paper's FP32",
     }
     said: list[str] = []
@@ -38,7 +38,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
     eager = times.get(eager_of(times))
     own, without = times.get("accelerate"), "" if eager is None else f"{three(eager)} ms without graphs"
-    loop = "" if own is None else f"{exact(own)} ms by `accelerate` in a loop of one's own"
+    loop = "" if own is None else f"{exact(own)} ms by `accelerate` in an ordinary loop"
     beside = ", ".join(part for part in (loop, without) if part)
     called = f" in one CUDA graph ({beside})" if beside else ""
     text = f"On one {gpu} {work} takes {three(times['FAST'])} ms under FAST{called}"

@@ -150,7 +150,7 @@ BESIDE = (
 _searched = {"autocast": True, "search": True, "fused_adam": True}
 _layouts = ((switches.OPT1, "", ""), (switches.OPT12, " channels-last", ", channels-last"))
 OPPONENTS = (
-    _like(switches.BASE, "PyTorch", "PyTorch as it comes", untouched=True),
+    _like(switches.BASE, "PyTorch", "PyTorch out of the box", untouched=True),
     _like(switches.OPT1, "cudnn.benchmark", "TF32, cudnn.benchmark", search=True, fused_adam=True),
     *(
         _like(base, f"autocast benchmark{suffix}", f"autocast, cudnn.benchmark{layout}", **_searched)
@@ -168,7 +168,7 @@ OPPONENTS = (
 )
 """Ordinary tools as their best users set them, from the cheapest to measure to the dearest.
 
-All but PyTorch as it comes have `cudnn.benchmark` and the fused Adam, and what is compiled runs under BF16 autocast.
+All but PyTorch out of the box have `cudnn.benchmark` and the fused Adam, and what is compiled runs under BF16 autocast.
 """
 BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS)})
 """Every setting by its name, in the order of the record."""

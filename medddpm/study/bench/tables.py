@@ -116,7 +116,7 @@ def opponents(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> pd.DataFrame:
-    """How many times as fast FAST is as the best of ordinary tools, as PyTorch as it comes, and as the paper's FP32.
+    """How many times as fast FAST is as the best of ordinary tools, as PyTorch out of the box, and as the paper's FP32.
 
     Args:
         table: schema `BENCH`, of one machine.

@@ -197,7 +197,7 @@ def headline(claims: pd.DataFrame) -> str:
     if table.empty:
         return "None of the paper's numbers was measured on a card that it speaks of."
     held, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
-    return f"Of the {len(table)} numbers of the paper that were measured, on the {cards}, {held} are reproduced."
+    return f"{len(table)} of the paper's numbers were measured on the {cards}; {held} are reproduced."
 
 
 def places(paper: pd.DataFrame) -> pd.Series[str]:

@@ -121,7 +121,7 @@ def test_headline_counts_each_measured_number_once() -> None:
     }
     settled = settle(paper_claims(ROOT), found)
     assert list(measured(settled)["id"]) == ["P085", "P100"]
-    assert headline(settled) == "Of the 2 numbers of the paper that were measured, on the H100, 1 are reproduced."
+    assert headline(settled) == "2 of the paper's numbers were measured on the H100; 1 are reproduced."
     assert tally(settled).loc[("measured number", "H100")].to_dict() == {
         "reproduced": 1,
         "differs": 1,

@@ -179,9 +179,9 @@ def test_fast_is_held_against_ordinary_tools_then_pytorch_then_the_papers_fp32()
     assert found["eager_ratio"].tolist() == pytest.approx([80 / 60, 4, 1280 / 60])
     assert sentences.headline(table, "H100") == (
         "On one H100 a training step of Med-DDPM takes 40 ms under FAST in one CUDA graph "
-        "(40.0 ms by `accelerate` in a loop of one's own, 60 ms without graphs): "
+        "(40.0 ms by `accelerate` in an ordinary loop, 60 ms without graphs): "
         "2.00 times as fast as the best of 14 ordinary tools (autocast, compile, reduce-overhead: 80 ms), "
-        "6.00 times as fast as PyTorch as it comes (240 ms), 32.0 times as fast as the paper's FP32 (1280 ms)."
+        "6.00 times as fast as PyTorch out of the box (240 ms), 32.0 times as fast as the paper's FP32 (1280 ms)."
     )
 
 
@@ -190,11 +190,11 @@ def test_the_sentence_says_what_was_not_measured() -> None:
     of_four = sentences.headline(only("BASE", "compile", "autocast", "FAST", "+ fused Adam"), "H200")
     assert "the best of 2 of the 14 ordinary tools" in of_four
     assert "ms without graphs)" in of_four, "the ladder has FAST without its graph under another name"
-    assert of_four.endswith("the paper's FP32 (1280 ms). Not measured there: PyTorch as it comes.")
+    assert of_four.endswith("the paper's FP32 (1280 ms). Not measured there: PyTorch out of the box.")
     assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
     alone = sentences.headline(only("FAST"), "H200")
     assert alone.endswith(
-        "takes 40 ms under FAST. Not measured there: any ordinary tool, PyTorch as it comes, the paper's FP32."
+        "takes 40 ms under FAST. Not measured there: any ordinary tool, PyTorch out of the box, the paper's FP32."
     )
     assert sentences.headline(only("BASE"), "H200").endswith("was not measured under FAST.")
 
