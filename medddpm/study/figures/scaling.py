@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
 
@@ -29,7 +30,7 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
         axis.set_yticks(places, [_name(row) for row in rows.to_dict("records")])
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.axvline(100, color="#999999", linewidth=0.8)
-        axis.set_title(network, loc="left")
+        axis.set_title(NETWORKS[network].title, loc="left")
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x", color="#EEEEEE")
     axes[-1].set_xlabel("efficiency against one GPU, %")

@@ -51,9 +51,9 @@ CLASS_COLOURS = {
 }
 # Phases of a step lie behind what is drawn, and are pale.
 PHASE_COLOURS = {"convert": "#FBD9A6", "forward": "#FFFFFF", "backward": "#E4E4E4", "update": "#BFBFBF"}
-# Who wrote a kernel, and in the order of its columns whose machine ran it: out of Paul Tol's high-contrast and bright.
+# Who wrote a kernel, and in the order of its columns whose machine ran it: out of Paul Tol's schemes.
 VERSION_COLOURS = {"by hand": "#004488", "Triton": "#BB5566", "library": "#DDAA33"}
-MACHINE_COLOURS = ("#777777", "#66CCEE", "#AA3377", "#228833")
+MACHINE_COLOURS = ("#777777", "#66CCEE", "#332288", "#DDCC77")
 PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
 # Layers of the network, whose boxes say what they are besides.
 LAYER_COLOURS = {

@@ -30,7 +30,9 @@ def test_the_simulation_has_the_known_confusions() -> None:
 
 @pytest.mark.parametrize("name", PALETTES)
 def test_any_two_colours_of_a_palette_can_be_told_apart(name: str) -> None:
-    distance, one, other = closest(list(dict.fromkeys(PALETTES[name].values())))
+    palette = PALETTES[name]
+    colours = palette.values() if isinstance(palette, dict) else palette
+    distance, one, other = closest(list(dict.fromkeys(colours)))
     assert distance > (PALE if name == "PHASE_COLOURS" else LEAST), (one, other)
 
 
