@@ -19,6 +19,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = "notebooks/00_summary"
 CLAIM = re.compile(r"\bP\d{3}\b")
+LINKED_CLAIM = re.compile(r"\[(P\d{3})\]\((?:00_summary\.ipynb)?#\1\)")  # for JupyterLab; here `Claims` links them
 SAVED = re.compile(r"save_figure\(.*?\"(\w+)\"", re.DOTALL)
 PICTURE = re.compile(r"<img [^>]*>")
 NOTEBOOK = re.compile(r"\d\d_\w+")
@@ -87,6 +88,7 @@ def complete_notebook(text: str, name: str) -> str:
     for cell in notebook["cells"]:
         body = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
+            cell["source"] = body = LINKED_CLAIM.sub(r"\1", body)
             found = re.findall(r"^#+ (.+)$", body, re.MULTILINE)
             heading = found[-1] if found else heading
         else:

@@ -188,6 +188,13 @@ def test_notebook_opens_with_its_title(notebook: NotebookNode) -> None:
     assert re.match(r"# \d\d · \S", notebook.cells[0].source)
 
 
+def test_notebook_links_each_claims_number_to_its_row(notebook: NotebookNode) -> None:
+    page = "" if notebook.cells[0].source.startswith("# 00") else "00_summary.ipynb"
+    text = "\n".join(prose(notebook))
+    numbers = re.findall(r"\bP\d{3}\b", re.sub(r"\]\([^)]*\)", "]", text))
+    assert re.findall(rf"\[(P\d{{3}})\]\({re.escape(page)}#\1\)", text) == numbers
+
+
 @pytest.mark.parametrize("number", PICTURE_FIRST)
 def test_notebook_shows_its_finding_before_any_code(number: str) -> None:
     """One sentence, then a picture with a text, which the notebook itself draws; and it ends with the differences."""

@@ -37,6 +37,7 @@ class Panel:
         low, high: the extremes of the runs and, in the paper's lines, what it states: see `Stated`; in the same shape.
         of_paper: the lines that hold the paper's values.
         colours: of each row.
+        beneath: what a mark of ours says besides its value, by line and row.
     """
 
     title: str
@@ -45,9 +46,16 @@ class Panel:
     high: pd.DataFrame
     of_paper: tuple[str, ...]
     colours: Mapping[str, str]
+    beneath: Mapping[tuple[str, str], str]
 
 
-def panel(title: str, paper: Stated, by_run: pd.DataFrame, names: Mapping[str, str] | None = None) -> Panel:
+def panel(
+    title: str,
+    paper: Stated,
+    by_run: pd.DataFrame,
+    names: Mapping[str, str] | None = None,
+    beneath: Mapping[tuple[str, str, str], str] | None = None,
+) -> Panel:
     """Puts the paper's values of one metric above ours.
 
     Args:
@@ -55,6 +63,7 @@ def panel(title: str, paper: Stated, by_run: pd.DataFrame, names: Mapping[str, s
         paper: from `medddpm.study.claims.paper`; its columns are rows of the panel.
         by_run: from `profile.tables.each_run`, unstacked so that its columns are the rows; index gpu, run, view.
         names: the columns to draw, in order, and what to call them; by default the paper's settings.
+        beneath: what a mark of ours says besides its value in the SVG, by card, view and column.
     """
     chosen = {name: name for name in SETTING_COLOURS if name != BEYOND} if names is None else names
     columns = [name for name in chosen if name in by_run.columns or name in paper.low.columns]
@@ -70,7 +79,8 @@ def panel(title: str, paper: Stated, by_run: pd.DataFrame, names: Mapping[str, s
     theirs = (bounds[0] * np.nan, *bounds)
     values, low, high = (pd.concat(pair).rename(columns=dict(chosen)) for pair in zip(theirs, frames, strict=True))
     colours = {chosen[name]: SETTING_COLOURS.get(name, INK) for name in columns}
-    return Panel(title, values, low, high, tuple(bounds[0].index), colours)
+    said = {(f"{gpu}\n{view}", chosen[c]): words for (gpu, view, c), words in (beneath or {}).items() if c in chosen}
+    return Panel(title, values, low, high, tuple(bounds[0].index), colours, said)
 
 
 def dots_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
@@ -177,7 +187,8 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
                 say(_stated(axis, low, high, y, style), f"{said} {_in_words(low, high)}{unit}")
                 continue
             (dot,) = axis.plot(value, y, linestyle="", **style)
-            say(dot, f"{said} {value:.3g}{unit}")
+            more = shown.beneath.get((label, name))
+            say(dot, f"{said} {value:.3g}{unit}{': ' if more else ''}{more or ''}")
             if high > low:
                 axis.plot([low, high], [y, y], color="black", linewidth=0.8, zorder=4)
         ends = [f"{card}\n{view}" for card in _both(found) for view in ("paper", "window")][:2]

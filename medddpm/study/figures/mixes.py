@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, new_figure, say
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.instructions import CLASSES
+from medddpm.study.profile.kernel_names import function_name
 
 OTHERS = "other classes"
+LEAST = 0.005  # of a row's time: a kernel with less is not named
 LIMIT = 4  # instructions that an SM can issue a cycle: one by each of its schedulers
 
 _KINDS = {
@@ -38,6 +40,30 @@ def by_kind(shares: pd.DataFrame) -> pd.DataFrame:
     """Shares of families (columns) added up by `kind_of`, in the legend's order."""
     added = shares.T.groupby(kind_of).sum().T
     return added[[kind for kind in KIND_COLOURS if kind in added]]
+
+
+def largest(kernels: pd.DataFrame, rows: Sequence[str], count: int = 3) -> dict[tuple[str, str, str], str]:
+    """The kernels that take most of a row's time, in words, for `dots.panel`'s `beneath`.
+
+    Args:
+        kernels: from `profile.tables.kernels`, of what a row adds up.
+        rows: the row of each kernel.
+        count: how many are named.
+
+    Returns:
+        by card, view and row: "60% sgemm, 30% copy".
+    """
+    launches = kernels.assign(
+        row=list(rows),
+        name=kernels["kernel"].map(function_name),
+        time=kernels["count"] * kernels["duration_ns"],
+    )
+    words: dict[tuple[str, str, str], str] = {}
+    for place, own in launches.groupby(["gpu", "view", "row"]):
+        gpu, view, row = map(str, place)
+        shares = (own.groupby("name")["time"].sum() / own["time"].sum()).nlargest(count)
+        words[gpu, view, row] = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= LEAST)
+    return words
 
 
 def folded(mix: pd.DataFrame) -> pd.DataFrame:

@@ -90,6 +90,14 @@ def test_a_machine_without_a_setting_is_blank_and_what_is_not_the_papers_is_left
     assert "FAST" not in caption([shown])
 
 
+def test_a_mark_says_what_is_beneath_its_value() -> None:
+    words = {("H200", "step", "OPT1"): "60% sgemm", ("H200", "step", "FAST"): "of no row"}
+    shown = panel("heat, %", stated(), measured(("H200",))["x"].unstack("config"), beneath=words)
+    assert shown.beneath == {("H200\nstep", "OPT1"): "60% sgemm"}
+    said = [line.get_gid() for line in dots_of(dots_figure([shown]).axes[0])]
+    assert [words for words in said if "sgemm" in words] == ["says: H200 step: OPT1, heat 16.1%: 60% sgemm"]
+
+
 def test_rows_may_be_anything_that_is_named() -> None:
     ours = measured(("H200",))["x"].unstack("config").rename(columns={"BASE": "fp", "OPT1": "int"})
     theirs = Stated(*(bound.rename(columns={"BASE": "fp"}) for bound in (stated().low, stated().high)))
@@ -196,7 +204,9 @@ def test_the_caption_tells_what_is_blank() -> None:
     assert said.endswith("Not stated or not measured: the paper's V100; the paper's H100: heat (OPT1).")
     assert "*Paper* hollow, *measured* filled" in said
     line = ["A100\npaper"]
-    whole = Panel("heat", *(t.loc[line] for t in (shown.values, shown.low, shown.high)), shown.of_paper, shown.colours)
+    whole = Panel(
+        "heat", *(t.loc[line] for t in (shown.values, shown.low, shown.high)), shown.of_paper, shown.colours, {}
+    )
     assert caption([whole]).endswith("not measured: nothing.")
     cold = one_panel(title="cold")
     assert "the paper's H100: heat (OPT1), cold (OPT1)." in caption([whole, shown, cold])

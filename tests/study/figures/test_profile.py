@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from medddpm.study.figures.mixes import by_kind, folded, kind_of, stack_figure
+from medddpm.study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
 from medddpm.study.figures.settings import priority_figure, spread_figure
 from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
 from medddpm.study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
@@ -122,6 +122,18 @@ def stacks() -> dict[tuple[str, str], pd.DataFrame]:
     rows = pd.DataFrame([amounts, amounts[::-1] / 2], index=["sm80_xmma_fprop_implicit", "elementwise_kernel"])
     rows.columns = list(CLASSES)
     return {("H200", "window"): folded(rows), ("H200", "step"): folded(rows.iloc[:1])}
+
+
+def test_a_rows_largest_kernels_are_named_by_their_share_of_its_time() -> None:
+    names = ["void at::native::norm<4>(int)", "void at::native::norm<2>(float)", "sgemm", "copy"]
+    kernels = pd.DataFrame({"gpu": "H100", "view": "step", "kernel": names})
+    kernels = kernels.assign(count=[1, 2, 1, 1], duration_ns=[10, 20, 49, 1])
+    assert largest(kernels, ["a", "a", "a", "b"], count=2) == {
+        ("H100", "step", "a"): "51% norm, 49% sgemm",
+        ("H100", "step", "b"): "100% copy",
+    }
+    kernels["duration_ns"] = [1000, 1000, 1, 1]
+    assert largest(kernels, ["a", "a", "a", "a"])["H100", "step", "a"] == "100% norm", "a thousandth is not named"
 
 
 def test_classes_without_a_colour_are_added_up() -> None:
