@@ -95,10 +95,12 @@ def test_the_book_opens_rendered_trusted_and_unchanged(lab: tuple[str, Path]) ->
         assert "/lab/tree/README.md" in page.url
         page.locator(".jp-MarkdownViewer a", has_text="The summary").click()
         page.wait_for_selector("tr#P085", state="attached")
-        page.locator('.jp-Notebook a[href$="#P085"]').click()
+        page.locator('.jp-Notebook a[title^="P085 "]').click()
         page.wait_for_function("() => document.getElementById('P085').getBoundingClientRect().top < 800")
         assert page.locator(".claims table").bounding_box()["width"] <= 1150
         assert not _open(page, address, "06_fig04_ipc_stacks"), "opening the notebook changed it"
+        page.locator(".jp-Notebook:visible a[href*=summary]", has_text=re.compile(r"^P\d{3}$")).first.click()
+        page.wait_for_url("**/lab/tree/notebooks/00_summary.ipynb")  # JupyterLab opens it, and scrolls to headings only
         assert _open(page, address, "of_another_kernel"), "this test does not see what JupyterLab has changed"
         _open(page, address, "21_samplers")
         page.wait_for_selector(".jp-OutputArea iframe", state="attached")  # the viewer: shown only if trusted

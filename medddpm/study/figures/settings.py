@@ -10,6 +10,24 @@ from matplotlib.figure import Figure
 from medddpm.study.figures.dots import VIEWS
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
+NUMBER_NAMES = {
+    "duration_ns": "duration",
+    "ipc_total": "IPC, of all",
+    "ipc_geometric": "IPC, geometric mean",
+    "stall_long_scoreboard": "stalls: long scoreboard",
+    "stall_math_pipe": "stalls: math pipe",
+    "stall_branch": "stalls: branch",
+    "tensor_pct": "Tensor Cores",
+    "fma_pct": "FMA pipe",
+    "alu_pct": "ALU pipe",
+    "sm_throughput_pct": "SM throughput",
+    "l1_hit_pct": "L1 hit rate",
+    "l2_hit_pct": "L2 hit rate",
+    "dram_pct": "DRAM throughput",
+    "warps_per_cycle": "active warps",
+}
+"""What a reader calls the columns of `medddpm.study.profile.summaries.summary`; others are their own names."""
+
 
 def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
     """Summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
@@ -61,7 +79,8 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
                 axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=name, clip_on=False)
         axis.set(title=view, xlabel="largest difference between runs, % of their mean")
         axis.grid(axis="y", linewidth=0.3)
-    axes[0].set_yticks(range(len(spread.columns)), list(spread.columns))
+    names = [NUMBER_NAMES.get(str(name), str(name).replace("_", " ")) for name in spread.columns]
+    axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     axes[0].set_xlim(0, None)
     drawn = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
