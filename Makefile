@@ -36,7 +36,7 @@ site: $(READY)
 	$(PY) -m sphinx -q -W --keep-going -c site -d build/doctrees -b html . build/site
 	@echo "the site is build/site/index.html"
 
-# Two processes, each notebook and each test file in one of them; in the order they are found, the longest first.
+# Two processes, each notebook and each test file in one of them; the longest first (tests/conftest.py).
 test: lint
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
