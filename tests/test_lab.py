@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     nbformat.write(changed, book / "notebooks" / "of_another_kernel.ipynb")
     (recipe,) = re.findall(r"^lab: .+\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipe = recipe.replace("\t", "").replace("$(CURDIR)", str(book)).replace("$$", "$")
-    recipe = recipe.replace(".venv/bin/jupyter", f"{sys.executable} -m jupyter")
+    recipe = recipe.replace(".venv/bin/jupyter", f"{shlex.quote(sys.executable)} -m jupyter")
     options = "--no-browser --allow-root --ServerApp.port=0 --IdentityProvider.token='' --expose-app-in-browser"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment |= {"JUPYTER_DATA_DIR": str(tmp_path / "data"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "run")}

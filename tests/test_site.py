@@ -217,7 +217,10 @@ def test_a_figure_opens_and_zooms(site: Path, chromium: Any) -> None:
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     with served(site) as address:
         page.goto(f"{address}/README.html")
-        page.locator("a.figure").first.click()
+        page.locator("a.figure.marked").first.hover()
+        page.mouse.down()
+        page.wait_for_selector("a.figure.marked svg", state="attached")  # the drawing comes while the button is down
+        page.mouse.up()
         drawing = page.locator("dialog.figure svg").first
         whole = drawing.get_attribute("viewBox")
         page.mouse.move(640, 450)

@@ -28,7 +28,8 @@ for (const link of document.querySelectorAll("a.figure")) {
     const [host, svg] = await drawing(link);
     svg.setAttribute("style", "width: 100%; height: auto; background: #fff");
     link.removeAttribute("title"); // the marks have theirs
-    picture.replaceWith(host);
+    picture.before(host);
+    picture.style.display = "none"; // and not removed: a click that began on it would be lost
   };
   if (link.classList.contains("marked")) link.addEventListener("pointerenter", replace, { once: true });
 }
