@@ -93,7 +93,7 @@ def convolve(
         few_channels: whether channel counts that no fast kernel takes are rounded up: fewer than 8 input channels by
             channels of zeros, output channels by filters of zeros whose output is cut off again; and whether groups of
             one channel are computed by `kernels.depthwise`.
-        hopper: whether `kernels.conv3d_hopper` may be used.
+        hopper: whether `kernels.conv3d.hopper` may be used.
 
     Returns:
         (N, C_out, …), channels-last.

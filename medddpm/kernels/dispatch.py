@@ -15,7 +15,7 @@ from medddpm.kernels.operators import constant
 TRITON = importlib.util.find_spec("triton") is not None
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
-HOPPER = (9, 0)  # the only one with the matrix instructions of conv3d_hopper
+HOPPER = (9, 0)  # the only one with the matrix instructions of conv3d.hopper
 
 
 @constant
@@ -40,7 +40,7 @@ def too_old(device: torch.device) -> bool:
 
 @constant
 def is_hopper(device: torch.device) -> bool:
-    """Whether `device` is a card that `conv3d_hopper` is written for."""
+    """Whether `device` is a card that `conv3d.hopper` is written for."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 

@@ -101,15 +101,15 @@ def test_hopper_kernels(
     inside: int, out: int, spaces: tuple[Widths, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever they would be slower than cuDNN they must be right too."""
-    from medddpm.kernels import conv3d_hopper
+    from medddpm.kernels.conv3d import hopper
 
-    assert conv3d_hopper.works(torch.device(DEVICE, torch.cuda.current_device()))
+    assert hopper.works(torch.device(DEVICE, torch.cuda.current_device()))
     calls = Counter[str]()
     for name in ("convolve", "weight_gradient"):
-        function = getattr(conv3d_hopper, name)
-        monkeypatch.setattr(conv3d_hopper, name, lambda *a, f=function, n=name, **k: calls.update([n]) or f(*a, **k))
+        function = getattr(hopper, name)
+        monkeypatch.setattr(hopper, name, lambda *a, f=function, n=name, **k: calls.update([n]) or f(*a, **k))
     for name in ("pays", "gradient_pays"):
-        monkeypatch.setattr(conv3d_hopper, name, lambda *_: True)
+        monkeypatch.setattr(hopper, name, lambda *_: True)
     weight = volume(out, inside, *CUBE, dtype=dtype, device=DEVICE) / (inside * 27) ** 0.5
     given = {"weight": weight, "bias": torch.randn(out, device=DEVICE)}
     for space in spaces:
@@ -120,12 +120,12 @@ def test_hopper_kernels(
 
 @pytest.mark.gpu(hopper=True)
 def test_cudnn_is_used_where_the_hopper_kernels_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    from medddpm.kernels import conv3d_hopper
+    from medddpm.kernels.conv3d import hopper
 
-    monkeypatch.setattr(conv3d_hopper, "works", functools.cache(conv3d_hopper.works.__wrapped__))
-    monkeypatch.setattr(conv3d_hopper, "convolve", lambda x, weight, bias=None, adjoint=False: torch.zeros_like(x))
+    monkeypatch.setattr(hopper, "works", functools.cache(hopper.works.__wrapped__))
+    monkeypatch.setattr(hopper, "convolve", lambda x, weight, bias=None, adjoint=False: torch.zeros_like(x))
     x, weight = volume(1, 64, 64, 64, 64, dtype=BF16, device=DEVICE), volume(64, 64, *CUBE, dtype=BF16, device=DEVICE)
-    assert conv3d_hopper.pays(x, 64)
+    assert hopper.pays(x, 64)
     with pytest.warns(UserWarning, match="cuDNN's are used"):
         y = conv3d(x, weight, None, 1, 1)
     assert torch.equal(y, functional.conv3d(x, weight, padding=1))

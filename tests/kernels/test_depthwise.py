@@ -14,8 +14,8 @@ from medddpm.kernels import dispatch
 from medddpm.kernels.depthwise import depthwise, depthwise_definition
 
 if dispatch.TRITON:
-    from medddpm.kernels import depthwise_planes_triton as as_planes
-    from medddpm.kernels import depthwise_triton, depthwise_weight_triton
+    from medddpm.kernels.depthwise import planes_triton as as_planes
+    from medddpm.kernels.depthwise import volume_triton, weight_triton
 
 Triple = tuple[int, int, int]
 CASES = [  # channels, sides, kernel, stride, padding, output_padding, whether there is a bias
@@ -37,9 +37,9 @@ def triple(value: Any) -> Any:
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter takes as long for a small program as for a large one."""
     if DEVICE == "cpu":
-        wide = depthwise_triton.Tile(4096, 4, 4)
-        monkeypatch.setattr(depthwise_triton, "TILES", (wide,))
-        monkeypatch.setattr(depthwise_weight_triton, "WEIGHT", wide)
+        wide = volume_triton.Tile(4096, 4, 4)
+        monkeypatch.setattr(volume_triton, "TILES", (wide,))
+        monkeypatch.setattr(weight_triton, "WEIGHT", wide)
 
 
 @pytest.mark.gpu(kernels=True)
@@ -68,23 +68,23 @@ def test_every_tile_computes_the_same(tile: tuple[int, int, int], stride: int) -
     y = depthwise_definition(wide, weight.double(), None, *shape[1:])
     dy = volume(*y.shape, dtype=FP32, device=DEVICE)
     (dx,) = torch.autograd.grad(y, wide, dy.double())
-    taps, held = weight.flatten(1).t().contiguous(), depthwise_triton.Tile(*tile)
+    taps, held = weight.flatten(1).t().contiguous(), volume_triton.Tile(*tile)
     for given, right, adjoint in ((x, y, False), (dy, dx, True)):
         found = torch.full_like(right, float("nan"), dtype=FP32, memory_format=torch.channels_last_3d)
-        depthwise_triton.gathered(given, taps, None, found, shape, adjoint, held)
+        volume_triton.gathered(given, taps, None, found, shape, adjoint, held)
         assert error(found, right) < CLOSE[FP32]
 
 
 @pytest.mark.gpu(kernels=True)
 def test_weight_gradients_of_more_tiles_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise_weight_triton, "PROGRAMS", 2)
+    monkeypatch.setattr(weight_triton, "PROGRAMS", 2)
     x, dy = (volume(1, 64, 2, 3, 17, dtype=FP32, device=DEVICE) for _ in range(2))
     weight = torch.zeros(64, 1, 1, 3, 2, dtype=F64, device=DEVICE, requires_grad=True)
     y = depthwise_definition(x.double(), weight, None, (1, 1, 1), (0, 1, 1))[..., :-1]
     (right,) = torch.autograd.grad(y, weight, dy.double())
     for many in (1, 10**9):  # voxels from which on a program has several lines of taps
-        monkeypatch.setattr(depthwise_weight_triton, "MANY", many)
-        found = depthwise_weight_triton.weight_gradient(x, dy, ((1, 3, 2), (1, 1, 1), (0, 1, 1)))
+        monkeypatch.setattr(weight_triton, "MANY", many)
+        found = weight_triton.weight_gradient(x, dy, ((1, 3, 2), (1, 1, 1), (0, 1, 1)))
         assert error(found.t().reshape(weight.shape), right) < CLOSE[FP32]
 
 
@@ -126,7 +126,7 @@ def test_large_volumes_go_by_planes(least: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(as_planes, "LEAST", least)
     monkeypatch.setattr(as_planes, "LEAST_WEIGHT", 1)
     if DEVICE == "cpu":
-        monkeypatch.setattr(depthwise_triton, "TILES", (depthwise_triton.Tile(4096, 4, 4),))
+        monkeypatch.setattr(volume_triton, "TILES", (volume_triton.Tile(4096, 4, 4),))
     dtype = BF16 if DEVICE == "cuda" else FP32
     given = {"x": volume(1, 2, 2, 1, 3, dtype=dtype, device=DEVICE)}
     given["weight"] = torch.randn(2, 1, 2, 1, 3, device=DEVICE).to(dtype)

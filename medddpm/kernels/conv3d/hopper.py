@@ -1,6 +1,6 @@
 """3³ convolutions of 32 channels or more on a Hopper GPU: when the kernels serve, and their gradients.
 
-`conv3d.conv3d` calls this. The kernels are in `conv3d_hopper_data` and `conv3d_hopper_weight`.
+`conv3d` calls this. The kernels are in `hopper_data` and `hopper_weight`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d_hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
-from medddpm.kernels.conv3d_hopper_weight import STRIP, weight_gradient
+from medddpm.kernels.conv3d.hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
+from medddpm.kernels.conv3d.hopper_weight import STRIP, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.operators import operator, traced
 

@@ -1,4 +1,4 @@
-"""Gluon kernel of 3³ convolutions and of their adjoint on Hopper's matrix units; `conv3d_hopper` says when to use it.
+"""Gluon kernel of 3³ convolutions and of their adjoint on Hopper's matrix units; `hopper` says when to use it.
 
 cuDNN's kernels fetch a tile of voxels again for each of the 27 taps. At 64 channels out, where a voxel is used 64 times
 a fetch, the L2 cache cannot bring that fast enough (`16_fast_path` has the rates). Here a tile's voxels lie in shared

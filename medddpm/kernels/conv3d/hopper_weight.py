@@ -1,4 +1,4 @@
-"""Gluon kernel of a 3³ convolution's weight gradient on Hopper's matrix units; `conv3d_hopper` says when to use it.
+"""Gluon kernel of a 3³ convolution's weight gradient on Hopper's matrix units; `hopper` says when to use it.
 
     dweight[tap] = Σ_v dy[v] · x[v + δ(tap)]ᵀ        (Dumoulin and Visin 2016, arXiv:1603.07285, chapter 4)
 
@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from medddpm.kernels.conv3d_hopper_data import BYTES, CHANNELS, place, processors, tile, volume
+from medddpm.kernels.conv3d.hopper_data import BYTES, CHANNELS, place, processors, tile, volume
 
 STRIP, STRIP_ROWS = 64, 32  # voxels of a row; rows that a program walks down
 SLOTS = 7  # rows of x in shared memory

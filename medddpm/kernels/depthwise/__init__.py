@@ -8,7 +8,7 @@ from torch.nn import functional
 from medddpm.kernels import dispatch
 
 if dispatch.TRITON:
-    from medddpm.kernels import depthwise_triton
+    from medddpm.kernels.depthwise import volume_triton
 
 Triple = tuple[int, int, int]
 ROWS = 2**31  # voxels of a batch, beyond which the kernels' row numbers do not reach
@@ -46,7 +46,7 @@ def depthwise(
             sides = tuple((i - 1) * s - 2 * p + k + more if more < s else 0 for i, k, s, p, more in steps)
         if min(sides) > 0:  # PyTorch refuses the others
             bias = None if bias is None else bias.contiguous()
-            return depthwise_triton.Depthwise.apply(x, weight, bias, stride, padding, output_padding is not None, sides)
+            return volume_triton.Depthwise.apply(x, weight, bias, stride, padding, output_padding is not None, sides)
     return depthwise_definition(x, weight, bias, stride, padding, output_padding)
 
 

@@ -22,8 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from medddpm.kernels import depthwise_planes_triton as as_planes
-from medddpm.kernels.depthwise_weight_triton import Tile, Triple, weight_gradient
+from medddpm.kernels.depthwise import planes_triton as as_planes
+from medddpm.kernels.depthwise.weight_triton import Tile, Triple, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import channel_block
 from medddpm.kernels.operators import operator

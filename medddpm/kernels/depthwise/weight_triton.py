@@ -1,4 +1,4 @@
-"""Triton kernel of a depthwise convolution's weight gradient; it holds values as those of `depthwise_triton` do."""
+"""Triton kernel of a depthwise convolution's weight gradient; it holds values as those of `volume_triton` do."""
 
 from __future__ import annotations
 
