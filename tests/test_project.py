@@ -33,9 +33,6 @@ from medddpm.study.records.tables import read_table
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
 LARGEST = 16 * 2**20
-PICTURE_FIRST = [
-    path.stem[:2] for path in NOTEBOOKS[1:]
-]  # all but the summary: finding and picture stand above their code
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ASKED_FOR = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
@@ -195,10 +192,9 @@ def test_notebook_links_each_claims_number_to_its_row(notebook: NotebookNode) ->
     assert re.findall(rf"\[(P\d{{3}})\]\({re.escape(page)}#\1\)", text) == numbers
 
 
-@pytest.mark.parametrize("number", PICTURE_FIRST)
-def test_notebook_shows_its_finding_before_any_code(number: str) -> None:
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda p: p.stem)  # all but the summary
+def test_notebook_shows_its_finding_before_any_code(path: Path) -> None:
     """One sentence, then a picture with a text, which the notebook itself draws; and it ends with the differences."""
-    (path,) = (p for p in NOTEBOOKS if p.stem.startswith(number))
     nb = nbformat.read(path, as_version=4)
     _, sentence, picture, *_ = nb.cells[0].source.split("\n\n")
     assert re.fullmatch(r"[^.]*([.]\S[^.]*)*[.]", sentence), "one sentence"

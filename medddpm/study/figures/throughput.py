@@ -6,7 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+from medddpm.study.throughput.levers import LEVERS
 
+SETTINGS = {(lever.group, lever.choice): lever.setting for lever in LEVERS}
 CLEAR = 1.12  # times the bar: from there on a mark leaves room for the number
 
 
@@ -23,15 +25,14 @@ def levers_figure(table: pd.DataFrame) -> Figure:
     axes = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
-        of_setting = {"FP32": "BASE", **dict.fromkeys(("TF32", "BF16 autocast", "FP16 autocast"), "OPT1")}
-        colours = [SETTING_COLOURS[of_setting.get(choice, "FAST")] for choice in rows["choice"]]
+        levers = list(zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True))
+        colours = [SETTING_COLOURS[SETTINGS[lever]] for lever in levers]
         axis.barh(places, rows["volumes_a_second"], color=colours, height=0.62)
         axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
         for place, (rate, mark) in enumerate(zip(rows["volumes_a_second"], rows["predicted"], strict=True)):
             edge = mark if rate < mark < CLEAR * rate else rate
             axis.annotate(f"  {rate:.3g}", (edge, place), va="center", fontsize=7)
-        pairs = zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True)
-        names = [f"{group.removesuffix(' BraTS')}: {choice}" for group, choice in pairs]
+        names = [f"{group.removesuffix(' BraTS')}: {choice}" for group, choice in levers]
         names = ["FAST, the reference" if name.startswith("reference") else name for name in names]
         axis.set_yticks(places, names)
         axis.set_ylim(len(rows) - 0.4, -0.6)
