@@ -156,8 +156,8 @@ def row_command(job: Job, options: Options, folder: Path, python: str = sys.exec
         "side": job.case.side, "batch": job.case.batch, "channels": job.case.channels, "samples": options.samples,
         "device": options.device, "folder": folder,
     }  # fmt: skip
-    given = [word for name, value in words.items() if value != "" for word in (f"--{name}", str(value))]
-    return [python, "-m", "medddpm.study.bench.worker", *given]
+    given = {name: value for name, value in words.items() if value != ""}
+    return [python, "-m", "medddpm.study.bench.worker", *programs.options(given)]
 
 
 def collection(job: Job, options: Options, folder: Path, python: str = "python") -> ncu.Collection:

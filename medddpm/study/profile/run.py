@@ -274,8 +274,7 @@ def program_command(run: ProfileRun, python: Interpreter = TYPED) -> list[str]:
         options["warmup"] = program.warmup
     if program.torch:
         options["subject"] = subject_file(program.size, python)
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [python.path, *PROGRAM, *words]
+    return [python.path, *PROGRAM, *programs.options(options)]
 
 
 def _need_gpu() -> None:

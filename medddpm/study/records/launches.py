@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.records import programs
+from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import TableStore
 
 
@@ -47,39 +47,44 @@ class Launch:
     problem: Callable[[Any], str] = programs.problem
 
 
-def show(launches: Sequence[Launch]) -> None:
-    """Prints the command of each launch, for any Python."""
-    for launch in launches:
-        print(shlex.join(["python", *launch.command(launch.rows)[1:]]))
-
-
 def measure(
     launches: Sequence[Launch],
-    store: TableStore,
+    results: Callable[[Path, Mapping[str, Any]], TableStore],
+    out: Path,
     told: Callable[[dict[str, Any]], str],
     *,
+    command: Sequence[str],
     limit: float,
     again: bool,
-) -> pd.DataFrame:
+    dry_run: bool,
+) -> int:
     """Measures each missing row, prints a line for it and writes the table after each launch.
 
     Where a program fails, the first row that it left no file for is the one that failed; the rows behind that are
-    measured by another launch. `store.failed` has those that failed, and stderr names each.
+    measured by another launch.
 
     Args:
         launches: in their order.
-        store: keeps the rows and writes the table.
+        results: makes what keeps the rows and writes the table, of `out` and what is known of the machine.
+        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         told: what a row's line says of its result.
+        command: the command line, for the record.
         limit: seconds a row after which a launch is ended.
         again: whether existing rows are measured anew.
+        dry_run: whether to print the commands, for any Python, and run nothing.
 
     Returns:
-        the table.
+        the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
         BadInput: the table cannot be written, or nothing was measured.
     """
-    check_writable(store.out)
+    if dry_run:
+        for launch in launches:
+            print(shlex.join(["python", *launch.command(launch.rows)[1:]]))
+        return 0
+    store = results(out, machine_meta(command))
+    check_writable(out)
     store.folder.mkdir(parents=True, exist_ok=True)
     titles = [row.title for launch in launches for row in launch.rows]
     labels = {title: f"[{place}/{len(titles)}] {title}" for place, title in enumerate(titles, 1)}
@@ -101,9 +106,9 @@ def measure(
                     print(f"medddpm: {labels[failed.title]}: {store.failed[failed.title]}", file=sys.stderr, flush=True)
     table = store.collect()
     if not len(table):
-        raise BadInput(store.out, "nothing was measured", "read the lines above")
-    print(f"{store.out}: {len(table)} rows", flush=True)
-    return table
+        raise BadInput(out, "nothing was measured", "read the lines above")
+    print(f"{out}: {len(table)} rows", flush=True)
+    return len(store.failed)
 
 
 def _launched(launch: Launch, rows: Sequence[Row], store: TableStore, limit: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 CUDA = "/usr/local/cuda/bin"  # where NVIDIA's installer leaves its tools, on the PATH or not
 TIMED_OUT = 124  # what timeout(1) returns
@@ -37,6 +37,11 @@ def output(*command: str, seconds: float = 20) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def options(values: Mapping[str, object]) -> list[str]:
+    """The words of a command line that give options their values: `--name value` of each."""
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
 def last_words(text: str) -> str:

@@ -16,8 +16,7 @@ import torch
 
 from medddpm.errors import BadInput
 from medddpm.study.records import programs
-from medddpm.study.records.launches import Launch, Row, measure, show
-from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.launches import Launch, Row, measure
 from medddpm.study.records.store import rows_folder
 from medddpm.study.scaling.cases import GPUS, Case
 from medddpm.study.scaling.results import Results
@@ -69,16 +68,8 @@ def measure_cases(
 
     Args:
         planned: the rows of each launch; see `medddpm.study.scaling.cases.plan`.
-        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         options: how every row is measured.
-        command: the command line, for the record.
-        dry_run: whether to print the commands and run nothing.
-
-    Returns:
-        the number of rows that failed; stderr names each, and the others are measured all the same.
-
-    Raises:
-        BadInput: the table cannot be written, or nothing was measured.
+        out, command, dry_run: as for `medddpm.study.records.launches.measure`, which says what is returned and raised.
     """
     folder = rows_folder(out)
     launches = [
@@ -89,12 +80,9 @@ def measure_cases(
         )
         for cases in planned
     ]
-    if dry_run:
-        show(launches)
-        return 0
-    store = Results(out, machine_meta(command))
-    measure(launches, store, _told, limit=options.limit, again=options.again)
-    return len(store.failed)
+    return measure(
+        launches, Results, out, _told, command=command, limit=options.limit, again=options.again, dry_run=dry_run
+    )
 
 
 def launch_command(place: Case, options: Options, folder: Path, rows: Sequence[Row]) -> list[str]:
@@ -103,7 +91,7 @@ def launch_command(place: Case, options: Options, folder: Path, rows: Sequence[R
         "network": place.network, "setting": place.setting, "side": place.side, "channels": place.channels,
         "samples": options.samples, "device": options.device, "folder": folder,
     }  # fmt: skip
-    given = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+    given = programs.options(words)
     torchrun = [sys.executable, "-m", *TORCHRUN, str(place.gpus)]
     return [*torchrun, "-m", "medddpm.study.scaling.worker", *given, "--rows", *(row.word for row in rows)]
 

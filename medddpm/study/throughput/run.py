@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medddpm.study.records.launches import Launch, Row, measure, show
-from medddpm.study.records.machine import machine_meta
+from medddpm.study.records import programs
+from medddpm.study.records.launches import Launch, Row, measure
 from medddpm.study.records.store import rows_folder
 from medddpm.study.throughput.levers import BY_KEY, Lever
 from medddpm.study.throughput.results import Results
@@ -43,16 +43,8 @@ def measure_levers(
 
     Args:
         levers: out of `medddpm.study.throughput.levers.LEVERS`.
-        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         options: how every lever is measured.
-        command: the command line, for the record.
-        dry_run: whether to print the commands and run nothing.
-
-    Returns:
-        the number of levers that failed; stderr names each, and the others are measured all the same.
-
-    Raises:
-        BadInput: the table cannot be written, or nothing was measured.
+        out, command, dry_run: as for `medddpm.study.records.launches.measure`, which says what is returned and raised.
     """
     folder = rows_folder(out)
     launches = [
@@ -62,12 +54,9 @@ def measure_levers(
         )
         for lever in levers
     ]
-    if dry_run:
-        show(launches)
-        return 0
-    store = Results(out, machine_meta(command))
-    measure(launches, store, _told, limit=options.limit, again=options.again)
-    return len(store.failed)
+    return measure(
+        launches, Results, out, _told, command=command, limit=options.limit, again=options.again, dry_run=dry_run
+    )
 
 
 def lever_command(lever: Lever, options: Options, folder: Path) -> list[str]:
@@ -76,8 +65,7 @@ def lever_command(lever: Lever, options: Options, folder: Path) -> list[str]:
         "lever": lever.key, "side": options.side, "channels": options.channels, "seconds": options.timed,
         "device": options.device, "folder": folder,
     }  # fmt: skip
-    given = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "medddpm.study.throughput.worker", *given]
+    return [sys.executable, "-m", "medddpm.study.throughput.worker", *programs.options(words)]
 
 
 def _told(found: dict[str, Any]) -> str:
