@@ -32,7 +32,7 @@ def diffusion(attention: bool = True, **changes: Any) -> nn.Module:
 def dynamic(**changes: Any) -> nn.Module:
     return DynUNet(
         spatial_dims=3, in_channels=1, out_channels=2, kernel_size=[3, 3, 3], strides=[1, 2, 2],
-        upsample_kernel_size=[2, 2], filters=[8, 16, 32], **changes,
+        upsample_kernel_size=[2, 2], **{"filters": [8, 16, 32]} | changes,
     )  # fmt: skip
 
 
