@@ -6,13 +6,13 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
-from medddpm.study.bench.tables import OURS, against, eager_of, rows_of
+from medddpm.study.bench.tables import EAGER, OURS, against, called_of, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
-    """FAST against the best ordinary tool, then PyTorch out of the box, then the paper's FP32; says what is missing.
+    """The fast path against the best ordinary tool, PyTorch out of the box and the paper's FP32; says what is missing.
 
     Args:
         table: schema `BENCH`, of one machine.
@@ -20,10 +20,9 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         network, measure: as in that table; "step" or "forward".
     """
     times = rows_of(table, network, measure)["median_ms"]
-    work = f"{_WORK[measure]} of {NETWORKS[network].title}"
-    if "FAST" not in times.index:
-        return f"On one {gpu} {work} was not measured under FAST."
-    found = against(table, network, measure)
+    work, called = f"{_WORK[measure]} of {NETWORKS[network].title}", called_of(times)
+    if called not in times.index:
+        return f"On one {gpu} {work} was not measured on the fast path."
     count, known = int(times.reindex(list(ORDINARY)).notna().sum()), len(ORDINARY)
     tools = f"{count if count == known else f'{count} of the {known}'} ordinary tools"
     names = {
@@ -31,19 +30,22 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         "PyTorch": "PyTorch out of the box",
         "BASE": "the paper's FP32",
     }
+    found = against(table, network, measure)
     said: list[str] = []
     for opponent, row in found.dropna(subset="ms").iterrows():
         which = f"{BENCH_SETTINGS[row['setting']].change}: " if opponent == "best ordinary" else ""
         said.append(f"{exact(row['ratio'])} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
-    missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
-    eager = times.get(eager_of(times))
-    own, without = times.get("accelerate"), "" if eager is None else f"{three(eager)} ms without graphs"
-    loop = "" if own is None else f"{exact(own)} ms by `accelerate` in an ordinary loop"
-    beside = ", ".join(part for part in (loop, without) if part)
-    called = f" in one CUDA graph ({beside})" if beside else ""
-    text = f"On one {gpu} {work} takes {three(times['FAST'])} ms under FAST{called}"
-    text += f": {', '.join(said)}." if said else "."
-    return text + (f" Not measured there: {', '.join(missing)}." if missing else "")
+    how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
+    text = f"On one {gpu} {work} takes {exact(times[called])} ms {how}"
+    sentences = [f"{text}: {', '.join(said)}." if said else f"{text}."]
+    eager = next((times[name] for name in EAGER if name in times.index), None)
+    beside = [f"in one CUDA graph it takes {exact(times['FAST'])} ms"] if called != "FAST" and "FAST" in times else []
+    beside += [] if eager is None else [f"without graphs {'' if beside else 'it takes '}{exact(eager)} ms"]
+    if beside:
+        sentences.append(f"{beside[0][0].upper()}{', '.join(beside)[1:]}.")
+    if missing := [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]:
+        sentences.append(f"Not measured there: {', '.join(missing)}.")
+    return " ".join(sentences)
 
 
 def exact(value: float) -> str:

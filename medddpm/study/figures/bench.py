@@ -28,26 +28,30 @@ def colour_of(setting: str) -> str:
     if setting in SETTING_COLOURS:
         return SETTING_COLOURS[setting]
     drawn = BENCH_SETTINGS[setting]
+    if drawn.reader:
+        return SETTING_COLOURS["FAST"]
     return PARTLY_FAST_COLOUR if drawn.switches.fast else COMPILED_COLOUR if drawn.compiled else ORDINARY_COLOUR
 
 
-def ladder_figure(ladder: pd.DataFrame) -> Figure:
-    """A bar a setting, for a training step and for a forward pass, labelled with its time and its gain over BASE.
+def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
+    """A bar a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
 
     Args:
-        ladder: rows of what `medddpm.study.bench.tables.by_setting` returns.
+        rows: by card, rows of what `medddpm.study.bench.tables.by_setting` returns. The order is that of the first
+            card, then what only the others have.
     """
-    figure = new_figure(height=0.9 + 0.2 * len(ladder))
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, measure, title in zip(axes, ("step", "forward"), ("training step", "forward pass"), strict=True):
-        _time_bars(axis, ladder, measure)
-        axis.set_title(title)
+    settings = list(dict.fromkeys(str(name) for table in rows.values() for name in table.index))
+    figure = new_figure(height=0.9 + 0.2 * len(settings))
+    axes = np.atleast_1d(figure.subplots(1, len(rows), sharey=True))
+    for axis, (card, table) in zip(axes, rows.items(), strict=True):
+        _time_bars(axis, table.reindex(settings))
+        axis.set_title(card)
     figure.supxlabel(
-        "median time, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
+        "training step, median, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
         fontsize=axes[0].xaxis.label.get_fontsize(),
     )
-    axes[0].set_yticks(range(len(ladder)), [_label(str(name)) for name in ladder.index])
-    axes[0].set_ylim(len(ladder) - 0.4, -0.6)
+    axes[0].set_yticks(range(len(settings)), [_label(name) for name in settings])
+    axes[0].set_ylim(len(settings) - 0.4, -0.6)
     for axis in axes:
         axis.tick_params(axis="y", length=0)
     return figure
@@ -58,18 +62,18 @@ def _label(setting: str) -> str:
     return f"{setting}: {change}" if setting in SETTING_COLOURS else change
 
 
-def _time_bars(axis: Axes, ladder: pd.DataFrame, measure: str) -> None:
-    times = ladder[f"{measure}_ms"]
+def _time_bars(axis: Axes, table: pd.DataFrame) -> None:
+    times = table["step_ms"]
     left = 10 ** np.floor(np.log10(float(times.min()) / 1.5))
-    for place, (setting, row) in enumerate(ladder.iterrows()):
-        time = float(row[f"{measure}_ms"])
+    for place, (setting, row) in enumerate(table.iterrows()):
+        time = float(row["step_ms"])
         if np.isnan(time):
             axis.text(left * 1.05, place, "–", va="center", fontsize=7)
             continue
         axis.barh(place, time - left, 0.72, left, color=colour_of(str(setting)))
-        axis.plot([row[f"{measure}_p10_ms"], row[f"{measure}_p90_ms"]], [place, place], color="black", linewidth=0.8)
-        end = max(time, float(row[f"{measure}_p90_ms"]))
-        gain = "" if np.isnan(row[f"{measure}_gain"]) or setting == "BASE" else f"  {row[f'{measure}_gain']:.3g}×"
+        axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8)
+        end = max(time, float(row["step_p90_ms"]))
+        gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {row['step_gain']:.3g}×"
         axis.annotate(f"{three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
     _log(axis, left, float(times.max()) * 6)
 
