@@ -28,9 +28,9 @@ class Forward:
     """Stands in for the forward of one module, as its instance attribute `forward`.
 
     The module keeps its class, parameters, names and state dict; deleting the attribute undoes it. A stand-in is a
-    plain object that holds the module, so it is pickled and copied along with it. A subclass overrides `compute`, and
-    holds a `Weight` for each parameter that it wants in the dtype of the products. This class itself stands in where
-    a module only sees how its maps lie in memory: see `original`.
+    plain object that holds the module, so it is pickled and deep-copied along with it. A subclass overrides `compute`,
+    and holds a `Weight` for each parameter that it wants in the dtype of the products. This class itself stands in
+    where a module only sees how its maps lie in memory: see `original`.
 
     Args:
         module: the module whose forward it replaces.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -47,6 +48,9 @@ RULES: dict[str, Rule] = {
     **unet.RULES,
 }
 """Rules by class path: `type(module).__module__ + "." + type(module).__qualname__`."""
+
+ADDED = ("forward", "__getstate__", "__prepare_scriptable__", "_replicate_for_data_parallel")
+"""Attributes that modules with a stand-in get; the last two only the root, which gets `acceleration` besides."""
 
 PLAIN = (Forward, layers.Dropout, norm_chains.InstanceNorm)
 """Stand-ins under which PyTorch's own function computes the layer: it counts as left alone."""
@@ -166,7 +170,7 @@ class Root(Forward):
     def replica(self) -> nn.Module:
         """Returns what `nn.DataParallel` fills with the parameters of one device."""
         made: nn.Module = type(self.module)._replicate_for_data_parallel(self.module)
-        made.__dict__["forward"] = Replica(self.module, made)
+        _put(made, Replica(self.module, made))
         return made
 
     @contextlib.contextmanager
@@ -202,8 +206,27 @@ class Replica(Forward):
             replica._parameters = {name: replica.__dict__.get(name) for name in module._parameters}
             forward = module.__dict__.get("forward")
             if isinstance(forward, Forward):
-                replica.__dict__["forward"] = copy.deepcopy(forward, copied)
+                _put(replica, copy.deepcopy(forward, copied))
         return self.replica.forward(*args, **kwargs)
+
+
+class State(dict[str, Any]):
+    """The state of a module with a stand-in: without what `accelerate` added, which only deep copies and pickles take.
+
+    A stand-in computes with the module that it was made for, whoever calls it. A shallow copy takes the entries as they
+    are, and so computes as its class does; a deep copy or a pickle takes along the module that the stand-in holds.
+
+    Args:
+        whole: all of its state.
+        added: the names of what `accelerate` added.
+    """
+
+    def __init__(self, whole: dict[str, Any], added: Collection[str]) -> None:
+        super().__init__((name, value) for name, value in whole.items() if name not in added)
+        self.whole = whole
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (), None, None, iter(self.whole.items())
 
 
 def accelerate(
@@ -220,8 +243,8 @@ def accelerate(
     own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
     model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
     former setting. On a GPU the kernels have first derivatives only; within `torch.func` the network computes as it did
-    before, and so does what `torch.jit.script` makes of it. A shallow copy of a layer (`copy.copy`) still computes as
-    that layer.
+    before, and so does what `torch.jit.script` makes of it. A shallow copy (`copy.copy`) of the network or of a layer
+    is not accelerated itself; the parts that it shares with the original are.
 
     Args:
         model: any network; its parameters stay as they are, in memory too, and an optimizer may hold them already.
@@ -329,10 +352,9 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         if not layers.idle(module)
     ]
     for module, stand_in in stand_ins.items():
-        module.__dict__["forward"] = stand_in
-    model.__dict__.update(
-        forward=root, __prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica
-    )
+        _put(module, stand_in)
+    _put(model, root)
+    model.__dict__.update(__prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica)
     done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision), root.graphs)
     if root.attribute:
         model.__dict__["acceleration"] = done
@@ -352,14 +374,28 @@ def held_back(model: nn.Module) -> bool:
     return hooked(model) and len(model._parameters) > 0
 
 
+def _put(module: nn.Module, stand_in: Forward) -> None:
+    module.__dict__.update(forward=stand_in, __getstate__=functools.partial(_state, module))
+
+
+def _state(module: nn.Module) -> Any:
+    """What `copy` and `pickle` take of a module with a stand-in."""
+    whole = type(module).__getstate__(module)
+    return State(whole, _added(module)) if isinstance(whole, dict) else whole
+
+
+def _added(module: nn.Module) -> list[str]:
+    """The names of the attributes that `accelerate` gave the module."""
+    own = module.__dict__
+    if not isinstance(own.get("forward"), Forward):
+        return []
+    return [name for name, value in own.items() if name in ADDED or isinstance(value, Acceleration)]
+
+
 def _remove(model: nn.Module) -> None:
     for module in model.modules():
-        if isinstance(module.__dict__.get("forward"), Forward):
-            del module.__dict__["forward"]
-    for name in ("__prepare_scriptable__", "_replicate_for_data_parallel"):
-        model.__dict__.pop(name, None)
-    if isinstance(model.__dict__.get("acceleration"), Acceleration):
-        del model.__dict__["acceleration"]
+        for name in _added(module):
+            del module.__dict__[name]
 
 
 def _note(model: nn.Module, precision: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -198,6 +200,91 @@ def test_a_replica_computes_with_its_own_parameters(monkeypatch: pytest.MonkeyPa
     replica(X).sum().backward()
     assert all(p.grad is not None for p in network.parameters())
     assert network[0][0].forward.module is network[0][0]
+
+
+def doubled(layer: Any) -> None:
+    layer.weight = nn.Parameter(2 * layer.weight)
+
+
+def apart(layer: Any) -> None:
+    """Doubles the weight in a table of the layer's own: PyTorch's shallow copies share it with the original."""
+    layer.__dict__["_parameters"] = layer._parameters.copy()
+    doubled(layer)
+
+
+def shortened(layer: Any) -> None:
+    """Drops the first part, in a table of the layer's own."""
+    layer.__dict__["_modules"] = layer._modules.copy()
+    layer.pop(0)
+
+
+COPIED: dict[str, tuple[nn.Module, Callable[[Any], object]]] = {
+    "own parameters": (nn.Conv3d(3, 8, 3), apart),
+    "shared parameters": (nn.Conv3d(3, 8, 3), doubled),
+    "a norm's": (nn.GroupNorm(1, 3), apart),
+    "setting": (nn.Conv3d(3, 8, 3), lambda layer: setattr(layer, "stride", (2, 2, 2))),
+    "evaluation": (nn.BatchNorm3d(3), lambda layer: layer.eval()),
+    "own parts": (nn.Sequential(nn.Conv3d(3, 3, 1), nn.GroupNorm(1, 3), nn.SiLU()), shortened),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["network", "layer"])
+@pytest.mark.parametrize("name", COPIED)
+def test_a_shallow_copy_computes_as_its_own_module(name: str, inside: bool) -> None:
+    """What is set in both, or in the copy alone, is PyTorch's matter: the fast path changes nothing in that."""
+    layer, change = COPIED[name]
+    results = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        original = copy.deepcopy(layer)
+        network = nn.Sequential(original) if inside else original
+        if fast:
+            accelerated(network)
+        twin = copy.copy(original)
+        change(twin)
+        results.append((twin(X), original(X), nn.Sequential(twin)(X), network(X)))
+    for found, expected in zip(results[1], results[0], strict=True):
+        assert distance(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_shallow_copy_within_the_network(reduced: bool) -> None:
+    plain, fast = block(), accelerated(block(), reduced)
+    for network in (plain, fast):
+        for at in (0, 1):
+            network[at] = copy.copy(network[at])
+            apart(network[at])
+    assert distance(fast(X), plain(X)) < (2e-2 if reduced else 1e-5)
+
+
+def test_a_shallow_copy_and_its_original_are_restored_apart() -> None:
+    plain = block()
+    names = [set(vars(module)) for module in plain.modules()]
+    network = accelerated(copy.deepcopy(plain))
+    stand_ins = [module.forward for module in network.modules()]
+    twin = copy.copy(network)
+    shortened(twin)
+    assert restore(twin) is twin
+    assert not hasattr(twin, "acceleration")
+    assert [module.forward for module in network.modules()] == stand_ins
+    x = volume(1, 8, 8, 8, 8)
+    for made in (twin, copy.copy(twin), copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
+        assert distance(made(x), plain[1:](x)) < 1e-5
+    restore(network)
+    assert torch.equal(network(X), plain(X))
+    assert [set(vars(module)) for module in network.modules()] == names
+
+
+def test_a_class_s_own_state_is_kept() -> None:
+    class Counting(nn.Sequential):
+        def __getstate__(self) -> dict[str, object]:
+            return {**self.__dict__, "copies": 1}
+
+    network = accelerated(Counting(block()))
+    for twin, forward in ((copy.copy(network), False), (copy.deepcopy(network), True)):
+        assert twin.copies == 1
+        assert ("forward" in vars(twin)) == forward
+        assert distance(twin(X), network(X)) < 1e-5
 
 
 @pytest.mark.gpu(count=2)
