@@ -135,10 +135,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Trains; see `medddpm.training.trainer.train`."""
+    """Trains; see `medddpm.training.run.train`."""
     from medddpm.data.layouts import BRATS, find_layout
     from medddpm.training.config import TrainConfig
-    from medddpm.training.trainer import train as run
+    from medddpm.training.run import train as run
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))

@@ -1,12 +1,9 @@
-"""Trains as Med-DDPM's authors do (Dorjsembe et al. 2024), and resumes a run exactly where it stopped."""
+"""The training of Med-DDPM's authors (Dorjsembe et al. 2024), a step at a time, with a state that resumes exactly."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,26 +14,21 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-from medddpm.checkpoints.files import load_state, read_checkpoint
-from medddpm.data.disk_cache import DiskCache
-from medddpm.data.volumes import Volumes, write_sample_volumes
+from medddpm.checkpoints.files import load_state
+from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.processes import Handed, collated, deferred_signals, iterated, pick_device
-from medddpm.runtime.ranks import Ranks, joined
+from medddpm.runtime.processes import Handed, collated, iterated
+from medddpm.runtime.ranks import Ranks
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
-from medddpm.training.device_cache import DeviceCache, bytes_of, room
+from medddpm.training.device_cache import DeviceCache
 from medddpm.training.gradients import GradientSum
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
+from medddpm.training.network import unet_for
 from medddpm.training.pace import Pace
-from medddpm.training.progress import Report
-from medddpm.training.run_folder import claim, locked, newest, save
-from medddpm.training.waits import Waits
-from medddpm.unet import UNet3D
 
-MOST_OF_MEMORY = 0.9  # of the machine's that a training may claim
 PHASES = ("load", "forward", "backward", "update")
 """The phases of a step, as a `Trainer` names them; a step in a CUDA graph has only the first and the last."""
 
@@ -336,169 +328,3 @@ class Trainer:
                 if moments[name].shape != parameters[index].shape or not moments[name].isfinite().all():
                     raise ValueError(f"{name} of parameter {index}")
         self.optimizer.load_state_dict({**saved, "param_groups": groups})
-
-
-def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
-    """Builds the network of a run, with the channels of its volumes and masks.
-
-    Raises:
-        BadInput: no such network has this width or takes volumes of this size.
-    """
-    layout = volumes.layout
-    built = functools.partial(
-        UNet3D,
-        image_size=config.image_size,
-        in_channels=layout.image_channels + layout.mask_channels,
-        out_channels=layout.image_channels,
-        model_channels=config.model_channels,
-        num_res_blocks=config.num_res_blocks,
-        channel_mult=config.channel_mult,
-        norm_groups=config.norm_groups,
-    )
-    try:
-        with torch.device("meta"):  # what it would take, before it takes it
-            weights = sum(parameter.numel() for parameter in built().parameters())
-        voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
-        need_memory(weights, voxels * config.model_channels)
-        unet = built()
-    except BadInput:
-        raise
-    except ValueError as error:
-        raise BadInput("--channels", str(error), "choose 32, 64, 96 …, or other --norm-groups") from None
-    if any(side % unet.stride for side in volumes.size):
-        sides = "×".join(map(str, volumes.size))
-        raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
-    unet.recompute(config.recompute)
-    return unet
-
-
-def need_memory(weights: int, activations: int) -> None:
-    """Checks that the host has what a training takes at the very least.
-
-    Args:
-        weights: float32 numbers: kept with their gradient, their average and Adam's two moments.
-        activations: float32 numbers in a tensor of the first level, of which a step holds two at once.
-
-    Raises:
-        BadInput: it has not.
-    """
-    wanted, free = 4 * (5 * weights + 2 * activations), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if wanted > MOST_OF_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        raise BadInput(
-            "--size",
-            f"training takes at least {wanted / 2**30:.1f} GiB; {free / 2**30:.1f} are free here",
-            "choose a smaller --size, --channels or --batch-size",
-        )
-
-
-def train(
-    config: TrainConfig,
-    volumes: Volumes,
-    out: str | os.PathLike[str],
-    steps: int,
-    *,
-    device: str = "auto",
-    device_cache: bool | None = None,
-    progress: bool = True,
-    profile: bool = False,
-) -> Tensor:
-    """Trains until the run in `out` has made `steps` steps in all, resuming it if it exists.
-
-    The folder holds ``run.json``, ``checkpoints/``, ``samples/`` and ``tensorboard/``. An interrupt (Ctrl-C, SIGTERM)
-    ends the run after the current step and its checkpoint. Under torchrun each process trains on its own volumes.
-
-    Args:
-        config: the run's; to resume a run it must be the same, except for `FREE`.
-        volumes: the data set.
-        out: the run's folder, made if missing.
-        steps: in all, including those made before.
-        device: "auto" (a GPU where there is one), "cpu", "cuda", …
-        device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
-            of a `DiskCache`, where they take no more than half of what the first step leaves free.
-        progress: shows a bar with the rate, the time left and the loss; without a terminal, a line a minute.
-        profile: prints where a step waits (`medddpm.training.waits`), once for the run.
-
-    Returns:
-        (steps,) float32, the loss of every step since the run began.
-
-    Raises:
-        BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
-    """
-    out, where = Path(out), pick_device(device)
-    with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as held:
-        ranks = Ranks(stopped)
-        with ranks.together():
-            trainer = held.enter_context(contextlib.closing(Trainer(config, volumes, where, ranks=ranks)))
-        with ranks.together():
-            if ranks.lead:
-                held.enter_context(locked(out))
-                trainer.accumulation = claim(out, config, volumes, ranks.world)
-        trainer.accumulation = ranks.told(trainer.accumulation)
-        _resume(trainer, out)
-        with ranks.together():
-            if isinstance(volumes, DiskCache):
-                volumes.prepare(progress, stopped=stopped.is_set)
-        with SETTINGS[config.setting].on(trainer.unet):
-            _loop(trainer, out, steps, progress and ranks.lead, device_cache, Waits(trainer) if profile else None)
-        return torch.tensor(trainer.losses)
-
-
-def _resume(trainer: Trainer, out: Path) -> None:
-    """Loads the newest readable checkpoint, the same on every process: the first one chooses it."""
-    ranks, found = trainer.ranks, None
-    with ranks.together():
-        if ranks.lead:
-            found = newest(out)
-    path = ranks.told(found and found[0])
-    with ranks.together():
-        if path is not None:
-            trainer.load(found[1] if found else read_checkpoint(path), path)
-
-
-def _loop(
-    trainer: Trainer, out: Path, steps: int, progress: bool, device_cache: bool | None, waits: Waits | None
-) -> None:
-    config, ranks, first = trainer.config, trainer.ranks, trainer.step
-    read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
-    volumes_a_step = config.batch_size * trainer.accumulation * ranks.world
-    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=ranks.lead) as report:
-        while trainer.step < steps:
-            trainer.train_step()
-            if trainer.step == first + 1:
-                with ranks.together():
-                    if device_cache or (device_cache is None and _fits(trainer)):
-                        trainer.keep_on_device(progress)
-            if waits:
-                waits.after_step()
-            step, stop = trainer.step, ranks.stopping
-            due = step == steps or bool(config.save_every and step % config.save_every == 0)
-            if not (step % read_every == 0 or due or stop):
-                continue
-            with ranks.together():
-                report.losses(trainer.read_losses(), step)
-                if ranks.lead and (due or stop):
-                    save(out, trainer.state(), config.keep)
-                if ranks.lead and config.sample_every and step % config.sample_every == 0 and not stop:
-                    write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
-            if stop:
-                break
-
-
-def _fits(trainer: Trainer) -> bool:
-    """Whether a GPU has room for all prepared volumes, now that it has made a step and holds what that takes."""
-    prepared = trainer.device.type == "cuda" and isinstance(trainer.volumes, DiskCache)
-    return prepared and bytes_of(trainer.volumes) <= room(trainer.device)
-
-
-def write_sample(trainer: Trainer, path: Path) -> None:
-    """Draws a volume for the first mask from the average, over all timesteps, and writes a file for each channel.
-
-    It computes under the run's setting, whether or not that is on already.
-    """
-    _, mask = trainer.volumes[0]
-    generator = torch.Generator().manual_seed(trainer.config.seed)
-    diffusion = trainer.averaged
-    with SETTINGS[trainer.config.setting].on(diffusion.denoise_fn):
-        sample = diffusion.sample(mask[None].to(trainer.device), generator=generator)[0].cpu()
-        cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory
-    write_sample_volumes(sample, path, trainer.volumes.reference(0), trainer.volumes.layout, trainer.volumes.size)

@@ -19,7 +19,8 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.sampling import sample_to_files
 from medddpm.training.config import TrainConfig
-from medddpm.training.trainer import Trainer, train
+from medddpm.training.run import train
+from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 
 

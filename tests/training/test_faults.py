@@ -77,7 +77,7 @@ from pathlib import Path
 import torch
 from medddpm.data.volumes import VolumeFolder
 from medddpm.training.config import TrainConfig
-from medddpm.training.trainer import train
+from medddpm.training.run import train
 
 class Slow(VolumeFolder):
     def __getitem__(self, index):

@@ -15,7 +15,8 @@ from medddpm.data.phantom import Phantom
 from medddpm.runtime.ranks import Ranks
 from medddpm.training.config import TrainConfig
 from medddpm.training.gradients import GradientSum
-from medddpm.training.trainer import Trainer, train
+from medddpm.training.run import train
+from medddpm.training.trainer import Trainer
 
 COMPARED = """
 import torch

@@ -19,7 +19,7 @@ from medddpm.errors import BadInput
 from medddpm.sampling import recommended, sample_to_files
 from medddpm.training.config import TrainConfig
 from medddpm.training.release import RECORDED, card_of, release_run, training_record
-from medddpm.training.trainer import train
+from medddpm.training.run import train
 
 CONFIG = TrainConfig(
     image_size=64, model_channels=32, channel_mult=(1, 1, 2), accumulation=1, sample_every=0, ema_start=1

@@ -26,11 +26,12 @@ from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
-from medddpm.training import trainer as training
+from medddpm.training import run as training
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache, bytes_of
+from medddpm.training.run import _fits, train
 from medddpm.training.run_folder import checkpoints_of
-from medddpm.training.trainer import Trainer, _fits, train
+from medddpm.training.trainer import Trainer
 
 TINY = TrainConfig(
     image_size=8, model_channels=32, save_every=2, sample_every=0, ema_start=4, ema_every=2, ema_decay=0.9, keep=2

@@ -12,7 +12,7 @@ import torch
 from medddpm.data.volumes import VolumeFolder
 from medddpm.training import waits
 from medddpm.training.config import TrainConfig
-from medddpm.training.trainer import train
+from medddpm.training.run import train
 
 CONFIG = TrainConfig(image_size=8, model_channels=32, save_every=0, sample_every=0)
 

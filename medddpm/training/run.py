@@ -1,0 +1,137 @@
+"""A run: trains in a folder, with checkpoints, samples and a report, and resumes exactly where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from medddpm.checkpoints.files import read_checkpoint
+from medddpm.data.disk_cache import DiskCache
+from medddpm.data.volumes import Volumes, write_sample_volumes
+from medddpm.runtime import cuda_graphs
+from medddpm.runtime.processes import deferred_signals, pick_device
+from medddpm.runtime.ranks import Ranks, joined
+from medddpm.switches import SETTINGS
+from medddpm.training.config import TrainConfig
+from medddpm.training.device_cache import bytes_of, room
+from medddpm.training.progress import Report
+from medddpm.training.run_folder import claim, locked, newest, save
+from medddpm.training.trainer import Trainer
+from medddpm.training.waits import Waits
+
+
+def train(
+    config: TrainConfig,
+    volumes: Volumes,
+    out: str | os.PathLike[str],
+    steps: int,
+    *,
+    device: str = "auto",
+    device_cache: bool | None = None,
+    progress: bool = True,
+    profile: bool = False,
+) -> Tensor:
+    """Trains until the run in `out` has made `steps` steps in all, resuming it if it exists.
+
+    The folder holds ``run.json``, ``checkpoints/``, ``samples/`` and ``tensorboard/``. An interrupt (Ctrl-C, SIGTERM)
+    ends the run after the current step and its checkpoint. Under torchrun each process trains on its own volumes.
+
+    Args:
+        config: the run's; to resume a run it must be the same, except for `FREE`.
+        volumes: the data set.
+        out: the run's folder, made if missing.
+        steps: in all, including those made before.
+        device: "auto" (a GPU where there is one), "cpu", "cuda", …
+        device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
+            of a `DiskCache`, where they take no more than half of what the first step leaves free.
+        progress: shows a bar with the rate, the time left and the loss; without a terminal, a line a minute.
+        profile: prints where a step waits (`medddpm.training.waits`), once for the run.
+
+    Returns:
+        (steps,) float32, the loss of every step since the run began.
+
+    Raises:
+        BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
+    """
+    out, where = Path(out), pick_device(device)
+    with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as held:
+        ranks = Ranks(stopped)
+        with ranks.together():
+            trainer = held.enter_context(contextlib.closing(Trainer(config, volumes, where, ranks=ranks)))
+        with ranks.together():
+            if ranks.lead:
+                held.enter_context(locked(out))
+                trainer.accumulation = claim(out, config, volumes, ranks.world)
+        trainer.accumulation = ranks.told(trainer.accumulation)
+        _resume(trainer, out)
+        with ranks.together():
+            if isinstance(volumes, DiskCache):
+                volumes.prepare(progress, stopped=stopped.is_set)
+        with SETTINGS[config.setting].on(trainer.unet):
+            _loop(trainer, out, steps, progress and ranks.lead, device_cache, Waits(trainer) if profile else None)
+        return torch.tensor(trainer.losses)
+
+
+def _resume(trainer: Trainer, out: Path) -> None:
+    """Loads the newest readable checkpoint, the same on every process: the first one chooses it."""
+    ranks, found = trainer.ranks, None
+    with ranks.together():
+        if ranks.lead:
+            found = newest(out)
+    path = ranks.told(found and found[0])
+    with ranks.together():
+        if path is not None:
+            trainer.load(found[1] if found else read_checkpoint(path), path)
+
+
+def _loop(
+    trainer: Trainer, out: Path, steps: int, progress: bool, device_cache: bool | None, waits: Waits | None
+) -> None:
+    config, ranks, first = trainer.config, trainer.ranks, trainer.step
+    read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
+    volumes_a_step = config.batch_size * trainer.accumulation * ranks.world
+    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=ranks.lead) as report:
+        while trainer.step < steps:
+            trainer.train_step()
+            if trainer.step == first + 1:
+                with ranks.together():
+                    if device_cache or (device_cache is None and _fits(trainer)):
+                        trainer.keep_on_device(progress)
+            if waits:
+                waits.after_step()
+            step, stop = trainer.step, ranks.stopping
+            due = step == steps or bool(config.save_every and step % config.save_every == 0)
+            if not (step % read_every == 0 or due or stop):
+                continue
+            with ranks.together():
+                report.losses(trainer.read_losses(), step)
+                if ranks.lead and (due or stop):
+                    save(out, trainer.state(), config.keep)
+                if ranks.lead and config.sample_every and step % config.sample_every == 0 and not stop:
+                    write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
+            if stop:
+                break
+
+
+def _fits(trainer: Trainer) -> bool:
+    """Whether a GPU has room for all prepared volumes, now that it has made a step and holds what that takes."""
+    prepared = trainer.device.type == "cuda" and isinstance(trainer.volumes, DiskCache)
+    return prepared and bytes_of(trainer.volumes) <= room(trainer.device)
+
+
+def write_sample(trainer: Trainer, path: Path) -> None:
+    """Draws a volume for the first mask from the average, over all timesteps, and writes a file for each channel.
+
+    It computes under the run's setting, whether or not that is on already.
+    """
+    _, mask = trainer.volumes[0]
+    generator = torch.Generator().manual_seed(trainer.config.seed)
+    diffusion = trainer.averaged
+    with SETTINGS[trainer.config.setting].on(diffusion.denoise_fn):
+        sample = diffusion.sample(mask[None].to(trainer.device), generator=generator)[0].cpu()
+        cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory
+    write_sample_volumes(sample, path, trainer.volumes.reference(0), trainer.volumes.layout, trainer.volumes.size)
