@@ -166,7 +166,7 @@ def graphable(device: torch.device) -> bool:
 def elsewhere() -> bool:
     """Whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
 
-    What compiles, records or transforms functions does not come here: `patch.Root` sees to it.
+    What compiles, records or transforms functions does not come here: `root.Root` sees to it.
     """
     return (
         not cuda_graphs.allowed()

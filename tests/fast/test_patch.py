@@ -19,7 +19,8 @@ from medddpm.errors import BadInput
 from medddpm.fast import patch
 from medddpm.fast.forward import Forward
 from medddpm.fast.norm_chains import Norm
-from medddpm.fast.patch import FEATURES, RULES, accelerate, restore, sound
+from medddpm.fast.patch import FEATURES, RULES, accelerate, restore
+from medddpm.fast.root import sound
 from medddpm.kernels import dispatch
 
 

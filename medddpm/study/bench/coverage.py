@@ -17,7 +17,9 @@ import pandas as pd
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.fast.patch import Acceleration, Root, accelerate
+from medddpm.fast.patch import accelerate
+from medddpm.fast.placing import Acceleration
+from medddpm.fast.root import Root
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.networks import NETWORKS, Network, Problem, build
 from medddpm.study.profile import trace

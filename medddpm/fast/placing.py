@@ -1,0 +1,97 @@
+"""Stand-ins put into a network's modules and taken out again, and the record of it, `Acceleration`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from medddpm.fast.forward import Forward
+from medddpm.fast.graphs import Graphs
+
+ADDED = ("forward", "__getstate__", "__prepare_scriptable__", "_replicate_for_data_parallel")
+"""Attributes that modules with a stand-in get; the last two only the root, which gets `acceleration` besides."""
+
+
+@dataclass(frozen=True)
+class Acceleration:
+    """A record of what `accelerate` did; its string is the report.
+
+    It is kept as `model.acceleration`, unless the network has an attribute of that name itself.
+
+    Args:
+        precision: "bf16" or "tf32".
+        features: those that are on.
+        replaced: name, class and stand-in of each module that has one.
+        left: name and class of each layer that is left alone.
+        note: why the model's device does not run the kernels, or that they are untested there; empty if neither.
+        graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
+    """
+
+    precision: str
+    features: tuple[str, ...]
+    replaced: tuple[tuple[str, str, str], ...]
+    left: tuple[tuple[str, str], ...]
+    note: str = ""
+    graphs: Graphs | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        replaced = Counter(f"{kind} ({what})" for _, kind, what in self.replaced)
+        left = Counter(kind for _, kind in self.left)
+        lines = [f"fast path: {self.precision}, {', '.join(self.features)}{self.note}"]
+        for title, counts in (("replaced", replaced), ("left alone", left)):
+            listed = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            lines.append(f"  {title}: {listed or 'nothing'}")
+        if self.graphs is not None and (self.graphs.captured or self.graphs.why):
+            lines.append(f"  CUDA graphs: {self.graphs}")
+        return "\n".join(lines)
+
+
+class State(dict[str, Any]):
+    """The state of a module with a stand-in: without what `accelerate` added, which only deep copies and pickles take.
+
+    A stand-in computes with the module that it was made for, whoever calls it. A shallow copy takes the entries as they
+    are, and so computes as its class does; a deep copy or a pickle takes along the module that the stand-in holds.
+
+    Args:
+        whole: all of its state.
+        added: the names of what `accelerate` added.
+    """
+
+    def __init__(self, whole: dict[str, Any], added: Collection[str]) -> None:
+        super().__init__((name, value) for name, value in whole.items() if name not in added)
+        self.whole = whole
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (), None, None, iter(self.whole.items())
+
+
+def put(module: nn.Module, stand_in: Forward) -> None:
+    """Gives a module its stand-in."""
+    module.__dict__.update(forward=stand_in, __getstate__=functools.partial(_state, module))
+
+
+def _state(module: nn.Module) -> Any:
+    """What `copy` and `pickle` take of a module with a stand-in."""
+    whole = type(module).__getstate__(module)
+    return State(whole, _added(module)) if isinstance(whole, dict) else whole
+
+
+def _added(module: nn.Module) -> list[str]:
+    """The names of the attributes that `accelerate` gave the module."""
+    own = module.__dict__
+    if not isinstance(own.get("forward"), Forward):
+        return []
+    return [name for name, value in own.items() if name in ADDED or isinstance(value, Acceleration)]
+
+
+def remove(model: nn.Module) -> nn.Module:
+    """Takes out all stand-ins of an accelerated network; returns it."""
+    for module in model.modules():
+        for name in _added(module):
+            del module.__dict__[name]
+    return model

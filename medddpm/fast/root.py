@@ -1,0 +1,180 @@
+"""The forward of a whole accelerated network: what comes in and goes out, its arithmetic, its graphs, its replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.fast import layers
+from medddpm.fast.forward import Forward, Weight, autocast_dtype, cast, hooked, transformed
+from medddpm.fast.graphs import Graphs
+from medddpm.fast.placing import put, remove
+from medddpm.kernels import dispatch
+from medddpm.kernels.layout import channels_last
+from medddpm.kernels.operators import constant, traced
+from medddpm.runtime import nested
+
+
+class Root(Forward):
+    """The forward of the whole network.
+
+    Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
+    Floating outputs come back in the dtype of the first floating input, or under the caller's own autocast in its dtype
+    where the network's end is in reduced precision; contiguous if the first input was.
+
+    Args:
+        module: the network.
+        inner: its own stand-in, if a rule gave one.
+        precision: "bf16" or "tf32".
+        weights: those of all stand-ins in it, to be cast at once.
+
+    Attributes:
+        graphs: what replays it from CUDA graphs; None if it never does.
+    """
+
+    what = "network"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inner: Forward | None,
+        precision: str,
+        weights: tuple[Weight, ...],
+    ) -> None:
+        super().__init__(module)
+        self.inner = inner
+        self.precision = precision
+        self.weights = weights
+        self.graphs: Graphs | None = None
+        self.attribute = not hasattr(module, "acceleration")  # which a network may have of its own
+        self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the network's forward on any arguments. The network's own call runs its hooks, around this."""
+        if transformed():
+            return self.original(*args, **kwargs)
+        special = next((t for t in nested.tensors((args, kwargs)) if _has_its_own_functions(t)), None)
+        if special is not None:
+            return self.as_one_function(type(special), args, kwargs)
+        return self.run((args, kwargs)) if self.graphs is None or traced() else self.graphs((args, kwargs))
+
+    def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
+        first = next((t for t in nested.tensors(given) if t.is_floating_point()), None)
+        dense = first is None or first.is_contiguous()
+        args, kwargs = nested.mapped(given, _laid_out)
+        # The network's own call has already run its hooks.
+        inner = self.inner
+        held = inner is None or held_back(self.module) or any(hooked(m) for m in inner.handled)
+        with self.arithmetic(first):
+            out = self.original(*args, **kwargs) if inner is None or held else inner.computed(args, kwargs)
+        if first is None:
+            return out
+        reduced = autocast_dtype(first.device.type)
+        if reduced is not None:
+            return nested.mapped(
+                out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense)
+            )
+        return nested.mapped(out, lambda t: _handed_back(t, first.dtype, dense))
+
+    def as_one_function(self, kind: type[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Computes with plain tensors, and gives the outputs the class that one PyTorch function would give them.
+
+        Args:
+            kind: a subclass of Tensor that extends PyTorch's functions, as MONAI's `MetaTensor` does.
+            args, kwargs: those of the network.
+        """
+        out = self(*nested.mapped(args, _plain), **nested.mapped(kwargs, _plain))
+        return nested.mapped(out, lambda y: kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs))
+
+    def scriptable(self) -> nn.Module:
+        """Returns what `torch.jit.script` compiles: the network restored, of the same parameters and buffers."""
+        shared = {id(t): t for t in (*self.module.parameters(), *self.module.buffers())}
+        return remove(copy.deepcopy(self.module, shared))
+
+    def replica(self) -> nn.Module:
+        """Returns what `nn.DataParallel` fills with the parameters of one device."""
+        made: nn.Module = type(self.module)._replicate_for_data_parallel(self.module)
+        put(made, Replica(self.module, made))
+        return made
+
+    @contextlib.contextmanager
+    def arithmetic(self, x: Tensor | None) -> Iterator[None]:
+        """Inside, products are in BF16 if the precision asks for it and `x`'s device has it."""
+        if x is None or self.precision != "bf16" or not self.reduces(x):
+            yield
+            return
+        # A compiler casts each weight where it is used, if it is used.
+        once = contextlib.nullcontext() if traced() else cast(self.weights, torch.bfloat16)
+        with once, torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            yield
+
+    def reduces(self, x: Tensor) -> bool:
+        """Whether the forward of `x` runs in BF16."""
+        if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
+            return False
+        return not x.is_cuda or _has_bf16(x.device)
+
+
+class Replica(Forward):
+    """The forward of a copy that `nn.DataParallel` makes: when it is called, the copy has its parts and parameters."""
+
+    def __init__(self, module: nn.Module, replica: nn.Module) -> None:
+        super().__init__(module)
+        self.replica: Any = replica
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Gives every part of the copy a stand-in of its own, then runs the copy."""
+        pairs = list(zip(self.module.modules(), self.replica.modules(), strict=True))
+        copied: dict[int, Any] = {id(module): replica for module, replica in pairs}
+        for module, replica in pairs:
+            replica._parameters = {name: replica.__dict__.get(name) for name in module._parameters}
+            forward = module.__dict__.get("forward")
+            if isinstance(forward, Forward):
+                put(replica, copy.deepcopy(forward, copied))
+        return self.replica.forward(*args, **kwargs)
+
+
+def held_back(model: nn.Module) -> bool:
+    """Whether hooks bar the network's own rule: they may change parameters that it holds itself."""
+    return hooked(model) and len(model._parameters) > 0
+
+
+@constant
+def _has_bf16(device: torch.device) -> bool:
+    """Whether this CUDA device and its cuDNN compute in BF16, and rightly."""
+    return not dispatch.too_old(device) and sound()
+
+
+def sound() -> bool:
+    """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
+    version = torch.backends.cudnn.version()
+    return version is None or not 90800 <= version < 91500
+
+
+def _has_its_own_functions(x: Tensor) -> bool:
+    kind: Any = type(x)
+    if kind is Tensor or isinstance(x, nn.Parameter):
+        return False
+    extends = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    return extends and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x.as_subclass(Tensor) if _has_its_own_functions(x) else x
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    return channels_last(x) if x.is_floating_point() else x
+
+
+def _handed_back(y: Tensor, dtype: torch.dtype, dense: bool) -> Tensor:
+    """Returns an output as the network itself would: in this dtype, and contiguous if the input was (`dense`)."""
+    if not y.is_floating_point():
+        return y
+    return y.to(dtype, memory_format=torch.contiguous_format).contiguous() if dense else y.to(dtype)
