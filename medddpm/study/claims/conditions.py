@@ -20,7 +20,7 @@ from medddpm.study.profile.tables import Record, found
 from medddpm.study.records.schemas import CARD, VIEWS
 from medddpm.study.records.tables import gpu_folders, read_meta, read_table
 
-CITED = "{document}, {place}: {value}, read at {read_at}"
+CITED = "{document}, {place}: {value} (read at {read_at})."
 
 
 def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
@@ -126,10 +126,12 @@ def _property(claim: Claim, own: Mapping[str, tuple[str, str]]) -> Finding:
     rule = claim.rule
     (name,) = rule.of
     source = rules.sources().get(claim.id)
-    cited = CITED.format(**source) + (f" ({source['note']})" if source["note"] else "") if source else ""
+    cited = CITED.format(**source) + (f" {source['note']}." if source["note"] else "") if source else ""
     if name in own:
         value, origin = own[name]
-        reason = rule.reason.format(gpu=claim.gpu, origin=origin, cited=f"; {cited}" if cited else "")
+        derived = origin.removeprefix("driver").removeprefix("derived: ")
+        told = {"derived": f", from {derived}" if derived else "", "cited": f" {cited}" if cited else ""}
+        reason = rule.reason.format(gpu=claim.gpu, **told)
         return Finding("card", reason, value, rule.tolerance, claim.gpu)
     if source:
         return Finding("source", cited, source["value"], rule.tolerance)

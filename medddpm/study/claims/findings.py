@@ -16,16 +16,17 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.claims.paper import PAPER_SETTINGS, Claim, claims_of
-from medddpm.study.claims.reasons import Judgement, Runs, as_text
+from medddpm.study.claims.reasons import Judgement, Runs, as_text, listed
 from medddpm.study.claims.rules import FORMS, MEASURES, KernelsOfRun, cards, over_runs, pick, short_name
 from medddpm.study.claims.verdicts import Finding, status_of
 from medddpm.study.profile.tables import found, kernels
 
-PROXY = "measured on another card, {other}, which decides nothing of the {gpu} ({absent}): {reason}"
-IN_BYTES = "; {other} beside it moves as many bytes a second as {value}% of the {gpu}'s peak, {own}% of its own"
+PROXY = "Measured on another card, {other}, which decides nothing of the {gpu}. {absent} {reason}"
+IN_BYTES = " Beside it, {other} moves as many bytes a second as {value}% of the {gpu}'s peak, or {own}% of its own."
 NO_COUNTERS = (
-    "no {view} of the {card} has the counters or the settings it takes: `medddpm profile --details` there settles it"
+    "No {view} of the {card} has the counters or the settings it takes. Run `medddpm profile --details` there."
 )
+PLACES = {"window": "the paper's window", "step": "a whole step"}
 KERNEL_NAME = "kernel_name"  # the one rule that looks for a kernel and measures nothing
 NO_COUNTER = "no_counter"  # the one rule of what no card's counters can show
 TOGETHER = "largest of cards"
@@ -67,7 +68,7 @@ def finding(claim: Claim, runs: Runs, view: str) -> Finding:
     card = next((gpu for gpu in named if (gpu, view) in runs), None)
     absent = str(cards()["absent"].to_dict()[named[0]])
     if any(gpu == named[0] for gpu, _ in runs):
-        absent = f"the {named[0]} has no record of a {view}; `medddpm profile` there settles it"
+        absent = f"The {named[0]} has no record of a {view}. Run `medddpm profile` there."
     settled = _on(claim, runs, view, card) if card else Finding(view, absent)
     stands_in = cards()["stands_in_for"]
     other = next((str(gpu) for gpu in stands_in.index[stands_in.isin(named)] if (gpu, view) in runs), None)
@@ -80,7 +81,8 @@ def finding(claim: Claim, runs: Runs, view: str) -> Finding:
     gpu = str(stands_in.to_dict()[other])
     reason = settled.reason
     if card is None:
-        reason = PROXY.format(other=f"the {other}", gpu=gpu, absent=absent.partition(";")[0], reason=beside.reason)
+        first = absent.partition(". ")[0].rstrip(".")  # not what to run: the other card was
+        reason = PROXY.format(other=f"the {other}", gpu=gpu, absent=f"{first}.", reason=beside.reason)
     if claim.rule.of == ("dram_pct",):  # percent of a card's own peak: comparable as bytes a second only
         peak = cards()["bandwidth_gbps"].to_dict()
         own, value = value, f"{float(value) * peak[other] / peak[gpu]:.4g}"
@@ -113,7 +115,7 @@ def _on(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     settled = Finding(view, rule.reason.format_map(judged), ours, rule.tolerance, card)
     if status_of(claim, settled) == "reproduced":
         return settled
-    return replace(settled, reason=f"{settled.reason}; {judged.causes()}")
+    return replace(settled, reason=f"{settled.reason} {judged.causes()}".rstrip())
 
 
 def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
@@ -134,6 +136,9 @@ def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
         return Finding(view, reason, None if only_on_another else "none", card=card)
     same = launched[launched["kernel"].str.contains(claim.value, regex=False)]
     shown = same if len(same) else launched
-    settings, parts = (", ".join(dict.fromkeys(c)) for c in (shown["config"], shown.index.get_level_values("part")))
-    reason = claim.rule.reason.format(card=card, settings=settings, parts=parts)
+    settings, parts = (dict.fromkeys(c) for c in (shown["config"], shown.index.get_level_values("part")))
+    starts = [part.removeprefix("window-") for part in parts if part.startswith("window-")]
+    places = [PLACES[part] for part in PLACES if part in parts]
+    places += [f"the windows that begin at launch {listed(starts)}"] if starts else []
+    reason = claim.rule.reason.format(card=card, settings=listed(settings), parts=listed(places))
     return Finding(view, reason, claim.value if len(same) else short_name(shown), card=card)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,12 @@ def as_text(values: list[float]) -> str:
     """Four significant digits; several numbers as the range "low-high"."""
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"
     return low if low == high else f"{low}-{high}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """A list as a sentence has it: "a, b and c"."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def mean(rule: rules.Rule, runs: list[rules.KernelsOfRun]) -> str:
@@ -56,39 +62,39 @@ class Judgement:
         return FACTS[fact](self)
 
     def causes(self) -> str:
-        """What explains a difference: the rule's clauses, less those whose facts are unknown."""
-        clauses = []
+        """What explains a difference: the rule's sentences, less those whose facts are unknown."""
+        sentences = []
         for template in self._rule.differs.split("; "):
             try:
-                clauses.append(template.format_map(self))
+                sentences.append(template.format_map(self))
             except Unknown:
                 continue
-        return ", and ".join(clauses)
+        return " ".join(sentences)
 
     def _where(self) -> str:
         if self.card in self.claim.gpu.split(";"):
             return f"on the {self.card}"
         cards = "every card" if self.claim.gpu == "all" else "the " + self.claim.gpu.replace(";", " and the ")
-        return f"on the {self.card}, for {cards}"
+        return f"on the {self.card} (the paper speaks of {cards})"
 
     def _spread(self) -> str:
         if len(self.by_run) == 1:
-            return "one run"
+            return "in one run"
         values = np.asarray(self.by_run)
         middle = np.abs(values.mean(axis=0))
         apart = np.divide(np.ptp(values, axis=0), middle, out=np.zeros_like(middle), where=middle > 0)
-        return f"mean of {len(self.by_run)} runs, {apart.max():.1%} apart"
+        return f"as the mean of {len(self.by_run)} runs that lie {apart.max():.1%} apart"
 
     def _clipped(self) -> str:
         """How many launches have a hit rate of the L2 that is none; see `summaries`."""
         tables = [self._newest.of(setting) for setting in self._compared]
         above = sum(int(table["count"][table["l2_hit_pct"] > 100].sum()) for table in tables)
         every = sum(int(table["count"].sum()) for table in tables)
-        return f"; {above} of {every} launches read above 100% of the L2's hits and count as 100%" if above else ""
+        return f" {above} of {every} launches read above 100% of the L2's hits and count as 100%." if above else ""
 
     def _tied(self) -> str:
         first, last = np.mean(self.by_run, axis=0)
-        return f"; a tie, scores within {rules.TIE:.0%}: {self._scores()}" if first < last else ""
+        return f" A tie, since scores within {rules.TIE:.0%} count as equal: {self._scores()}." if first < last else ""
 
     def _other(self, launches: str, settings: tuple[str, ...] = ()) -> str:
         """The claim's number of other launches."""
@@ -140,18 +146,26 @@ class Judgement:
         """The settings that make the claim's number, with the one that it is held against."""
         return tuple(dict.fromkeys(filter(None, [*self._rule.settings, self._rule.base])))
 
+    def _views(self) -> str:
+        """What other windows and the whole step give, and what the launches are; of a step, what no window shows."""
+        if sentences := list(self._of_the_window() if self.view == "window" else self._of_the_step()):
+            return " ".join(sentences)
+        raise Unknown
+
     def _of_the_window(self) -> Iterator[str]:
         elsewhere = self._elsewhere()
         yield from elsewhere
         if step := mean(self._rule, self.every.get((self.card, "step"), [])):
-            yield f"a whole step gives {step}"
+            yield f"A whole step gives {step}."
         settings = self._rule.settings
         if len(settings) > 1:
             parts = [(setting, rules.numbers(self._rule, self._newest, (setting,))) for setting in settings]
-            yield "by setting it is " + ", ".join(f"{setting} {as_text(values)}" for setting, values in parts)
+            yield f"By setting it is {listed(f'{as_text(values)} under {setting}' for setting, values in parts)}."
         elif settings != (summaries.BASE,) or not elsewhere:
-            made = [f"the launches under {s} are {_made_of(self._newest.of(s))}" for s in self._compared]
-            yield " and ".join(made)
+            made = {setting: _made_of(self._newest.of(setting)) for setting in self._compared}
+            (first, most), *others = made.items()
+            told = "".join(f", under {setting} to {kinds}" for setting, kinds in others)
+            yield f"Under {first} most of the window's time goes to {most}{told}."
 
     def _elsewhere(self) -> list[str]:
         """The claim's number in the windows that begin elsewhere, under the settings that were profiled there."""
@@ -164,8 +178,8 @@ class Judgement:
             if settings and (values := rules.numbers(self._rule, there[-1], settings)):
                 found.setdefault(settings, {})[start] = as_text(values)
         return [
-            f"a hundred launches from {', '.join(map(str, given))} on give {', '.join(given.values())}"
-            + (f" for {', '.join(settings)}" if settings != wanted else "")
+            f"Windows that begin at launch {listed(map(str, given))} give {listed(given.values())}"
+            + (f" under {listed(settings)}." if settings != wanted else ".")
             for settings, given in found.items()
         ]
 
@@ -178,20 +192,22 @@ class Judgement:
             shares = 100 * self._newest.shares.loc[setting]
             hidden = shares[[(setting, family) not in shown for family in shares.index]]
             if hidden.sum() > 0:
-                parts.append(f"{hidden.sum():.3g}% under {setting} ({hidden.idxmax()} {hidden.max():.3g}%)")
+                parts.append(f"{hidden.sum():.3g}% under {setting} ({hidden.max():.3g}% {hidden.idxmax()})")
         if parts:
-            yield f"of the step's time {', '.join(parts)} is in kernels that the window does not launch"
+            yield f"Of the step's time, kernels that the window does not launch take {listed(parts)}."
         if not parts or {"ipc_geometric", *summaries.MEANS}.issuperset(self._rule.of):
-            yield "a step's mean weights each launch by its time, the window's does not"
+            yield "A step's mean weights each launch by its time, the window's does not."
 
 
 def _made_of(table: pd.DataFrame) -> str:
-    """The two kinds of work that take the most time: "17 of convolution (71.2% of the time) + …"."""
+    """The two kinds of work that take the most time: "17 launches of convolution (71.2%) and 27 of normalization …"."""
     time = rules.time_of(table)
     group = table["family"].map(lambda name: family_named(name).group)
     shares = (100 * time.groupby(group).sum() / time.sum()).nlargest(2)
     counts = table["count"].groupby(group).sum().to_dict()
-    return " + ".join(f"{counts[kind]} of {kind} ({share:.3g}% of the time)" for kind, share in shares.items())
+    first, *second = (f"of {kind} ({share:.3g}%)" for kind, share in shares.items())
+    numbers = [counts[kind] for kind in shares.index]
+    return " and ".join([f"{numbers[0]} launches {first}", *(f"{numbers[1]} {kind}" for kind in second)])
 
 
 FACTS: Mapping[str, Callable[[Judgement], object]] = {
@@ -214,6 +230,5 @@ FACTS: Mapping[str, Callable[[Judgement], object]] = {
     "gemm_pct": lambda j: j._tensor_pct(gemms=True),
     "other_pct": lambda j: j._tensor_pct(gemms=False),
     "busiest": lambda j: j._busiest(),
-    # What other windows and the whole step give, and what the launches are; of a step, what no window shows.
-    "views": lambda j: ", and ".join(j._of_the_window() if j.view == "window" else j._of_the_step()),
+    "views": lambda j: j._views(),
 }

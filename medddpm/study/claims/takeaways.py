@@ -34,7 +34,7 @@ WORK = {  # what Section 4.3 sets against each other
     "pointwise": "pointwise",
     "reductions": "reduction+normalization",
 }
-NO_STEP = "no record of a whole step: `medddpm profile` on a GPU and committing its folder settles it"
+NO_STEP = "There is no record of a whole step. Run `medddpm profile` on a GPU and commit its folder."
 
 
 def settle(runs: Runs) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def settle(runs: Runs) -> pd.DataFrame:
             "limit": row["limit"],
             "card": card,
             "judged": judged,
-            "broken": f"; broken by {broken[0]}" if broken else "",
+            "broken": f" It is broken by {broken[0]}." if broken else "",
         }
         reason = row["reason"].format(**told) if steps else NO_STEP
         ours, tolerance = (verdicts[-1][1], 0.0) if steps else (None, None)

@@ -39,7 +39,7 @@ class Finding:
 
     Args:
         view: where our value comes from: window, step, configuration, software, card or source.
-        reason: one sentence; for a difference, what explains it.
+        reason: where the value comes from; for a difference, also what explains it.
         our_value: as text, a range as "low-high", or None where nothing can be measured.
         tolerance: the largest relative difference that still reproduces the paper's number; 0 is equality.
         card: the card whose records give our value.

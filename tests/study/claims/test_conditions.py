@@ -148,7 +148,7 @@ def test_a_property_that_nothing_states_is_not_checked(tmp_path: Path, monkeypat
     paper = paper_claims(ROOT)
     settled = settle(paper, conditions.cards(paper, tmp_path))
     assert set(settled["status"]) == {"not_measurable"}
-    assert settled["reason"].str.startswith("not checked").all()
+    assert settled["reason"].str.startswith("Not checked.").all()
 
 
 def test_the_papers_own_card_tells_the_window_and_the_versions(recorded: Path) -> None:
@@ -156,4 +156,4 @@ def test_the_papers_own_card_tells_the_window_and_the_versions(recorded: Path) -
     shutil.copytree(recorded / "figures" / "records" / "H200", recorded / "figures" / "records" / "H100")
     describe(recorded, date="2030-01-01T00:00:00+00:00", torch="9.9.9")
     assert conditions.recorded_versions(recorded)["PyTorch"] != "9.9.9"
-    assert conditions.window(recorded)["P055"].reason == "as the H100's windows were taken"
+    assert conditions.window(recorded)["P055"].reason == "The H100's windows were taken so."

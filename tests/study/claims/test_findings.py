@@ -115,7 +115,7 @@ def test_a_tie_is_said() -> None:
     tied = run(launch("BASE", "gemm", priority=8.0), launch("BASE", "RowwiseMomentsCUDAKernel", priority=7.0))
     found = findings.finding(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
     assert found.our_value == "1-2"
-    assert "a tie, scores within 20%" in found.reason
+    assert "A tie, since scores within 20% count as equal" in found.reason
 
 
 def test_hit_rates_above_100_percent_are_clipped_and_said() -> None:
@@ -189,7 +189,7 @@ def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
     runs = {("H100", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
     found = findings.finding(ask("P159", value="64.1"), runs, "window")
     assert found.our_value == "63"
-    assert "on the H100; mean of 2 runs, 9.5% apart" in found.reason
+    assert "on the H100, as the mean of 2 runs that lie 9.5% apart." in found.reason
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_another_card_does_not_step_in_for_a_view_or_a_setting() -> None:
     claim = ask("P100", value="0.25")
     step, window = (findings.finding(claim, runs, view) for view in ("step", "window"))
     assert {verdicts.status_of(claim, found) for found in (step, window)} == {"proxy"}
-    assert "the H100 has no record of a step" in step.reason
-    assert "no window of the H100 has" in window.reason
+    assert "The H100 has no record of a step." in step.reason
+    assert "No window of the H100 has" in window.reason
 
 
 def test_two_cards_together_are_not_decided_on_one() -> None:
@@ -234,7 +234,7 @@ def test_two_cards_together_are_not_decided_on_one() -> None:
     less = run(launch("BASE", "gemm", cycles_active=100.0), launch("OPT1", "gemm", cycles_active=50.0))
     alone = findings.finding(claim, {("H100", "window"): [TWO], ("H200", "window"): [TWO]}, "window")
     assert (alone.our_value, alone.other_value) == (None, None)
-    assert "no A100 here, and the H100 alone gives 4" in alone.reason
+    assert "We have no A100. The H100 alone gives 4." in alone.reason
     both = findings.finding(claim, {("H100", "window"): [less], ("A100", "window"): [TWO]}, "window")
     assert both.our_value == "4"
     assert verdicts.status_of(claim, both) == "reproduced"
@@ -256,7 +256,7 @@ def test_cycles_against_the_v100_need_both_cards() -> None:
     assert found.our_value == "3.3"
     slow = findings.finding(claim, {("A100", "window"): [ours], ("V100", "window"): [ours]}, "window")
     assert slow.our_value == "1"
-    assert "summed over all SMs" in slow.reason
+    assert "the sum over all SMs" in slow.reason
 
 
 def test_kernel_names() -> None:
@@ -269,7 +269,7 @@ def test_kernel_names() -> None:
     assert found("P062", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
     assert found("P065", "elementwise_kernel", "step").our_value == "none"
     assert found("P068", "_5x_cudnn_volta_scudnn").our_value is None
-    assert "no V100 here" in found("P068", "_5x_cudnn_volta_scudnn").reason
+    assert "We have no V100." in found("P068", "_5x_cudnn_volta_scudnn").reason
 
 
 def test_reason_names_what_other_windows_give() -> None:
@@ -286,7 +286,7 @@ def test_reason_names_what_other_windows_give() -> None:
     window, step = (findings.finding(claim, runs, view) for view in ("window", "step"))
     assert window.our_value == "1.2"
     assert step.our_value == "1.13"
-    assert "a hundred launches from 300 on give 0.02, and a whole step gives 1.13" in window.reason
+    assert "Windows that begin at launch 300 give 0.02. A whole step gives 1.13. Under OPT2 most of" in window.reason
     agreeing = findings.finding(ask("P104", value="1.3"), runs, "window")
     assert "whole step" not in agreeing.reason
 
@@ -344,7 +344,7 @@ def test_no_folder_leaves_nothing_measurable(tmp_path: Path) -> None:
     assert set(found["status"]) == {"not_measurable"}
     assert len(found) == 150
     gpu = paper_claims(ROOT).set_index("id").loc[found.index, "gpu"]
-    assert found[gpu != "V100"]["reason"].str.contains("`medddpm profile` on one|no V100 here").all()
+    assert found[gpu != "V100"]["reason"].str.contains("`medddpm profile` on one|We have no V100").all()
     assert not found[gpu == "V100"]["reason"].str.contains("medddpm profile").any()
     assert set(takeaways.settle({})["status"]) == {"not_measurable"}
 
@@ -377,7 +377,7 @@ def test_an_h200_stands_beside_an_h100_and_changes_no_verdict(copied: Path) -> N
     assert set(alone["status"]) == {"proxy", "not_measurable"}
     assert alone.at["P100", "other_value"] == before.at["P100", "our_value"]
     assert alone.at["P100", "reason"].startswith(
-        "measured on another card, the H200, which decides nothing of the H100"
+        "Measured on another card, the H200, which decides nothing of the H100."
     )
 
 
@@ -396,7 +396,7 @@ def test_a_setting_that_is_missing_cannot_be_judged(copied: Path) -> None:
     found = settled(copied)
     assert found.at["P100", "status"] == "not_measurable"
     assert found.at["P126", "status"] == "reproduced"
-    assert "no window of the H100 has" in found.at["P100", "reason"]
+    assert "No window of the H100 has" in found.at["P100", "reason"]
 
 
 def test_a_setting_that_the_paper_does_not_have_changes_no_claim(copied: Path) -> None:
