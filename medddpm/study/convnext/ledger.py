@@ -33,7 +33,7 @@ FIRST_PLACES = {  # ids of a number said again, and of where it is first said
     "C002": "C055", "C072": "C055", "C075": "C055", "C056": "C022", "C067": "C022", "C057": "C052", "C068": "C052",
     "C070": "C063",
 }  # fmt: skip
-NOT_SAID = f"the report does not say how many images and steps this is; ours is {STEPS} evaluations for one image"
+NOT_SAID = f"The report does not say how many images and steps this is. Ours is {STEPS} evaluations for one image."
 
 
 def reported(root: Path) -> pd.DataFrame:
@@ -108,20 +108,33 @@ def verdicts(report: pd.DataFrame, root: Path) -> pd.DataFrame:
     for claim in report.to_dict("records"):
         name, place, subject = str(claim["id"]), claim["figure"], str(claim["subject"])
         if place in TABLES and subject == "total":
-            rows.append(_by_arithmetic(claim, float(added["sum"][place]), "the sum of the table's rows"))
+            rows.append(_by_arithmetic(claim, float(added["sum"][place]), "The sum of the table's rows."))
         elif name in FIRST_PLACES:
             first = FIRST_PLACES[name]
-            rows.append(_by_arithmetic(claim, float(values[first]), f"as {first} states it"))
+            rows.append(_by_arithmetic(claim, float(values[first]), f"{first}, where the report states it first."))
         elif name == "C066":
-            rows.append(_by_arithmetic(claim, float(values["C054"]), "Table III's row, with the same convolution"))
+            rows.append(_by_arithmetic(claim, float(values["C054"]), "Table III's row has the same convolution."))
         elif claim["metric"] == "share of the whole call":
             copies = float(values["C059"]) + float(values["C061"])
-            rows.append(_by_arithmetic(claim, copies / float(values["C058"]), "both transfers over the call, Table IV"))
+            rows.append(
+                _by_arithmetic(
+                    claim, copies / float(values["C058"]), "Both transfers divided by the whole call, from Table IV."
+                )
+            )
         elif claim["metric"] == "speedup":
             ratio = float(values["C025"]) / float(values["C055"])
-            rows.append(_row(claim, f"{ratio:.4g}", "arithmetic", 0.0, ratio > float(str(claim["value"])), "C025/C055"))
+            rows.append(
+                _row(
+                    claim,
+                    f"{ratio:.4g}",
+                    "arithmetic",
+                    0.0,
+                    ratio > float(str(claim["value"])),
+                    "C025 divided by C055.",
+                )
+            )
         elif claim["section"] == "IV.A":
-            rows.append(_open(claim, "setup", "its own setup: nothing here runs on that card and software"))
+            rows.append(_open(claim, "setup", "The report's own setup. Nothing here runs on that card and software."))
         else:
             rows.append(_proxy(claim, root))
     return pd.DataFrame(rows, columns=list(schemas.CLAIMS.columns)).astype({"tolerance": "float64"})
@@ -152,12 +165,17 @@ def _proxy(claim: Mapping[Any, Any], root: Path) -> Verdict:
         found, reason = operator_seconds(root, OPERATORS_OF[str(claim["config"])], subject), NOT_SAID
     elif place == "Table IV":
         what = {"whole call": "whole", "kernel": "kernel"}.get(subject, subject.removeprefix("transfer "))
-        found, reason = transfer_us(root, what), "an image of 3×32×32 and 64 output channels, pageable memory"
+        found, reason = (
+            transfer_us(root, what),
+            "Ours is an image of 3×32×32 and 64 output channels, in pageable memory.",
+        )
     elif place == "Table V":
         found = block_us(root, "fused" if "GPU" in subject else "numba, one thread")
-        reason = "a block of 64 channels at 32×32, which the report does not state; from its CPU time"
+        reason = (
+            "Ours is a block of 64 channels at 32×32. The report does not state its size; its CPU time fits this one."
+        )
     if found is None:
-        return _open(claim, "measured", f"no card's record has it yet: `medddpm convnext`; {reason}")
+        return _open(claim, "measured", f"No card's record has it yet. Run `medddpm convnext`. {reason}")
     card, value = found
     scale = {"s": 1.0, "ms": 1e3}[str(claim["unit"])] * (1 if place in TABLES else 1e-6)
     ours = f"{value * scale:.4g}"
