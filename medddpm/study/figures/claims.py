@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import pandas as pd
@@ -80,7 +81,7 @@ def rows(claims: pd.DataFrame) -> str:
             escape(" ".join(str(claim[k]) for k in ("qualifier", "paper", "unit") if claim[k] not in ("", "="))),
             f"{claim['card']}{': ' if claim['card'] else ''}{escape(str(claim['ours']) or '–')}",
             *(escape(str(claim[k]) or "–") for k in ("step", "beside")),
-            escape(claim["reason"]),
+            re.sub("`(.+?)`", r"<code>\1</code>", escape(claim["reason"])),
         )
         inside = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells)
         number = f'<th scope="row" style="{_CELL}">{claim["id"]}</th>'
