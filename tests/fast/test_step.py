@@ -193,6 +193,20 @@ def test_more_than_a_loss_comes_back_and_is_the_caller_s(device: torch.device) -
     assert len({loss.item() for loss, _ in kept}) == 4
 
 
+def test_the_readme_s_loop(device: torch.device, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model, plain = nn.Conv3d(2, 3, 3, padding=1).to(device), torch.backends.cudnn.benchmark
+    before = model.weight.detach().clone()
+    try:
+        known = {"model": model, "loader": [batch(device, seed) for seed in range(4)]}
+        exec(page_block("README.md", "python", "restore(model)"), known)
+    finally:
+        torch.backends.cudnn.benchmark = plain
+    assert not torch.equal(before, model.weight)
+    assert "forward" not in model.__dict__
+    assert capsys.readouterr().out.startswith("fast path: bf16, ")
+
+
 def test_the_readme_s_example(device: torch.device) -> None:
     torch.manual_seed(0)
     model = accelerate(nn.Conv3d(2, 3, 3, padding=1).to(device), report=None)
