@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.claims.paper import PAPER_SETTINGS, Claim, claims_of
-from medddpm.study.claims.reasons import Judgement, Runs, as_text, listed
+from medddpm.study.claims.reasons import ELSEWHERE, Judgement, Runs, as_text, listed
 from medddpm.study.claims.rules import FORMS, MEASURES, KernelsOfRun, cards, over_runs, pick, short_name
 from medddpm.study.claims.verdicts import Finding, status_of
 from medddpm.study.profile.tables import found, kernels
@@ -137,8 +137,9 @@ def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     same = launched[launched["kernel"].str.contains(claim.value, regex=False)]
     shown = same if len(same) else launched
     settings, parts = (dict.fromkeys(c) for c in (shown["config"], shown.index.get_level_values("part")))
-    starts = [part.removeprefix("window-") for part in parts if part.startswith("window-")]
+    starts = {part: start[1] for part in parts if (start := ELSEWHERE.fullmatch(part))}
     places = [PLACES[part] for part in PLACES if part in parts]
-    places += [f"the windows that begin at launch {listed(starts)}"] if starts else []
+    places += [f"the windows that begin at launch {listed(starts.values())}"] if starts else []
+    places += [f"the record {part}" for part in parts if part not in PLACES and part not in starts]
     reason = claim.rule.reason.format(card=card, settings=listed(settings), parts=listed(places))
     return Finding(view, reason, claim.value if len(same) else short_name(shown), card=card)

@@ -270,6 +270,10 @@ def test_kernel_names() -> None:
     assert found("P065", "elementwise_kernel", "step").our_value == "none"
     assert found("P068", "_5x_cudnn_volta_scudnn").our_value is None
     assert "We have no V100." in found("P068", "_5x_cudnn_volta_scudnn").reason
+    runs |= {("H100", part): runs["H100", "step"] for part in ("window-160", "window-300", "window-cpu")}
+    assert found("P062", "sm80_xmma_fprop").reason.endswith(
+        "in a whole step, the windows that begin at launch 160 and 300 and the record window-cpu."
+    )
 
 
 def test_reason_names_what_other_windows_give() -> None:
