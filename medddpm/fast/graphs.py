@@ -10,6 +10,7 @@ parameters lie.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import random
 import sys
@@ -298,48 +299,47 @@ class Fingerprint:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        self.modules: list[nn.Module] = []
-        self.attributes: list[dict[str, Any]] = []
-        self.places: list[Any] = []
-        self.contents: list[tuple[Any, Any]] = []
+        self.tables: list[Any] = []  # of each module: its attributes, its parts, lists and the like that it holds
+        self.hooks: list[Any] = []
+        self.named: list[tuple[dict[str, Any], dict[str, Any]]] = []  # parameters and buffers
         self.why = ""
         names = {module: name for name, module in network.named_modules()}
         for module in _modules(network):
             own = module.__dict__
-            self.modules.append(module)
-            self.attributes.append(dict(own))
-            _places(module, self.places)
-            if module is not network and any(own.get(name) for name in HOOKS):
+            self.tables += own, own["_modules"]
+            self.named.append((own["_parameters"], own["_buffers"]))
+            hooks = [] if module is network else [own.get(name) for name in HOOKS]
+            self.hooks += hooks
+            if any(hooks):
                 self.why = f"{names.get(module, 'a module')} has hooks"
             for name, value in own.items():
                 if name.startswith("_") and type(value) is not Tensor:
                     continue
                 if type(value) in (list, dict, set):
-                    self.contents.append((value, value.copy()))
+                    self.tables.append(value)
                 elif isinstance(value, Tensor):
-                    self.contents.append((_Place(module, name), _Place(module, name).now))
-        if torch.nn.modules.module._has_any_global_hook():
+                    self.tables.append(_Place(module, name))
+        self.held = [table.now if isinstance(table, _Place) else table.copy() for table in self.tables]
+        self.places = self._now()
+        if _hooks_for_all():
             self.why = "hooks for all modules are set"
+
+    def _now(self) -> list[Any]:
+        return [
+            [None if t is None else (t.data_ptr(), t.dtype, t.requires_grad) for t in table.values()]
+            for tables in self.named
+            for table in tables
+        ]
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
-        places: list[Any] = []
-        at = -1
-        for at, module in enumerate(_modules(self.network)):
-            if at >= len(self.modules) or module is not self.modules[at]:
-                return False
-            own = module.__dict__
-            if not _same(own, self.attributes[at]):
-                return False
-            if module is not self.network and any(own.get(name) for name in HOOKS):
-                return False
-            _places(module, places)
-        if at + 1 != len(self.modules) or places != self.places:
+        # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
+        # had, there are no others; where all have their attributes, their hooks are in the same tables.
+        try:
+            same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
+        except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
-        if not all(_same(value, before) for value, before in self.contents):
-            return False
-        return not torch.nn.modules.module._has_any_global_hook()
+        return same and not any(self.hooks) and self._now() == self.places and not _hooks_for_all()
 
 
 class _Place:
@@ -359,6 +359,10 @@ class _Place:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _hooks_for_all() -> bool:
+    return bool(torch.nn.modules.module._has_any_global_hook())
+
+
 def _modules(network: nn.Module) -> Iterator[nn.Module]:
     """Every module once, in a third of the time of `modules()`."""
     stack, seen = [network], {network}
@@ -368,18 +372,3 @@ def _modules(network: nn.Module) -> Iterator[nn.Module]:
         inner = [m for m in module.__dict__["_modules"].values() if m is not None and m not in seen]
         stack += inner
         seen.update(inner)
-
-
-def _places(module: nn.Module, places: list[Any]) -> None:
-    own = module.__dict__
-    for p in own["_parameters"].values():
-        places.append(None if p is None else (p.data_ptr(), p.dtype, p.requires_grad))
-    for b in own["_buffers"].values():
-        places.append(None if b is None else (b.data_ptr(), b.dtype))
-
-
-def _same(now: Any, before: Any) -> bool:
-    try:
-        return bool(now == before)  # the same objects are equal without being compared
-    except Exception:  # of values that do not compare as a whole, and are other ones than before
-        return False
