@@ -118,7 +118,7 @@ class Judgement:
     def _busiest(self) -> str:
         """The convolution or GEMM with the most time, under each setting that is compared."""
         named = {s: rules.short_name(rules.pick(self._newest.of(s), rules.DOMINANT)) for s in self._compared}
-        return " and ".join(f"{name} under {setting}" for setting, name in named.items())
+        return listed(f"{name} under {setting}" for setting, name in named.items())
 
     @property
     def _rule(self) -> rules.Rule:
@@ -207,7 +207,7 @@ def _made_of(table: pd.DataFrame) -> str:
     counts = table["count"].groupby(group).sum().to_dict()
     first, *second = (f"of {kind} ({share:.3g}%)" for kind, share in shares.items())
     numbers = [counts[kind] for kind in shares.index]
-    return " and ".join([f"{numbers[0]} launches {first}", *(f"{numbers[1]} {kind}" for kind in second)])
+    return listed([f"{numbers[0]} launches {first}", *(f"{numbers[1]} {kind}" for kind in second)])
 
 
 FACTS: Mapping[str, Callable[[Judgement], object]] = {
