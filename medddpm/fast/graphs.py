@@ -299,15 +299,15 @@ class Fingerprint:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.tables: list[Any] = []  # of each module: its attributes, its parts, lists and the like that it holds
+        self.own: list[dict[str, Any]] = []  # each module's attributes
+        self.tables: list[Any] = []  # them, each module's parts, and lists and the like that it holds
         self.hooks: list[Any] = []
-        self.named: list[tuple[dict[str, Any], dict[str, Any]]] = []  # parameters and buffers
         self.why = ""
         names = {module: name for name, module in network.named_modules()}
         for module in _modules(network):
             own = module.__dict__
             self.tables += own, own["_modules"]
-            self.named.append((own["_parameters"], own["_buffers"]))
+            self.own.append(own)
             hooks = [] if module is network else [own.get(name) for name in HOOKS]
             self.hooks += hooks
             if any(hooks):
@@ -327,8 +327,8 @@ class Fingerprint:
     def _now(self) -> list[Any]:
         return [
             [None if t is None else (t.data_ptr(), t.dtype, t.requires_grad) for t in table.values()]
-            for tables in self.named
-            for table in tables
+            for own in self.own
+            for table in (own["_parameters"], own["_buffers"])
         ]
 
     def holds(self) -> bool:

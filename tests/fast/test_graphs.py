@@ -235,6 +235,17 @@ def test_what_changes_in_the_network_is_seen(device: torch.device, change: Calla
     assert twins.graphs.captured == 1
 
 
+def test_a_parameter_in_a_new_table_is_seen_though_it_is_equal() -> None:
+    """Of one element, it compares: its place tells."""
+    network = nn.Sequential(nn.PReLU())
+    fingerprint = graphs.Fingerprint(network)
+    assert fingerprint.holds()
+    network[0].__dict__["_parameters"] = network[0]._parameters.copy()
+    assert fingerprint.holds()
+    network[0].weight = nn.Parameter(network[0].weight.detach().clone())
+    assert not fingerprint.holds()
+
+
 def test_new_shapes_are_captured_anew_and_not_without_end(device: torch.device) -> None:
     twins = Twins(device)
     for side in range(4, 4 + graphs.SHAPES + 1):
