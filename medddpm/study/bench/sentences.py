@@ -38,7 +38,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
     text = f"On one {gpu} {work} takes {exact(times[called])} ms {how}"
     sentences = [f"{text}: {', '.join(said)}." if said else f"{text}."]
-    eager = next((times[name] for name in EAGER if name in times.index), None)
+    eager = times.get(EAGER)
     beside = [f"in one CUDA graph it takes {exact(times['FAST'])} ms"] if called != "FAST" and "FAST" in times else []
     beside += [] if eager is None else [f"without graphs {'' if beside else 'it takes '}{exact(eager)} ms"]
     if beside:

@@ -19,7 +19,7 @@ from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
 NAME = "bench.csv"
 OURS = "med-ddpm"
-EAGER = ("+ fused Adam", "FAST eager")  # FAST without its graph: in the ladder, and of other networks
+EAGER = "FAST eager"
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
