@@ -174,8 +174,8 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
     add_renamed(
         command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
-        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, graph, norm, upsampling, residual, edges, attention, "
-        "casts, fast, compile, compile-channels-last, fast-eager, fast-tf32, accelerate, "
+        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, graph, norm, upsampling, residual, edges, "
+        "attention, casts, fast, compile, compile-channels-last, fast-eager, fast-tf32, accelerate, "
         "graphed-step, fast-compile, fast-reduce-overhead; ordinary tools: pytorch, cudnn-benchmark, "
         "autocast-benchmark, compile-benchmark, reduce-overhead, max-autotune, and autocast-benchmark-channels-last, "
         "compile-benchmark-channels-last, reduce-overhead-channels-last, max-autotune-channels-last "

@@ -109,7 +109,7 @@ _ADDED = (
     ("attention", "+ attention", "+ scaled-dot-product attention"),
     ("casts", "+ casts", "+ weights cast to BF16 at once"),
 )
-_graphed = {"fused_adam": True, "graph": True}
+_graphed: dict[str, Any] = {"fused_adam": True, "graph": True}
 _features = [feature for feature, _, _ in _ADDED]
 _grown = [
     _like(replace(switches.FAST, features=frozenset(_features[: place + 1])), name, change, **_graphed)

@@ -36,30 +36,27 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
         scores: ms, index gpu, view, config, one column per kind, from `medddpm.study.profile.summaries.priorities`.
         ranks: the paper's, by kind.
     """
-    machines = scores.groupby(level=["gpu", "view"], sort=False).size().index.tolist()
-    shares = scores.div(scores.max(axis="columns"), axis="index")  # a step's scores are a hundred times a window's
-    kinds = [kind for kind in scores.columns if shares[kind].max() > 0.01]
-    counts = [len(scores.xs(key, level=("gpu", "view"))) for key in machines]
-    heights = [0.6 + (0.1 + 0.125 * max(count, 2)) * len(kinds) for count in counts]
+    machines = scores.groupby(level=["gpu", "view"], sort=False)
+    tables = {key: _largest_first(table.droplevel(["gpu", "view"])) for key, table in machines}
+    heights = [0.6 + (0.1 + 0.125 * max(len(table), 2)) * len(table.columns) for table in tables.values()]
     figure = new_figure(height=0.3 + sum(heights), width=5.6)
-    axes = figure.subplots(len(machines), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    for axis, key in zip(axes, machines, strict=True):
-        table = scores.xs(key, level=("gpu", "view"))
+    axes = figure.subplots(len(tables), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axis, (key, table) in zip(axes, tables.items(), strict=True):
+        kinds = list(table.columns)
         settings = [name for name in SETTING_COLOURS if name in table.index]
         for place, name in enumerate(settings):
             height = 0.84 / len(settings)
             y = [row + (place - (len(settings) - 1) / 2) * height for row in range(len(kinds))]
-            bars = axis.barh(y, table.loc[name, kinds].fillna(0), height * 0.9, color=SETTING_COLOURS[name], label=name)
+            bars = axis.barh(y, table.loc[name].fillna(0), height * 0.9, color=SETTING_COLOURS[name], label=name)
             axis.bar_label(bars, [f"{v:.2f}" if v > 0 else "" for v in bars.datavalues], padding=2, fontsize=7)
         named = [f"{kind}\n(paper: rank {ranks[kind]})" if kind in ranks else kind for kind in kinds]
         axis.set_yticks(range(len(kinds)), named)
         axis.tick_params(axis="y", length=0)
         axis.invert_yaxis()
-        axis.margins(x=0.08)
-        axis.set_title(", ".join(key), loc="left")
+        axis.margins(x=0.12)
+        axis.set_title(", ".join(map(str, key)), loc="left")
         axis.set_xlabel("sum of duration × estimated speedup, ms")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    _legend(figure)
     return figure
 
 
@@ -83,7 +80,18 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     axes[0].set_xlim(0, None)
-    drawn = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    _legend(figure)
+    return figure
+
+
+def _largest_first(scores: pd.DataFrame) -> pd.DataFrame:
+    """The kinds that reach 1% of a setting's largest."""
+    shares = scores.div(scores.max(axis="columns"), axis="index").max()
+    return scores[shares[shares > 0.01].sort_values(ascending=False, kind="stable").index]
+
+
+def _legend(figure: Figure) -> None:
+    """Names each setting once, whichever panels have it."""
+    drawn = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     once = {name: drawn[name] for name in SETTING_COLOURS if name in drawn}
     figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=len(once))
-    return figure

@@ -46,13 +46,13 @@ def scores() -> pd.DataFrame:
 def test_priorities_are_bars_by_kind_with_the_papers_ranks() -> None:
     figure = priority_figure(scores(), {"normalization": 1, "convolution": 2})
     window, step = figure.axes
-    kinds = ["convolution\n(paper: rank 2)", "reduction", "normalization\n(paper: rank 1)"]
+    kinds = ["convolution\n(paper: rank 2)", "normalization\n(paper: rank 1)", "reduction"]
     assert [label.get_text() for label in window.get_yticklabels()] == kinds, "update is too small to be seen"
     assert [(to_hex(bar.get_facecolor()), bar.get_width()) for bar in window.patches] == [
-        *((SETTING_COLOURS["BASE"].lower(), width) for width in (8, 1, 4)),
-        *((SETTING_COLOURS["OPT1"].lower(), width) for width in (2, 0, 6)),
+        *((SETTING_COLOURS["BASE"].lower(), width) for width in (8, 4, 1)),
+        *((SETTING_COLOURS["OPT1"].lower(), width) for width in (2, 6, 0)),
     ]
-    assert [bar.get_width() for bar in step.patches] == [80, 10, 40]
+    assert [bar.get_width() for bar in step.patches] == [80, 40, 10]
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["H200, window", "H200, step"]
     assert window.yaxis_inverted()
     assert legend(figure) == ["BASE", "OPT1"]
