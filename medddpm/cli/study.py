@@ -224,7 +224,11 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--measure", type=several(measures), default=measures, metavar="NAME,…", help=f"({','.join(measures)})"
     )
-    command.add_argument("--samples", type=whole(1), default=20, help="timings of a step and of a forward pass (20)")
+    command.add_argument(
+        "--samples", type=whole(1), default=20,
+        help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
+        "in which its clocks settle at its power limit (20)",
+    )  # fmt: skip
     command.add_argument(
         "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"
     )

@@ -53,7 +53,7 @@ class Options:
     """How every row of a call is measured.
 
     Args:
-        samples: how often a forward pass or a step is timed.
+        samples: how often a forward pass or a step is timed, at least.
         bandwidth: whether ncu counts DRAM bytes, in one more process for each row.
         again: whether existing results are measured anew.
         seconds: the time after which a row is given up.

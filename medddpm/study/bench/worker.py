@@ -13,6 +13,7 @@ import datetime
 import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
+SETTLING = 3.0  # s
 WARMUP, WARMUP_SECONDS = 3, 5.0  # runs; no third where the second took so long: the first may compile or search
 SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more once they took so long
 FEW_STEPS = (10, 25, 50)
@@ -99,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--side", type=int, required=True, help="of the volume, voxels")
     top.add_argument("--batch", type=int, required=True, help="volumes at once")
     top.add_argument("--channels", type=int, default=64, help="base width (64)")
-    top.add_argument("--samples", type=int, default=20, help="of a forward pass or step (20)")
+    top.add_argument("--samples", type=int, default=20, help="of a forward pass or step, at least (20)")
     top.add_argument("--folder", type=Path, required=True, help="of the results")
     top.add_argument("--mark", action="store_true", help="time nothing: run each measure once between profiler marks")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
@@ -229,13 +231,17 @@ class Row:
 
 
 def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, Any]:
-    """Times "forward" or "step" `samples` times; adds the distance from BASE where BASE's output is in `folder`."""
+    """Times "forward" or "step"; adds the distance from BASE where BASE's output is in `folder`.
+
+    It is timed `samples` times and, on a GPU, for `SETTLING` seconds at least, after as many without a measurement.
+    """
     reset_peak(row.device)
     work = row.work(measure)
     if row.setting.replays or row.setting.reader == "accelerate":
         work()  # compiles and searches; a later run records the graphs
         reset_peak(row.device)
     warm_up(work, row.device)
+    samples = max(samples, settle(work, row.device))
     if not (row.graphed or row.setting.replays or row.setting.reader):
         reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
     with drawn(row.device) as power:
@@ -308,6 +314,20 @@ def warm_up(work: Callable[[], object], device: torch.device) -> None:
         wait(device)
         if run >= 2 and time.monotonic() - began > WARMUP_SECONDS:
             break
+
+
+def settle(work: Callable[[], Tensor], device: torch.device) -> int:
+    """Runs `work` for `SETTLING` seconds and returns how often that is; 1 on a CPU, where it is not done.
+
+    A GPU may draw more than its power limit for about a second, and its clocks fall only then: what is timed within
+    that second is faster than any training stays.
+    """
+    if device.type != "cuda":
+        return 1
+    times, _ = timed(work, 3, device)
+    runs = math.ceil(1e3 * SETTLING / statistics.median(times))
+    timed(work, runs, device)
+    return runs
 
 
 def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:

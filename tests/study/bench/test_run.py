@@ -617,3 +617,17 @@ def test_rows_are_sorted_as_the_ladder_is() -> None:
 
 def test_the_ladder_names_no_feature_that_accelerate_lacks() -> None:
     assert (*settings._features, "hopper") == FEATURES
+
+
+def test_a_gpu_is_timed_once_its_clocks_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    def timed(work: object, samples: int, device: torch.device) -> tuple[list[float], None]:
+        ran.append(samples)
+        return [40.0] * samples, None
+
+    monkeypatch.setattr(worker, "timed", timed)
+    assert worker.settle(torch.rand, torch.device("cuda")) == 75, "of 40 ms each, three seconds"
+    assert ran == [3, 75]
+    assert worker.settle(torch.rand, torch.device("cpu")) == 1
+    assert ran == [3, 75]
