@@ -363,15 +363,17 @@ def claims_of(view: str) -> pd.DataFrame:
     return read_table(ROOT / "figures" / "records" / f"{view}.csv", schemas.CLAIMS)
 
 
-def test_readme_repeats_how_many_numbers_hold() -> None:
+def test_readme_and_summary_repeat_how_many_numbers_hold() -> None:
     counts = [
         (len(found), (found["status"] == "reproduced").sum())
         for found in map(verdicts.measured, map(claims_of, ("claims", "claims_step")))
     ]
-    said = (
-        "{} of the paper's numbers were measured in the H100's window, and {} of them are reproduced; {} in its whole"
-    )
-    assert f"{said} step, and {{}} are reproduced.".format(*counts[0], *counts[1]) in page_text("README.md")
+    (window, held), (step, held_there) = counts
+    said = f"{window} of the paper's numbers were measured in the H100's window, and {held} of them are reproduced; "
+    assert f"{said}{step} in its whole step, and {held_there} are reproduced." in page_text("README.md")
+    lead = " ".join(nbformat.read(ROOT / "notebooks" / "00_summary.ipynb", as_version=4).cells[0].source.split())
+    assert f"{held} of the {window} that an H100 can decide" in lead
+    assert f"Over a whole training step {held_there} of {step} are" in lead
 
 
 def test_readme_repeats_what_channels_last_costs() -> None:
