@@ -38,11 +38,12 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
     text = f"On one {gpu} {work} takes {exact(times[called])} ms {how}"
     sentences = [f"{text}: {', '.join(said)}." if said else f"{text}."]
-    eager = times.get(EAGER)
-    beside = [f"in one CUDA graph it takes {exact(times['FAST'])} ms"] if called != "FAST" and "FAST" in times else []
-    beside += [] if eager is None else [f"without graphs {'' if beside else 'it takes '}{exact(eager)} ms"]
+    ways = {"graphed_step": "with `graphed_step`", "FAST": "in the package's own training", EAGER: "without graphs"}
+    beside = [(how, exact(times[row])) for row, how in ways.items() if row != called and row in times]
     if beside:
-        sentences.append(f"{beside[0][0].upper()}{', '.join(beside)[1:]}.")
+        (how, first), *rest = beside
+        more = "".join(f", {how} {value} ms" for how, value in rest)
+        sentences.append(f"{how[0].upper()}{how[1:]} it takes {first} ms{more}.")
     if missing := [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]:
         sentences.append(f"Not measured there: {', '.join(missing)}.")
     return " ".join(sentences)

@@ -169,7 +169,7 @@ def only(*settings: str) -> pd.DataFrame:
 def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_fp32() -> None:
     table = bench_table()
     step = (table["network"] == "med-ddpm") & (table["measure"] == "step")
-    for name, ms in (("PyTorch", 240.0), ("reduce-overhead", 80.0), ("FAST eager", 60.0), ("FAST", 38.0)):
+    for name, ms in (("PyTorch", 240.0), ("reduce-overhead", 80.0), ("graphed_step", 39.0), ("FAST eager", 60.0), ("FAST", 38.0)):
         table.loc[step & (table["setting"] == name), "median_ms"] = ms
     for name in set(ORDINARY) - {"PyTorch", "reduce-overhead"}:
         table.loc[step & (table["setting"] == name), "median_ms"] = 100.0
@@ -180,7 +180,7 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
         "On one H100 a training step of Med-DDPM takes 40.0 ms with `accelerate(model)` in an ordinary loop: "
         "2.00 times as fast as the best of 14 ordinary tools (autocast, compile, reduce-overhead: 80 ms), "
         "6.00 times as fast as PyTorch out of the box (240 ms), 32.0 times as fast as the paper's FP32 (1280 ms). "
-        "In one CUDA graph it takes 38.0 ms, without graphs 60.0 ms."
+        "With `graphed_step` it takes 39.0 ms, in the package's own training 38.0 ms, without graphs 60.0 ms."
     )
 
 
