@@ -169,7 +169,13 @@ def only(*settings: str) -> pd.DataFrame:
 def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_fp32() -> None:
     table = bench_table()
     step = (table["network"] == "med-ddpm") & (table["measure"] == "step")
-    for name, ms in (("PyTorch", 240.0), ("reduce-overhead", 80.0), ("graphed_step", 39.0), ("FAST eager", 60.0), ("FAST", 38.0)):
+    for name, ms in (
+        ("PyTorch", 240.0),
+        ("reduce-overhead", 80.0),
+        ("graphed_step", 39.0),
+        ("FAST eager", 60.0),
+        ("FAST", 38.0),
+    ):
         table.loc[step & (table["setting"] == name), "median_ms"] = ms
     for name in set(ORDINARY) - {"PyTorch", "reduce-overhead"}:
         table.loc[step & (table["setting"] == name), "median_ms"] = 100.0
