@@ -34,8 +34,19 @@ def processes() -> int:
 
 
 def share() -> tuple[int, int]:
-    """This process's number among torchrun's, and how many there are, for work that needs no process group."""
-    return int(os.environ.get("RANK", "0")) if processes() > 1 else 0, processes()
+    """This process's number among torchrun's, and how many there are, for work that needs no process group.
+
+    Raises:
+        BadInput: WORLD_SIZE is set without a RANK below it: a share that nobody does would be missing.
+    """
+    world = processes()
+    if world == 1:
+        return 0, 1
+    rank = os.environ.get("RANK")
+    if rank is None or not rank.isdecimal() or int(rank) >= world:
+        problem = f"it is {world}, and RANK is {'not set' if rank is None else f'{rank!r}, no number below it'}"
+        raise BadInput("WORLD_SIZE", problem, "unset it, or start with torchrun")
+    return int(rank), world
 
 
 @contextlib.contextmanager
@@ -43,13 +54,20 @@ def joined(device: torch.device) -> Iterator[None]:
     """Joins torchrun's process group, where torchrun started this process.
 
     Tensors on GPUs go through NCCL, tensors on the host through Gloo, whose calls leave the GPU alone.
+
+    Raises:
+        BadInput: as `share`, or it is not said where the processes meet.
     """
-    if processes() == 1 or distributed.is_initialized():
+    rank, world = share()
+    if world == 1 or distributed.is_initialized():
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     with peers():
-        store, rank, world = next(rendezvous("env://"))
+        try:
+            store = next(rendezvous("env://"))[0]
+        except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
+            raise BadInput("WORLD_SIZE", f"it is {world}: {error}", "unset it, or start with torchrun") from None
         store = PrefixStore(_token(store, rank, world), store)
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timedelta(minutes=MINUTES)

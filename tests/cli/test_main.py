@@ -201,6 +201,31 @@ def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, 
     assert "for fewer choose another" in complaint(capsys)
 
 
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [(None, "RANK is not set"), ("two", "RANK is 'two', no number"), ("2", "RANK is '2', no number"), ("0", "MASTER_")],
+)
+def test_one_of_several_processes_that_does_not_know_its_number_does_nothing(
+    trained: Path, head_folder: Path, tmp_path: Path, monkeypatch, rank: str | None, said: str, capsys
+) -> None:
+    """By itself it would draw only its share of the volumes, and say that it is done."""
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    sampled = ["sample", "--checkpoint", str(trained), "--mask", mask, "--out", str(tmp_path / "v.nii"), "--count", "2"]
+    training = ["train", "--data", str(head_folder), "--out", str(tmp_path / "run"), "--steps", "1", *TINY]
+    for command in (training,) if rank == "0" else (training, sampled):
+        assert main(command) == 1
+        line = complaint(capsys)
+        assert line.startswith("medddpm: WORLD_SIZE: it is 2")
+        assert said in line
+        assert line.endswith("; unset it, or start with torchrun")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"seed": ', '{"setting": 5, "size": "x", "volumes": null}', "[" * 9000])
 def test_a_damaged_run_is_not_released(trained: Path, tmp_path: Path, text: str, capsys) -> None:
     run, out = tmp_path / "run", tmp_path / "r.safetensors"
