@@ -57,7 +57,7 @@ def table() -> str:
             _span(each.capabilities) if each is not GENERATIONS[0] else f"below {_dotted(dispatch.OLDEST)}",
             each.name,
             "yes" if runs else "no: the model is left as it is",
-            "ours, by Gluon" if ours else "cuDNN's",
+            "ours, in Gluon, a part of Triton" if ours else "cuDNN's",
             ", ".join(each.tested) or ("never tested" if runs else "–"),
         )
         lines.append(f"| {' | '.join(cells)} |")
