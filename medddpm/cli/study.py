@@ -49,17 +49,15 @@ def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def parse(arguments: argparse.Namespace) -> int:
     """Parses; see `medddpm.study.profile.parse.parse`."""
-    from medddpm.runtime.files import check_output
     from medddpm.study.profile import parse as profile_parse
     from medddpm.study.records import schemas
-    from medddpm.study.records.tables import both_paths, has_description, write_table
+    from medddpm.study.records.tables import check_table, write_table
 
     for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
         # The table, plain or compressed, would overwrite it or its description.
         if _without_gz(given) == _without_gz(arguments.out):
             raise BadInput(given, "--out would overwrite what is read", "give --out another name")
-    for path in both_paths(arguments.out):  # the one that is written takes the place of the other
-        check_output(path, ours=has_description, force=arguments.force)
+    check_table(arguments.out, force=arguments.force)
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = profile_parse.parse(
         arguments.raw, arguments.setting, view, details=arguments.details, trace=arguments.trace
@@ -355,14 +353,13 @@ def _scaling(arguments: argparse.Namespace) -> int:
 
 
 def _coverage(arguments: argparse.Namespace) -> int:
-    from medddpm.runtime.files import check_writable
     from medddpm.study.bench.coverage import measure
     from medddpm.study.bench.networks import NETWORKS
 
-    check_writable(arguments.out)
     names = arguments.network or [network.name for network in NETWORKS.values() if not network.ours]
     place = {"device": arguments.device, "side": arguments.size, "width": arguments.channels}
-    return 1 if measure(names, arguments.out, command=sys.argv, **place) else 0
+    failed = measure(names, arguments.out, command=sys.argv, dry_run=arguments.dry_run, **place)
+    return 1 if failed else 0
 
 
 # book

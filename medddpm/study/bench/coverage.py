@@ -26,7 +26,7 @@ from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import both_paths, read_table, write_table
+from medddpm.study.records.tables import both_paths, check_table, read_table, write_table
 
 NAME = "coverage.csv"
 KINDS = ("own", "product", "left")
@@ -53,6 +53,7 @@ def measure(
     device: str = "auto",
     side: int | None = None,
     width: int = 64,
+    dry_run: bool = False,
 ) -> dict[str, str]:
     """Records the coverage of networks and writes the table (schema `COVERAGE`) after each.
 
@@ -63,10 +64,20 @@ def measure(
         device: "auto", "cuda" or "cpu". On a CPU the operators of PyTorch stand for kernels: a rehearsal.
         side: of the volumes; by default each network's own.
         width: the base width; 64 is each network's own.
+        dry_run: whether to print what would be recorded, and run nothing.
 
     Returns:
         why networks failed, by name; the others are measured all the same.
+
+    Raises:
+        BadInput: the table cannot be written.
     """
+    if dry_run:
+        for network in map(NETWORKS.__getitem__, names):
+            grid = network.size(side or network.side)
+            print(f"{network.title}: one accelerated step, {grid}, batch {network.batch}, width {width}")
+        return {}
+    check_table(out)
     where = pick_device(device)
     rows: list[dict[str, Any]] = []
     reports: dict[str, str] = {}

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.results import BANDWIDTH, Results
+from medddpm.study.bench.results import BANDWIDTH, CEILINGS_TABLE, Results
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
 from medddpm.study.bench.worker import MEASURES, Case
 from medddpm.study.profile import ncu, ncu_csv
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import rows_folder
+from medddpm.study.records.tables import check_table, found_at
 
 DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 
@@ -132,7 +132,8 @@ def measure_rows(
             if options.bandwidth and (counted := _counted(job)):
                 print(shlex.join(collection(counted, options, folder).collect_command(folder / "report.ncu-rep")))
         return 0
-    check_writable(out)
+    for table_path in (out, out.with_name(CEILINGS_TABLE)):
+        check_table(table_path)
     folder.mkdir(parents=True, exist_ok=True)
     store = Results(out, machine_meta(command))
     with ended_by_sigterm():
@@ -145,7 +146,7 @@ def measure_rows(
     table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{out}: {len(table)} rows", flush=True)
+    print(f"{found_at(out)}: {len(table)} rows", flush=True)
     return len(store.failed)
 
 

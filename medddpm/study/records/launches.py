@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import TableStore
+from medddpm.study.records.tables import check_table, found_at
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def measure(
             print(shlex.join(["python", *launch.command(launch.rows)[1:]]))
         return 0
     store = results(out, machine_meta(command))
-    check_writable(out)
+    check_table(out)
     store.folder.mkdir(parents=True, exist_ok=True)
     titles = [row.title for launch in launches for row in launch.rows]
     labels = {title: f"[{place}/{len(titles)}] {title}" for place, title in enumerate(titles, 1)}
@@ -107,7 +107,7 @@ def measure(
     table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{out}: {len(table)} rows", flush=True)
+    print(f"{found_at(out)}: {len(table)} rows", flush=True)
     return len(store.failed)
 
 

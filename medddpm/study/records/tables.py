@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import gzipping, read_json, replacing
+from medddpm.runtime.files import check_output, gzipping, read_json, replacing
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
@@ -59,10 +59,13 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
     Raises:
         BadInput: the file is missing, broken, or does not fit the schema; names the column and the row.
     """
-    plain, zipped = both_paths(path)
-    found = plain if plain.is_file() else zipped
+    found = found_at(path)
     if not found.is_file():
-        raise BadInput(plain, "there is no such table", "run the notebook that writes it (medddpm book), or restore it")
+        raise BadInput(
+            both_paths(path)[0],
+            "there is no such table",
+            "run the notebook that writes it (medddpm book), or restore it",
+        )
     try:
         data = found.read_bytes()
         text = (gzip.decompress(data) if found.suffix == ".gz" else data).decode()
@@ -84,6 +87,20 @@ def meta_path(path: str | os.PathLike[str]) -> Path:
 def has_description(path: str | os.PathLike[str]) -> bool:
     """Whether the description of the table at `path` lies beside it: then this package wrote both."""
     return meta_path(path).is_file()
+
+
+def check_table(path: str | os.PathLike[str], force: bool = True) -> None:
+    """Checks, before long work, that its table may take the place of what is at `path`, plain or compressed.
+
+    Args:
+        path: NAME.csv or NAME.csv.gz.
+        force: replaces a table that this package wrote; what it did not write is never replaced.
+
+    Raises:
+        BadInput: it may not, or it cannot be written.
+    """
+    for each in both_paths(path):  # the one that is written takes the place of the other
+        check_output(each, ours=has_description, force=force)
 
 
 def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -146,6 +163,12 @@ def both_paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     if plain.suffix != ".csv":
         raise BadInput(path, "a table's name ends in .csv or .csv.gz", "name it so")
     return plain, Path(f"{plain}.gz")
+
+
+def found_at(path: str | os.PathLike[str]) -> Path:
+    """Where the table at `path` lies, if it does: plain, or else compressed."""
+    plain, zipped = both_paths(path)
+    return plain if plain.is_file() else zipped
 
 
 def _as_csv(table: pd.DataFrame) -> tuple[bytes, bytes]:

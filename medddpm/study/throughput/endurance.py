@@ -19,11 +19,10 @@ import psutil
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
-from medddpm.study.records.tables import table_of, write_table
+from medddpm.study.records.tables import check_table, table_of, write_table
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
@@ -73,7 +72,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
         return
-    check_writable(out)
+    check_table(out)
     meta = machine_meta(command)
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
         run = Path(folder) / "run"
@@ -85,8 +84,8 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     rows = [{"size": size, "step": step_at(row["at"], steps), **row} for row in seen]
     if not rows:
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
-    write_table(table_of(rows, schemas.ENDURANCE), out, schemas.ENDURANCE, meta)
-    print(f"{out}: {len(rows)} rows", flush=True)
+    written = write_table(table_of(rows, schemas.ENDURANCE), out, schemas.ENDURANCE, meta)
+    print(f"{written}: {len(rows)} rows", flush=True)
 
 
 def publish(out: Path, folder: Path) -> list[Path]:

@@ -59,5 +59,14 @@ def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(coverage.shares(table)) == 2
 
 
+def test_a_dry_run_says_what_it_would_record_and_records_nothing(tmp_path: Path, capsys) -> None:
+    words = ["--network", "monai-unet,maisi-diffusion", "--size", "16", "--device", "cpu", "--dry-run"]
+    assert main(["bench", "--coverage", *words, "--out", str(tmp_path / "coverage.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "MONAI UNet: one accelerated step, 16x16x16, batch 2, width 64"
+    assert len(lines) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_machine_without_a_record(tmp_path: Path) -> None:
     assert coverage.recorded(tmp_path, "H200").empty

@@ -275,6 +275,26 @@ def test_a_table_that_cannot_be_written_is_said_first(tmp_path: Path, out: str, 
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "theirs"),
+    [
+        (["--setting", "base"], "bench.csv"),
+        (["--setting", "base"], "ceilings.csv"),
+        (["--coverage"], "bench.csv"),
+        (["--throughput"], "bench.csv"),
+        (["--endurance", "1"], "bench.csv.gz"),
+        (["--scaling"], "bench.csv"),
+    ],
+)
+def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[str], theirs: str, capsys) -> None:
+    (tmp_path / theirs).write_text("patient,age\n")
+    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *TOY]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    problem = "a file stands there that this command did not write; give the output another name"
+    assert line == f"medddpm: {tmp_path / theirs}: {problem}"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
+
+
 # a row
 
 
@@ -404,6 +424,13 @@ def test_two_settings_are_measured_and_described(measured: Path) -> None:
     for _, row in limits.iterrows():
         work_done = 2 * row["size"] / 1e6 if row["ceiling"] == "copy" else 2 * row["size"] ** 3 / 1e9
         assert row["value"] == pytest.approx(work_done / row["median_ms"], rel=0.02, abs=1e-3)
+
+
+def test_the_table_that_was_written_is_named(folder: Path, capsys) -> None:
+    """Small, it is plain, whatever was asked for."""
+    words = ["--switches", "base", "--measure", "step,forward", *TOY]
+    assert main(["bench", *words, "--out", str(folder / "bench.csv.gz")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{folder / 'bench.csv'}: 4 rows"
 
 
 def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
