@@ -72,15 +72,16 @@ class Forward:
 
     @property
     def free(self) -> bool:
-        """Whether `compute` may run: no function transform is at work, and neither the module nor those handled have
-        hooks, which may change weights.
-        """
-        if transformed() or hooked(self.module) or any(hooked(module) for module in self.handled):
-            return False
-        return self.fits()
+        """Whether `compute` may run: no function transform is at work, and the module is `intact` and has no hooks."""
+        return not transformed() and not hooked(self.module) and self.intact
+
+    @property
+    def intact(self) -> bool:
+        """Whether `compute` computes what the module does now: those handled have no hooks, and its settings fit."""
+        return not any(hooked(module) for module in self.handled) and self.fits()
 
     def fits(self) -> bool:
-        """Whether the module's settings are still those that `compute` takes: a user may change them at any time."""
+        """Whether the module's parts and settings are those that `compute` takes: a user may change them any time."""
         return True
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,8 +101,10 @@ Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether the module's forward must run as a whole: it has hooks, or its parameters are computed."""
+    """Whether the module must be called as it is: it has hooks or another's forward, or its parameters are computed."""
     if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
+        return True
+    if not isinstance(module.__dict__.get("forward"), Forward | None):
         return True
     return torch.nn.modules.module._has_any_global_hook()
 

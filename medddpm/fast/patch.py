@@ -150,7 +150,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
             continue
         free = not (held_back(module) if module is model else hooked(module))
         stand_in = rule(module, frozenset(features)) if rule is not None and free else None
-        if stand_in is not None and not any(hooked(inner) for inner in stand_in.handled):
+        if stand_in is not None and stand_in.intact:
             stand_ins[module] = stand_in
             handled.update(stand_in.handled)
         elif sees_layout(type(module)):

@@ -70,9 +70,9 @@ class Root(Forward):
         args, kwargs = nested.mapped(given, _laid_out)
         # The network's own call has already run its hooks.
         inner = self.inner
-        held = inner is None or held_back(self.module) or any(hooked(m) for m in inner.handled)
+        free = inner is not None and inner.intact and not held_back(self.module)
         with self.arithmetic(first):
-            out = self.original(*args, **kwargs) if inner is None or held else inner.computed(args, kwargs)
+            out = inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
         if first is None:
             return out
         reduced = autocast_dtype(first.device.type)

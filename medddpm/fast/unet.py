@@ -6,6 +6,7 @@ next norm, or into the residual sum. The decoder never concatenates: its blocks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, hooked
-from medddpm.fast.layers import Convolution, stand_in
+from medddpm.fast.layers import Convolution, idle, stand_in
 from medddpm.kernels.add import add
 from medddpm.kernels.conv3d import conv3d
 from medddpm.kernels.layout import over_voxels
 from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
 from medddpm.kernels.upsample import upsample
-from medddpm.unet import Downsample, ResBlock, called, timestep_embedding
+from medddpm.unet import Downsample, GroupNorm32, ResBlock, Stage, called, timestep_embedding
 
 
 class Carried(NamedTuple):
@@ -50,6 +51,24 @@ def _norm(x: Tensor, layer: nn.GroupNorm, **beside: Any) -> NormArguments:
     return NormArguments(x, layer.num_groups, layer.weight, layer.bias, eps=layer.eps, **beside)
 
 
+def _is(layers: Any, *kinds: type[nn.Module]) -> bool:
+    """Whether this is a sequence of layers of these kinds, as the network makes it."""
+    return type(layers) is nn.Sequential and tuple(map(type, layers._modules.values())) == kinds
+
+
+def _norms(layer: nn.Module) -> bool:
+    return type(layer) is GroupNorm32 and layer._parameters["weight"] is not None is not layer._parameters["bias"]
+
+
+def _convolves(layer: Any, of: Weight, side: int) -> bool:
+    """Whether `layer` is the convolution that `of` is the weight of, with the network's options: side³, same size."""
+    if layer is not of.module or not (type(layer) is nn.Conv3d or type(layer) is nn.Conv1d) or layer.bias is None:
+        return False
+    dims = len(layer.kernel_size)
+    options = (layer.kernel_size, layer.padding, layer.stride, layer.dilation, layer.groups, layer.padding_mode)
+    return options == ((side,) * dims, (side // 2,) * dims, (1,) * dims, (1,) * dims, 1, "zeros")
+
+
 class ResBlockForward(Forward):
     """Norm and SiLU at once, the timestep in the second norm, the skip's 1³ convolution within the sum."""
 
@@ -61,7 +80,35 @@ class ResBlockForward(Forward):
         self.first, self.second = Weight(self.module.in_layers[2]), Weight(self.module.out_layers[3])
         self.skip, self.projection = Weight(self.module.skip_connection), Weight(self.module.emb_layers[1])
         layers = (*self.module.in_layers, *self.module.out_layers, self.module.skip_connection)
+        layers = tuple(layer for layer in layers if type(layer) is not nn.Dropout)  # which may begin to drop
         self.handled = (self.module.in_layers, self.module.out_layers, *layers, *self.module.emb_layers.modules())
+
+    @staticmethod
+    def made_of(block: Any) -> bool:
+        """Whether it has the layers that the network makes."""
+        return (
+            _is(block.in_layers, GroupNorm32, nn.SiLU, nn.Conv3d)
+            and _is(block.out_layers, GroupNorm32, nn.SiLU, nn.Dropout, nn.Conv3d)
+            and _is(block.emb_layers, nn.SiLU, nn.Linear)
+        )
+
+    def fits(self) -> bool:
+        """Whether it has the layers that the network makes, with their options."""
+        block = self.module
+        if not self.made_of(block):
+            return False
+        before, after, embed, skip = block.in_layers, block.out_layers, block.emb_layers, block.skip_connection
+        return (
+            _norms(before[0])
+            and _norms(after[0])
+            and idle(after[2])
+            and embed[1] is self.projection.module
+            and embed[1].bias is not None
+            and _convolves(before[2], self.first, 3)
+            and _convolves(after[3], self.second, 3)
+            and skip is self.skip.module
+            and (type(skip) is nn.Identity or _convolves(skip, self.skip, 1))
+        )
 
     def compute(self, x: Tensor, emb: Tensor) -> Tensor:
         """x: (N, C, D, H, W); emb: (N, E)."""
@@ -121,6 +168,11 @@ class AttentionForward(Forward):
         self.qkv, self.out = Weight(self.module.qkv), Weight(self.module.proj_out)
         self.handled = (self.module.norm, self.module.qkv, self.module.proj_out)
 
+    def fits(self) -> bool:
+        """Whether its layers are those that the network makes, with their options."""
+        block = self.module
+        return _norms(block.norm) and _convolves(block.qkv, self.qkv, 1) and _convolves(block.proj_out, self.out, 1)
+
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns the same shape."""
         block = self.module
@@ -150,6 +202,10 @@ class UpsampleForward(Forward):
         self.conv, self.hopper = Weight(self.module.conv), "hopper" in features
         self.handled = (self.module.conv,)
 
+    def fits(self) -> bool:
+        """Whether its convolution is the one that the network makes, with its options."""
+        return _convolves(self.module.conv, self.conv, 3)
+
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns (N, C, 2D, 2H, 2W)."""
         return conv3d(upsample(x), self.conv.of(x), self.module.conv.bias, 1, 1, self.hopper)
@@ -174,6 +230,23 @@ class UNetForward(Forward):
         self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
         self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
         self.handled = (net.input_blocks[0][0], net.out, *net.out)
+
+    @staticmethod
+    def made_of(net: Any) -> bool:
+        """Whether it has the stages and the head that the network makes."""
+        stages = (*net.input_blocks, net.middle_block, *net.output_blocks)
+        made = all(type(stage) is Stage for stage in stages) and len(stages[0]) == 1
+        return made and _is(net.out, GroupNorm32, nn.SiLU, nn.Conv3d)
+
+    def fits(self) -> bool:
+        """Whether it has the stages, the first layer and the head that the network makes, with their options."""
+        net = self.module
+        return (
+            self.made_of(net)
+            and _convolves(net.input_blocks[0][0], self.first, 3)
+            and _norms(net.out[0])
+            and _convolves(net.out[2], self.last, 3)
+        )
 
     def compute(self, x: Tensor, t: Tensor) -> Tensor:
         """Arguments and result as in `UNet3D.forward`."""
@@ -240,16 +313,14 @@ class UNetForward(Forward):
         return volume
 
 
-def _where(feature: str, rule: type[ResBlockForward | AttentionForward | UpsampleForward | UNetForward]) -> Rule:
-    def asked(module: nn.Module, features: frozenset[str]) -> Forward | None:
-        return rule(module, features) if feature in features else None
-
-    return asked
+def _where(feature: str, rule: Rule, made_of: Callable[[Any], bool] = lambda module: True) -> Rule:
+    """The rule, where its feature is on and the module has the layers that it looks for."""
+    return lambda module, features: rule(module, features) if feature in features and made_of(module) else None
 
 
 RULES: dict[str, Rule] = {
-    "medddpm.unet.UNet3D": _where("norm", UNetForward),
-    "medddpm.unet.ResBlock": _where("norm", ResBlockForward),
+    "medddpm.unet.UNet3D": _where("norm", UNetForward, UNetForward.made_of),
+    "medddpm.unet.ResBlock": _where("norm", ResBlockForward, ResBlockForward.made_of),
     "medddpm.unet.AttentionBlock": _where("norm", AttentionForward),
     "medddpm.unet.Upsample": _where("upsample", UpsampleForward),
 }

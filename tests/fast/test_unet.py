@@ -132,6 +132,70 @@ def test_hooks_are_called(name: str, when: str) -> None:
     assert distance(fast, output) < 1e-4
 
 
+def sets(**values: object) -> Callable[[nn.Module], None]:
+    return lambda module: vars(module).update(values)
+
+
+def becomes(name: str, make: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], None]:
+    def change(module: nn.Module) -> None:
+        torch.manual_seed(5)
+        parent, _, last = name.rpartition(".")
+        module.get_submodule(parent).register_module(last, make(module.get_submodule(name)))
+
+    return change
+
+
+def conv(bias: bool = True) -> Callable[[nn.Module], nn.Module]:
+    return lambda old: nn.Conv3d(old.in_channels, old.out_channels, old.kernel_size, 1, old.padding, bias=bias)
+
+
+CHANGES: dict[str, tuple[str, Callable[[nn.Module], None]]] = {
+    "activation": ("input_blocks.1.0", becomes("in_layers.1", lambda _: nn.ReLU())),
+    "second activation": ("output_blocks.1.0", becomes("out_layers.1", lambda _: nn.GELU())),
+    "activation of the timestep": ("middle_block.0", becomes("emb_layers.0", lambda _: nn.Tanh())),
+    "dropout": ("output_blocks.0.0.out_layers.2", sets(p=0.4)),
+    "another layer's forward": ("input_blocks.2.0.in_layers.1", sets(forward=torch.tanh)),
+    "one layer more": ("input_blocks.1.0.in_layers", lambda m: m.append(nn.Tanh())),
+    "one layer less": ("input_blocks.1.0.in_layers", lambda m: m.pop(1)),
+    "padding": ("input_blocks.1.0.in_layers.2", sets(padding_mode="circular")),
+    "dilation": ("output_blocks.0.0.out_layers.3", sets(dilation=(2, 2, 2), padding=(2, 2, 2))),
+    "no bias": ("input_blocks.2.0", becomes("in_layers.2", conv(bias=False))),
+    "no bias of the timestep": ("input_blocks.2.0", becomes("emb_layers.1", lambda m: nn.Linear(128, 32, bias=False))),
+    "no norm": ("output_blocks.0.0", becomes("in_layers.0", lambda _: nn.Identity())),
+    "another norm": ("output_blocks.0.0", becomes("out_layers.0", lambda m: nn.InstanceNorm3d(m.num_channels))),
+    "bare norm": ("input_blocks.1.0", becomes("in_layers.0", lambda _: nn.GroupNorm(8, 32, affine=False))),
+    "another convolution": ("output_blocks.1.0", becomes("in_layers.2", conv())),
+    "another skip": ("output_blocks.1.0", becomes("skip_connection", conv())),
+    "a skip of two layers": ("output_blocks.1.0", becomes("skip_connection", lambda m: nn.Sequential(m, nn.Tanh()))),
+    "another first layer": ("input_blocks.0", becomes("0", conv())),
+    "behind the first layer": ("input_blocks.0", lambda m: m.append(nn.Tanh())),
+    "another last layer": ("out", becomes("2", conv())),
+    "last activation": ("out", becomes("1", lambda _: nn.Tanh())),
+    "attention without a norm": ("middle_block.1", becomes("norm", lambda _: nn.Identity())),
+    "attention without biases": ("middle_block.1", becomes("qkv", lambda m: nn.Conv1d(64, 192, 1, bias=False))),
+    "padding of an upsampling": ("output_blocks.2.2.conv", sets(padding_mode="replicate")),
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_network_that_was_changed(change: str, when: str) -> None:
+    name, made = CHANGES[change]
+    net, fast, inputs = network(), network(), given()
+    made(net.get_submodule(name))
+    if when == "before":
+        made(fast.get_submodule(name))
+    accelerate(fast, report=None)
+    if when == "after":
+        made(fast.get_submodule(name))
+    torch.manual_seed(9)
+    (output,), gradients = passed(net, *inputs)
+    torch.manual_seed(9)
+    (found,), fast_gradients = passed(fast, *inputs)
+    assert distance(found, output) < 1e-4
+    assert farthest(fast_gradients, gradients) < 1e-3
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
 @pytest.mark.parametrize("normed", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm], ids=["hook", "class"])
 def test_weights_that_are_computed(normed: Callable[[nn.Module], nn.Module]) -> None:
