@@ -74,7 +74,12 @@ class WindowAttention(Forward):
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
-        self.handled = (module.softmax,) if isinstance(module.softmax, nn.Softmax) else ()
+        self.handled = (self.module.softmax,) if self.fits() else ()
+
+    def fits(self) -> bool:
+        """Whether weights are still the softmax of the scores of each row."""
+        softmax = self.module.softmax
+        return type(softmax) is nn.Softmax and softmax.dim == -1
 
     def compute(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x: (B·W, L, C), W windows of L voxels for each of B samples; mask: (W, L, L), added. Returns x's shape."""

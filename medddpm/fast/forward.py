@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -14,7 +15,8 @@ from torch.autograd import forward_ad
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout
 from medddpm.kernels.layout import channels_last
-from medddpm.kernels.operators import constant
+from medddpm.kernels.operators import constant, traced
+from medddpm.runtime import nested
 
 HOOKS = (
     "_forward_hooks",
@@ -48,10 +50,17 @@ class Forward:
         self.sees_layout = sees_layout(type(module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the module's forward: by `compute`, or as the class does if anything has hooks."""
-        if not self.free:
-            return self.original(*args, **kwargs)
-        return self.computed(args, kwargs)
+        """Computes the module's forward: by `compute`, or as the class does if anything has hooks.
+
+        Within the network, volumes stay channels-last. Where a part is called by itself, its outputs are laid out as
+        the part itself would lay them out.
+        """
+        if traced() or _calls.inside:
+            return self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
+        with inside():
+            out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
+        first = chief((args, kwargs))
+        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype))
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
@@ -94,6 +103,71 @@ class Forward:
             return type(self.module).forward(self.module, *args, **kwargs)
         with AsContiguous():
             return type(self.module).forward(self.module, *args, **kwargs)
+
+
+class _Calls(threading.local):
+    inside = False
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[None]:
+    """Around the forward of whatever was called by the user: modules called inside hand volumes to each other."""
+    before, _calls.inside = _calls.inside, True
+    try:
+        yield
+    finally:
+        _calls.inside = before
+
+
+def chief(value: object) -> Tensor | None:
+    """Returns the tensor whose dtype and layout outputs take: the first volume, or else the first floating tensor."""
+    floating = [t for t in nested.tensors(value) if t.is_floating_point()]
+    return next((t for t in floating if t.dim() == 5), floating[0] if floating else None)
+
+
+def laid_out(x: Tensor) -> Tensor:
+    """Returns a floating volume channels-last; its gradient comes in the layout that x has."""
+    if not x.is_floating_point():
+        return x
+    y = channels_last(x)
+    if y is x or traced():
+        return y
+    if x.requires_grad and torch.is_grad_enabled() and not _is_last(x):
+        return _LaidOut.apply(x)  # type: ignore[no-untyped-call]
+    if not y.is_inference():
+        return y
+    with torch.inference_mode(False):  # nothing tells whether an inference tensor was written into
+        return channels_last(x)
+
+
+def handed_back(y: Tensor, first: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns an output in `dtype`, and laid out as PyTorch does it: channels-last if the input `first` is."""
+    if y.requires_grad and not torch.is_grad_enabled():  # of a region that asked for gradients
+        with torch.enable_grad():
+            return handed_back(y, first, dtype)
+    if _is_last(first):
+        return y.to(dtype)
+    return y.to(dtype, memory_format=torch.contiguous_format).contiguous()
+
+
+def _is_last(x: Tensor) -> bool:
+    """Whether x is a volume in channels-last order, or cropped from one, by what PyTorch's layers go by."""
+    return x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
+
+
+class _LaidOut(torch.autograd.Function):
+    """`channels_last`, whose gradient is contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return channels_last(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.contiguous()
 
 
 Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
@@ -150,10 +224,14 @@ class Weight:
     def __call__(self) -> Tensor | None:
         """Returns the cast tensor inside a forward in reduced precision, else the parameter itself.
 
-        That forward may have regions where autocast is off, or casts to another dtype.
+        That forward may have regions where autocast is off, or casts to another dtype; or where gradients are wanted
+        and were not when it was cast, as in a forward on another thread.
         """
-        cast = self.cast
-        return self.parameter if cast is None or autocast_dtype(cast.device.type) != cast.dtype else cast
+        cast, parameter = self.cast, self.parameter
+        if cast is None or parameter is None or autocast_dtype(cast.device.type) != cast.dtype:
+            return parameter
+        lacks = parameter.requires_grad and not cast.requires_grad and torch.is_grad_enabled()
+        return parameter if lacks or (cast.is_inference() and not torch.is_inference_mode_enabled()) else cast
 
     def of(self, x: Tensor) -> Tensor:
         """Returns the weight in the dtype of `x`, cast now unless all are cast at once; if 5-D, channels-last.

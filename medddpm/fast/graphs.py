@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.forward import HOOKS
+from medddpm.fast.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
@@ -212,7 +212,8 @@ class Watched:
         given = list(nested.tensors(value))
         if odd := next((t for t in given if t.device != device), None):
             self.why = f"inputs are on {device} and {odd.device}"
-        versions = [] if torch.is_inference_mode_enabled() else [t._version for t in given]
+        values = [t.clone() if t.is_inference() else t._version for t in given]
+        rest = nested.shape_of(value)
         before, host, place = Fingerprint(network), _host_random(), drawn_at(device)
         waits: list[str] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext():
@@ -225,8 +226,10 @@ class Watched:
             self.why = "its forward changes attributes of its modules"
         elif host != _host_random():
             self.why = "its forward draws random numbers on the host"
-        elif versions and versions != [t._version for t in given]:
+        elif not all(map(_is_as_it_was, given, values)):
             self.why = "its forward changes an input in place"
+        elif rest != nested.shape_of(value) or any(map(operator.is_not, given, nested.tensors(value))):
+            self.why = "its forward writes into what it is given"
         elif waits:
             self.why = waits[0]
         try:
@@ -238,6 +241,13 @@ class Watched:
                 self.learns = True
                 tensor.register_hook(lambda _, at=at: self.used.add(at))
         return out
+
+
+def _is_as_it_was(t: Tensor, before: Tensor | int) -> bool:
+    """Whether a tensor has its former version, or if an inference tensor, which has none, its former values."""
+    if isinstance(before, int):
+        return t._version == before
+    return bool(((t == before) | (t != t)).all())
 
 
 def drawn_at(device: torch.device) -> tuple[int, int] | None:
@@ -289,86 +299,3 @@ def _line() -> str:
     while frame is not None and frame.f_code.co_filename.startswith((*ours, warnings.__file__)):
         frame = frame.f_back  # type: ignore[assignment]
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
-
-
-class Fingerprint:
-    """What a network's work depends on beside its inputs: its modules, their settings, and where their tensors lie.
-
-    Attributes:
-        why: what of it no graph can stand for; empty if nothing is.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.own: list[dict[str, Any]] = []  # each module's attributes
-        self.tables: list[Any] = []  # them, each module's parts, and lists and the like that it holds
-        self.hooks: list[Any] = []
-        self.why = ""
-        names = {module: name for name, module in network.named_modules()}
-        for module in _modules(network):
-            own = module.__dict__
-            self.tables += own, own["_modules"]
-            self.own.append(own)
-            hooks = [] if module is network else [own.get(name) for name in HOOKS]
-            self.hooks += hooks
-            if any(hooks):
-                self.why = f"{names.get(module, 'a module')} has hooks"
-            for name, value in own.items():
-                if name.startswith("_") and type(value) is not Tensor:
-                    continue
-                if type(value) in (list, dict, set):
-                    self.tables.append(value)
-                elif isinstance(value, Tensor):
-                    self.tables.append(_Place(module, name))
-        self.held = [table.now if isinstance(table, _Place) else table.copy() for table in self.tables]
-        self.places = self._now()
-        if _hooks_for_all():
-            self.why = "hooks for all modules are set"
-
-    def _now(self) -> list[Any]:
-        return [
-            [None if t is None else (t.data_ptr(), t.dtype, t.requires_grad) for t in table.values()]
-            for own in self.own
-            for table in (own["_parameters"], own["_buffers"])
-        ]
-
-    def holds(self) -> bool:
-        """Whether all of it is as it was."""
-        # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
-        # had, there are no others; where all have their attributes, their hooks are in the same tables.
-        try:
-            same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
-        except Exception:  # of values that do not compare as a whole, and are other ones than before
-            return False
-        return same and not any(self.hooks) and self._now() == self.places and not _hooks_for_all()
-
-
-class _Place:
-    """Where a tensor that is a plain attribute of a module lies."""
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        self.module, self.name = module, name
-
-    @property
-    def now(self) -> Any:
-        value = self.module.__dict__.get(self.name)
-        return value.data_ptr() if isinstance(value, Tensor) else None
-
-    def __eq__(self, other: object) -> bool:
-        return self.now == other
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _hooks_for_all() -> bool:
-    return bool(torch.nn.modules.module._has_any_global_hook())
-
-
-def _modules(network: nn.Module) -> Iterator[nn.Module]:
-    """Every module once, in a third of the time of `modules()`."""
-    stack, seen = [network], {network}
-    while stack:
-        module = stack.pop()
-        yield module
-        inner = [m for m in module.__dict__["_modules"].values() if m is not None and m not in seen]
-        stack += inner
-        seen.update(inner)

@@ -89,11 +89,12 @@ class ResnetBlock(Forward):
         """x: (N, C, D, H, W), with the channels of `other` behind its own where that is given; emb: (N, E)."""
         block: Any = self.module
         norm = stand_in(block.norm1, Norm)
-        apart = norm is not None and norm.takes(x, other) and block.upsample is None and block.downsample is None
-        if other is not None and not (apart and self.sums and pointwise(block.skip_connection)):
+        resampled = block.upsample is not None or block.downsample is not None
+        apart = self.sums and not resampled and pointwise(block.skip_connection) and alone(block.conv2)
+        if other is not None and not apart:
             x, other = torch.cat([x, other], dim=1), None
         if norm is None or not norm.takes(x, other) or known(block.nonlinearity, 1).get("activation") != "silu":
-            return self.original(x, emb)
+            return self.original(x if other is None else torch.cat([x, other], dim=1), emb)
         h, x, other = norm.kept(x, other, block.nonlinearity)
         if block.upsample is not None:
             x, h = block.upsample(x), block.upsample(h)
@@ -114,7 +115,8 @@ def with_skip(final: nn.Module, h: Tensor, skip: nn.Module, x: Tensor, other: Te
         h: its input.
         skip: nn.Identity, or another chain; a 1³ convolution is computed within the sum.
         x: (N, C, D, H, W).
-        other: (N, C_other, D, H, W), its channels behind those of x; only where `pointwise` knows the skip.
+        other: (N, C_other, D, H, W), its channels behind those of x; only where `pointwise` knows the skip, and `alone`
+            the final convolution.
     """
     beside, conv = pointwise(skip), alone(final)
     if beside is None or conv is None:

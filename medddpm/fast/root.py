@@ -11,11 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast import layers
-from medddpm.fast.forward import Forward, Weight, autocast_dtype, cast, hooked, transformed
+from medddpm.fast.forward import (
+    Forward,
+    Weight,
+    autocast_dtype,
+    cast,
+    chief,
+    handed_back,
+    hooked,
+    inside,
+    laid_out,
+    transformed,
+)
 from medddpm.fast.graphs import Graphs
 from medddpm.fast.placing import put, remove
 from medddpm.kernels import dispatch
-from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested
 
@@ -24,8 +34,8 @@ class Root(Forward):
     """The forward of the whole network.
 
     Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
-    Floating outputs come back in the dtype of the first floating input, or under the caller's own autocast in its dtype
-    where the network's end is in reduced precision; contiguous if the first input was.
+    Floating outputs come back in the dtype of the first volume given, or under the caller's own autocast in its
+    dtype where the network's end is in reduced precision; contiguous unless that volume is channels-last.
 
     Args:
         module: the network.
@@ -65,22 +75,34 @@ class Root(Forward):
 
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
-        first = next((t for t in nested.tensors(given) if t.is_floating_point()), None)
-        dense = first is None or first.is_contiguous()
-        args, kwargs = nested.mapped(given, _laid_out)
-        # The network's own call has already run its hooks.
+        first = chief(given)
+        if traced():
+            return self._ends(self._computed(nested.mapped(given, laid_out), first), first)
+        lent = nested.Lent(given, laid_out)
+        out = self._computed(lent.copy, first)
+        lent.returned(lambda t: self._end(t, first))
+        return self._ends(out, first)
+
+    def _computed(self, given: tuple[tuple[Any, ...], dict[str, Any]], first: Tensor | None) -> Any:
+        args, kwargs = given
         inner = self.inner
+        # The network's own call has already run its hooks.
         free = inner is not None and inner.intact and not held_back(self.module)
-        with self.arithmetic(first):
-            out = inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
+        with self.arithmetic(first), contextlib.nullcontext() if traced() else inside():
+            return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
+
+    def _ends(self, out: Any, first: Tensor | None) -> Any:
+        return nested.mapped(out, lambda t: self._end(t, first))
+
+    def _end(self, y: Tensor, first: Tensor | None) -> Tensor:
+        """An output in the dtype and the layout that the network itself would give it."""
         if first is None:
-            return out
-        reduced = autocast_dtype(first.device.type)
-        if reduced is not None:
-            return nested.mapped(
-                out, lambda t: _handed_back(t, reduced if t.dtype in layers.REDUCED else t.dtype, dense)
-            )
-        return nested.mapped(out, lambda t: _handed_back(t, first.dtype, dense))
+            return y
+        dtype = y.dtype
+        if y.is_floating_point():
+            reduced = autocast_dtype(first.device.type)
+            dtype = first.dtype if reduced is None else reduced if dtype in layers.REDUCED else dtype
+        return handed_back(y, first, dtype)
 
     def as_one_function(self, kind: type[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes with plain tensors, and gives the outputs the class that one PyTorch function would give them.
@@ -89,8 +111,15 @@ class Root(Forward):
             kind: a subclass of Tensor that extends PyTorch's functions, as MONAI's `MetaTensor` does.
             args, kwargs: those of the network.
         """
-        out = self(*nested.mapped(args, _plain), **nested.mapped(kwargs, _plain))
-        return nested.mapped(out, lambda y: kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs))
+        lent = nested.Lent((args, kwargs), _plain)
+        out = self(*lent.copy[0], **lent.copy[1])
+
+        def of_kind(y: Tensor) -> Tensor:
+            made: Tensor = kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs)
+            return made
+
+        lent.returned(of_kind)
+        return nested.mapped(out, of_kind)
 
     def scriptable(self) -> nn.Module:
         """Returns what `torch.jit.script` compiles: the network restored, of the same parameters and buffers."""
@@ -167,14 +196,3 @@ def _has_its_own_functions(x: Tensor) -> bool:
 
 def _plain(x: Tensor) -> Tensor:
     return x.as_subclass(Tensor) if _has_its_own_functions(x) else x
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    return channels_last(x) if x.is_floating_point() else x
-
-
-def _handed_back(y: Tensor, dtype: torch.dtype, dense: bool) -> Tensor:
-    """Returns an output as the network itself would: in this dtype, and contiguous if the input was (`dense`)."""
-    if not y.is_floating_point():
-        return y
-    return y.to(dtype, memory_format=torch.contiguous_format).contiguous() if dense else y.to(dtype)

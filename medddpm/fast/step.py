@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.graphs import Fingerprint, Watched, flags, graphable, make_pool
+from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.graphs import Watched, flags, graphable, make_pool
 from medddpm.runtime import cuda_graphs, nested
 
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"

@@ -1,8 +1,9 @@
-"""Tensors in any nesting of tuples, lists and dicts: a module's arguments, or what it returns."""
+"""Tensors in any nesting of tuples, lists, dicts and dataclasses: a module's arguments, or what it returns."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ def tensors(value: object) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):
         for each in value:
             yield from tensors(each)
+    elif _is_dataclass(value):
+        for each in vars(value).values():
+            yield from tensors(each)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -37,6 +41,10 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return type(value)(*(mapped(each, change) for each in value))
     if type(value) in (tuple, list):
         return type(value)(mapped(each, change) for each in value)
+    if _is_dataclass(value):
+        changed = copy.copy(value)
+        vars(changed).update({name: mapped(each, change) for name, each in vars(value).items()})
+        return changed
     return value
 
 
@@ -58,6 +66,82 @@ def shape_of(value: Any) -> Hashable:
         return (type(value), *map(shape_of, value))
     if isinstance(value, dict):
         return type(value), tuple((key, shape_of(each)) for key, each in value.items())
+    if _is_dataclass(value):
+        return type(value), tuple((name, shape_of(each)) for name, each in vars(value).items())
     if type(value) in PLAIN:
         return type(value), str(value) if isinstance(value, slice) else value
     raise TypeError(type(value).__name__)
+
+
+class Lent:
+    """A `mapped` copy of a value, for a function that may write into it as it would into the value.
+
+    Args:
+        value: in any nesting.
+        change: as for `mapped`.
+
+    Attributes:
+        copy: for the function.
+    """
+
+    def __init__(self, value: Any, change: Callable[[Tensor], Tensor]) -> None:
+        self.copy = mapped(value, change)
+        self._pairs = [(own, lent, _state(lent)) for own, lent in _pairs(value, self.copy)]
+
+    def returned(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Writes into the value what was written into the copy, with `change` applied to tensors that are new in it."""
+        if all(_state(lent) == before for _, lent, before in self._pairs):
+            return
+        origin = {id(lent): own for own, lent, _ in self._pairs}
+
+        def own_of(each: Any) -> Any:
+            if id(each) in origin:
+                return origin[id(each)]
+            return mapped(each, lambda t: origin[id(t)] if id(t) in origin else change(t))
+
+        for own, lent, before in self._pairs:
+            if _state(lent) == before:
+                continue
+            if isinstance(own, Tensor):
+                own.copy_(lent)
+            elif isinstance(own, list):
+                own[:] = map(own_of, lent)
+            else:
+                now, table = (lent, own) if isinstance(own, dict) else (vars(lent), vars(own))
+                for name in table.keys() - now.keys():
+                    del table[name]
+                for name, each in now.items():
+                    table[name] = own_of(each)
+
+
+def _is_dataclass(value: object) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+
+
+def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
+    """What may be written into, in a value and in its copy; a tensor that the copy shares too."""
+    if isinstance(value, Tensor):
+        yield value, copied
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        yield value, copied
+        parts = ((value[key], copied[key]) for key in value)
+    elif isinstance(value, tuple | list):
+        if isinstance(value, list):
+            yield value, copied
+        parts = zip(value, copied, strict=True)
+    elif _is_dataclass(value):
+        yield value, copied
+        parts = ((each, vars(copied)[name]) for name, each in vars(value).items())
+    for own, lent in parts:
+        yield from _pairs(own, lent)
+
+
+def _state(value: Any) -> Hashable:
+    """Changes when it is written into."""
+    if isinstance(value, Tensor):
+        return None if value.is_inference() else value._version
+    if isinstance(value, list):
+        return tuple(map(id, value))
+    return tuple((name, id(each)) for name, each in (value if isinstance(value, dict) else vars(value)).items())

@@ -10,8 +10,10 @@ import copy
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.graphs import Network, Pretended, buffers_kept
@@ -21,6 +23,7 @@ from torch.nn import functional
 
 from medddpm.errors import BadInput
 from medddpm.fast import graphs
+from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.patch import accelerate, restore
 from medddpm.runtime import cuda_graphs, nested
 
@@ -218,7 +221,23 @@ def changes() -> dict[str, Callable[[nn.Module], None]]:
     def epsilon(network: Any) -> None:
         network.norm.eps = 0.5
 
-    return {f.__name__: f for f in (moved, replaced, weight, frozen, one_output, padding, epsilon)}
+    def setting_of_an_object(network: Any) -> None:
+        network.settings.more["scales"][0][1] = 2.0
+
+    def array(network: Any) -> None:
+        network.settings.array[1] = 3.0
+
+    def number_on_the_host(network: Any) -> None:
+        network.number.mul_(2)
+
+    def number_written_through_numpy(network: Any) -> None:
+        network.number.numpy()[...] = 5
+
+    all_of_them = (
+        moved, replaced, weight, frozen, one_output, padding, epsilon, setting_of_an_object, array,
+        number_on_the_host, number_written_through_numpy,
+    )  # fmt: skip
+    return {f.__name__: f for f in all_of_them}
 
 
 @pytest.mark.parametrize("change", changes().values(), ids=changes())
@@ -238,7 +257,7 @@ def test_what_changes_in_the_network_is_seen(device: torch.device, change: Calla
 def test_a_parameter_in_a_new_table_is_seen_though_it_is_equal() -> None:
     """Of one element, it compares: its place tells."""
     network = nn.Sequential(nn.PReLU())
-    fingerprint = graphs.Fingerprint(network)
+    fingerprint = Fingerprint(network)
     assert fingerprint.holds()
     network[0].__dict__["_parameters"] = network[0]._parameters.copy()
     assert fingerprint.holds()
@@ -323,8 +342,12 @@ class Odd(nn.Module):
         super().__init__()
         self.layer = nn.Conv3d(2, 3, 1)
         self.kind, self.calls = kind, 0
+        self.generator = torch.Generator()
+        self.settings = SimpleNamespace(
+            calls=0, seen=([],), draws=random.Random(0), numpy_draws=np.random.default_rng(0)
+        )
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor, seen: Any = None) -> Any:
         if self.kind == "counts":
             self.calls += 1
         if self.kind == "draws":
@@ -333,6 +356,15 @@ class Odd(nn.Module):
             x = x * torch.rand(()).item()
         if self.kind == "in place":
             x.mul_(2)
+        if self.kind == "object":
+            self.settings.calls += 1
+        if self.kind == "list in a list":
+            self.settings.seen[0].append(len(x))
+        if self.kind == "writes":
+            seen.append(x)
+        for own in (self.generator, self.settings.draws, self.settings.numpy_draws):
+            if self.kind == type(own).__name__:
+                x = x * (torch.rand((), generator=own).item() if own is self.generator else own.random())
         if self.kind == "waits" and x.mean().item() > 100:
             x = -x
         y = self.layer(x)
@@ -345,6 +377,11 @@ ODD = {
     "torch's": "its forward draws random numbers on the host",
     "in place": "its forward changes an input in place",
     "returns": "an output is a Odd",
+    "object": "its forward changes attributes of its modules",
+    "list in a list": "its forward changes attributes of its modules",
+    "Generator": "its forward changes attributes of its modules",
+    "Random": "its forward changes attributes of its modules",
+    "writes": "its forward writes into what it is given",
 }
 
 
@@ -354,8 +391,9 @@ def test_what_no_graph_can_do_runs_as_it_is_and_says_so(
 ) -> None:
     network = accelerate(Odd(kind).to(device), graph="auto", report=None)
     xs = [Twins.x(Twins(device), seed).contiguous(memory_format=torch.channels_last_3d) for seed in range(5)]
+    given = [[]] if kind == "writes" else []
     for x in xs:
-        network(x)
+        network(x, *given)
     assert network.acceleration.graphs.captured == 0
     assert network.acceleration.graphs.why == ODD[kind]
     assert caplog.messages == [f"Odd runs without a CUDA graph: {ODD[kind]}"]
@@ -363,7 +401,7 @@ def test_what_no_graph_can_do_runs_as_it_is_and_says_so(
 
     def called() -> None:
         for x in xs:
-            strict(x)
+            strict(x, *([[]] if given else []))
 
     with pytest.raises(BadInput, match=f"no CUDA graph: {ODD[kind]}"):
         called()

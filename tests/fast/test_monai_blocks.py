@@ -14,7 +14,7 @@ from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
     MaisiGroupNorm3D,
 )
 from monai.networks.nets import ResNet, VNet
-from monai.networks.nets.swin_unetr import SwinTransformer
+from monai.networks.nets.swin_unetr import SwinTransformer, WindowAttention
 from torch import nn
 
 from medddpm.fast.patch import accelerate
@@ -154,6 +154,23 @@ def test_swin_unetr_in_bf16_no_farther_than_autocast() -> None:
             for found in (gradients, usual_gradients, fast_gradients)
         )
         assert distance(quick, total) < 1.5 * distance(usual, total), kind
+
+
+@pytest.mark.parametrize("softmax", [nn.Softmin(dim=-1), nn.Softmax(dim=-2)], ids=["softmin", "of columns"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_other_weights_of_attention_are_left_to_the_block(when: str, softmax: nn.Module) -> None:
+    def changed(network: nn.Module) -> nn.Module:
+        for module in network.modules():
+            if isinstance(module, WindowAttention):
+                module.softmax = softmax
+        return network
+
+    network, x = changed(swin()), volume(1, 1, 16, 16, 32)
+    fast = swin()
+    fast = accelerate(changed(fast) if when == "before" else fast, report=None)
+    assert distance(changed(fast)(x)[-1], network(x)[-1]) < 1e-4
+    if when == "before":
+        assert "WindowAttention" not in kinds(fast)
 
 
 def test_dropped_attention_is_left_to_the_block() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -184,6 +185,44 @@ def test_each_feature_by_itself(name: str) -> None:
         fast_outputs, fast_gradients = passed(network, *given)
         assert distance(fast_outputs[0], outputs[0]) < 1e-9, features
         assert farthest(fast_gradients, gradients) < 1e-9, features
+
+
+def hook(layer: nn.Module) -> None:
+    layer.register_forward_hook(lambda _module, _inputs, y: 1.5 * y)
+
+
+def other_nonlinearity(block: nn.Module) -> None:
+    block.nonlinearity = nn.Tanh()
+
+
+UP = "up_blocks.0.resnets.1"  # of two tensors, which no one joins
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        (f"{UP}.conv2", hook),
+        (f"{UP}.conv2.conv", nn.utils.weight_norm),
+        (f"{UP}.conv2.conv", nn.utils.parametrizations.weight_norm),
+        (f"{UP}.skip_connection", hook),
+        (UP, other_nonlinearity),
+    ],
+    ids=["hook", "old weight norm", "weight norm", "hook of the skip", "nonlinearity"],
+)
+def test_a_block_of_the_decoder_that_was_changed(where: str, change: Callable[[nn.Module], object], when: str) -> None:
+    name = "DiffusionModelUNet"
+    network, fast = made(name), made(name)
+    change(network.get_submodule(where))
+    if when == "before":
+        change(fast.get_submodule(where))
+    accelerate(fast, report=None)
+    if when == "after":
+        change(fast.get_submodule(where))
+    ((a,), gradients), ((b,), found) = (passed(each, *inputs(name)) for each in (network, fast))
+    assert distance(b, a) < 1e-4
+    assert farthest(found, gradients) < 1e-3
 
 
 def test_dropout_stays_dropout() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -67,7 +69,10 @@ class Network(nn.Module):
         self.second = nn.Conv3d(8, 3, 1)
         self.aside = nn.Conv3d(8, 2, 1)
         self.both = True
+        self.settings = SimpleNamespace(more={"scales": [[1.0, 1.0]]}, array=np.ones(2))
+        self.number = torch.tensor(1.0)
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor | tuple[Tensor, Tensor]:
-        h = self.batch(functional.silu(self.norm(self.first(x)))) * scale
+        scale = scale * self.settings.more["scales"][0][1] * float(self.settings.array[1])
+        h = self.batch(functional.silu(self.norm(self.first(x)))) * scale * self.number
         return (self.second(h), self.aside(h)) if self.both else self.second(h)

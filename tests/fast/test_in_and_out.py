@@ -1,0 +1,232 @@
+"""What an accelerated network takes and returns lies, and is written into, as the network itself does it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.networks import block, distance, farthest, passed, volume
+from monai.networks.nets import AutoencoderKL
+from torch import Tensor, nn
+
+from medddpm.fast.patch import accelerate
+from medddpm.runtime import nested
+
+X = volume(2, 3, 8, 8, 8)
+
+
+@dataclasses.dataclass
+class Maps:
+    """Two maps, and a number."""
+
+    first: Tensor
+    second: Tensor
+    steps: int = 3
+
+
+class Net(nn.Module):
+    """A block, and whatever a test asks of the forward around it."""
+
+    def __init__(self, around: Callable[..., Any]) -> None:
+        super().__init__()
+        self.block, self.around = block(), around
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.around(self.block, *args, **kwargs)
+
+
+def pair(around: Callable[..., Any], reduced: bool = False) -> tuple[nn.Module, nn.Module]:
+    plain = Net(around)
+    fast = accelerate(copy.deepcopy(plain), report=None)
+    if reduced:
+        fast.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    return plain, fast
+
+
+def alike(found: Any, expected: Any) -> None:
+    """Equal to what float32 allows, and in the same dtype and memory order."""
+    assert type(found) is type(expected)
+    pairs = list(zip(nested.tensors(found), nested.tensors(expected), strict=True))
+    assert pairs
+    for a, b in pairs:
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+        assert distance(a.float(), b.float()) < 1e-5
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels-last": lambda x: x.contiguous(memory_format=torch.channels_last_3d),
+    "crop": lambda x: x[:, :, 1:7, 1:7, 1:7],
+    "crop of channels-last": lambda x: x.contiguous(memory_format=torch.channels_last_3d)[:, :, 1:7, 1:7, 1:7],
+    "one channel": lambda x: x[:, :1],
+    "turned": lambda x: x.transpose(2, 4),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_outputs_and_gradients_lie_in_memory_as_the_network_s(layout: str) -> None:
+    results = []
+    for network in pair(lambda b, x: b(x.expand(-1, 3, -1, -1, -1))):
+        x = LAYOUTS[layout](X).detach().requires_grad_()
+        y = network(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    alike(results[1], results[0])
+
+
+RETURNS: dict[str, Callable[[Tensor], Any]] = {
+    "a mask": lambda y: y > 0,
+    "indices": lambda y: y.argmax(1, keepdim=True),
+    "a dataclass": lambda y: Maps(y, [y * 2]),  # type: ignore[arg-type]
+    "a dict of lists": lambda y: {"y": [y, (y * 2,)]},
+}
+
+
+@pytest.mark.parametrize("name", RETURNS)
+def test_whatever_it_returns(name: str) -> None:
+    plain, fast = pair(lambda b, x: RETURNS[name](b(x)))
+    alike(fast(X), plain(X))
+
+
+def test_a_dataclass_given() -> None:
+    plain, fast = pair(lambda b, maps: b(maps.first) + b(maps.second) * maps.steps)
+    alike(fast(Maps(X, X.flip(2))), plain(Maps(X, X.flip(2))))
+
+
+def test_the_volume_decides_the_dtype() -> None:
+    """Not the weights of its channels that come first."""
+    plain, fast = pair(lambda b, weights, x: b(x * weights.to(x.dtype)[:, None, None, None]), reduced=True)
+    weights = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert fast(weights, X).dtype == plain(weights, X).dtype == torch.float32
+
+
+def test_a_part_called_by_itself() -> None:
+    network = AutoencoderKL(
+        3, 1, 1, num_res_blocks=(1, 1), channels=(8, 16), attention_levels=(False, False), latent_channels=4,
+        norm_num_groups=4,
+    )  # fmt: skip
+    fast = accelerate(copy.deepcopy(network), report=None)
+    x = volume(1, 1, 8, 8, 8)
+    alike(fast.encode(x), network.encode(x))
+    latent = network.encode(x)[0]
+    alike(fast.decode(latent), network.decode(latent))
+    alike(fast.encoder.blocks[0](x), network.encoder.blocks[0](x))
+
+
+# what is written into what it is given
+
+
+def appends(b: nn.Module, x: Tensor, seen: list[Any]) -> Tensor:
+    y: Tensor = b(x)
+    seen.append(y)
+    return y
+
+
+def replaces(b: nn.Module, x: Tensor, seen: list[Any]) -> Tensor:
+    seen[0] = seen.pop().flip(2)
+    return b(x + seen[0])  # type: ignore[no-any-return]
+
+
+def enters(b: nn.Module, x: Tensor, state: dict[str, Any]) -> Tensor:
+    state["map"], state["calls"] = b(x), state.pop("calls", 0) + 1
+    return state["map"]  # type: ignore[no-any-return]
+
+
+def sets(b: nn.Module, maps: Maps) -> Tensor:
+    maps.second, maps.steps = b(maps.first), maps.steps + 1
+    return maps.second
+
+
+def clamps(b: nn.Module, x: Tensor, *rest: Any) -> Tensor:
+    return b(x.clamp_(min=0))  # type: ignore[no-any-return]
+
+
+WRITES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "a list grows": (appends, lambda: (X.clone(), [])),
+    "a list changes": (replaces, lambda: (X.clone(), [X.clone(), X.clone()])),
+    "a dict": (enters, lambda: (X.clone(), {"calls": 2, "other": X.clone()})),
+    "a dataclass": (sets, lambda: (Maps(X.clone(), X.clone()),)),
+    "in place": (clamps, lambda: (X.clone(),)),
+    "in place, in a list": (lambda b, given: clamps(b, given[1]), lambda: ([1, X.clone()],)),
+}
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_it_writes_into_its_arguments_is_there(name: str, mode: Callable[[], Any]) -> None:
+    forward, given = WRITES[name]
+    results = []
+    for network in pair(forward):
+        with mode():
+            arguments = given()
+            parts = list(map(id, nested.tensors(arguments)))
+            results.append((network(*arguments), arguments))
+            assert set(parts) & set(map(id, nested.tensors(arguments)))  # written into, not replaced
+    alike(results[1], results[0])
+    assert [type(a) for a in results[1][1]] == [type(a) for a in results[0][1]]
+
+
+def test_gradients_pass_what_is_written_in_place() -> None:
+    results = []
+    for network in pair(clamps):
+        x = X.clone().requires_grad_()
+        between = x * 2
+        y = network(between)
+        results.append((y, *torch.autograd.grad(y.sum() + between.square().sum(), x)))
+    alike(results[1], results[0])
+
+
+# weights that are cast for a whole forward
+
+
+def test_gradients_in_a_region_that_wants_them() -> None:
+    """Of a forward that wants none: as a refinement at the time of a test has it."""
+
+    def refined(b: nn.Module, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return b(x)  # type: ignore[no-any-return]
+
+    plain, fast = pair(refined, reduced=True)
+    gradients = []
+    for network in (plain, fast):
+        with torch.no_grad():
+            y = network(X)
+        y.square().sum().backward()
+        gradients.append({name: p.grad for name, p in network.named_parameters()})
+    assert farthest(gradients[1], gradients[0]) < 5e-2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_forward_without_gradients_on_another_thread(mode: Callable[[], Any]) -> None:
+    """It begins, casts the weights, and waits while this thread trains."""
+    begun, done = threading.Event(), threading.Event()
+
+    def waits(b: nn.Module, x: Tensor, first: bool = False) -> Tensor:
+        if first:
+            begun.set()
+            done.wait(60)
+        elif threading.current_thread() is not threading.main_thread():
+            raise AssertionError
+        else:
+            other.start()
+            begun.wait(60)
+        return b(x)  # type: ignore[no-any-return]
+
+    plain, fast = pair(lambda b, x: b(x))[0], pair(waits, reduced=True)[1]
+
+    def evaluates() -> None:
+        with mode():
+            fast(X, first=True)
+
+    other = threading.Thread(target=evaluates)
+    (expected,), gradients = passed(plain, X)
+    (found,), fast_gradients = passed(fast, X)
+    done.set()
+    other.join()
+    assert distance(found, expected) < 2e-2
+    assert farthest(fast_gradients, gradients) < 5e-2
