@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule
-from medddpm.fast.layers import REDUCED, stand_in
+from medddpm.fast.layers import REDUCED, idle, stand_in
 from medddpm.fast.monai import with_skip
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
 from medddpm.kernels.layout import channels_last
@@ -74,7 +74,7 @@ class PreNormBlock(Forward):
         skip = getattr(block, "nin_shortcut", None)
         if not self.sums:
             return (x if skip is None else skip(x)) + run([second], h)
-        if skip is None or type(skip) is nn.Identity:
+        if skip is None or idle(skip):
             return cast(Tensor, joined([second], h, x, None, True))
         return with_skip(second, h, self.convolution(skip, x), x)
 

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.graphs import Watched, flags, graphable, make_pool
-from medddpm.runtime import cuda_graphs, nested
+from medddpm.runtime import cuda_graphs, nested, reports
 
+CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
+OFTEN = 10
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
 
@@ -39,8 +41,9 @@ def graphed_step(
             scheduler.step()
 
     The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
-    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change.
-    On a CPU the step runs as it is written.
+    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change, or
+    another setting of the optimizer. If such a setting changes at every call, as OneCycleLR changes betas unless its
+    `cycle_momentum` is False, the step runs without a graph and says so once. On a CPU it runs as it is written.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -74,6 +77,7 @@ class TrainingStep:
 
     Attributes:
         calls: how often it was called; the optimizer updates at every `accumulate`-th call.
+        why: what keeps it from being captured; empty if nothing does.
     """
 
     def __init__(
@@ -89,10 +93,13 @@ class TrainingStep:
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.accumulate, self.clip_norm, self.scaler, self.after = accumulate, clip_norm, scaler, after
         self.calls = 0
+        self.why = ""
         self._kept: dict[Hashable, Captured] = {}
         self._pools: dict[torch.device, Any] = {}
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
+        self._gradients: dict[Tensor, Tensor] = {}  # of an accumulation: where the graphs sum them
+        self._changes, self._changed_at = 0, 0
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -106,7 +113,12 @@ class TrainingStep:
             batch: in any nesting of tuples, lists and dicts; the tensors on the model's device.
         """
         place = self.calls % self.accumulate
-        out = self._graph(batch, place)(batch) if self._graphable(batch) else self._work(batch, place)
+        graph = self._graph(batch, place) if self._graphable(batch) else None
+        if graph is None:
+            out = self._work(batch, place)
+        else:
+            self._sum_in_place()
+            out = graph(batch)
         self.calls += 1
         return out
 
@@ -120,10 +132,13 @@ class TrainingStep:
         devices = {t.device for t in (*nested.tensors(batch), *self.model.parameters())}
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
-        return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed()
+        return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed() and not self.why
 
-    def _graph(self, batch: tuple[Any, ...], place: int) -> Captured:
-        """The graph of a call at this place in an accumulation, captured now if there is none."""
+    def _graph(self, batch: tuple[Any, ...], place: int) -> Captured | None:
+        """The graph of a call at this place in an accumulation, captured now if there is none.
+
+        None if the optimizer's settings change too often for one.
+        """
         device = next(nested.tensors((batch, list(self.model.parameters())))).device
         first, last = place == 0, place == self.accumulate - 1
         try:
@@ -131,15 +146,43 @@ class TrainingStep:
         except TypeError as error:
             raise BadInput("batch", f"it holds a {error}", "use tensors in tuples, lists and dicts") from None
         self._keep_rates(device)
-        if _settings(self.optimizer) != self._settings:
-            self._kept.clear()
-            self._settings = _settings(self.optimizer)
+        settings = _settings(self.optimizer)
+        if settings != self._settings:
+            if self._settings and self._keep_changing(settings):
+                return None
+            self._forget()
+            self._settings = settings
         known = self._kept.get(key)
         if known is None or not known.fingerprint.holds():
             if known is not None:
-                self._kept.clear()
-            known = self._kept[key] = self._captured(batch, place, device)
+                self._forget()
+            known = self._captured(batch, place, device)
+            self._kept[key] = known
         return known
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._gradients.clear()
+
+    def _keep_changing(self, settings: list[dict[str, Any]]) -> bool:
+        """Counts changes of settings that a graph has in it; after some in close succession there is none any more."""
+        self._changes = self._changes + 1 if self.calls - self._changed_at < OFTEN else 1
+        self._changed_at = self.calls
+        if self._changes < CHANGES:
+            return False
+        pairs = zip(settings, self._settings, strict=False)
+        names = sorted({name for new, old in pairs for name in new if new[name] != old.get(name)})
+        self.why = f"the optimizer's {', '.join(names) or 'groups'} keep changing"
+        reports.report(f"graphed_step runs without a CUDA graph: {self.why}; only the learning rate may")
+        self._forget()
+        return True
+
+    def _sum_in_place(self) -> None:
+        """Has each parameter's gradient where the graphs sum it, with what is summed so far."""
+        for p, held in self._gradients.items():
+            if p.grad is not held:
+                held.zero_() if p.grad is None else held.copy_(p.grad)
+                p.grad = held
 
     def _keep_rates(self, device: torch.device) -> None:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
@@ -160,9 +203,7 @@ class TrainingStep:
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
         self._settings = _settings(self.optimizer)
-        if self.accumulate > 1:
-            for p in self.parameters:
-                p.grad = torch.zeros_like(p) if p.grad is None and p.requires_grad else p.grad
+        self._sum_in_place()
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
@@ -174,8 +215,13 @@ class TrainingStep:
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
                     raise BadInput("graphed_step", watched.why, REMEDY)
+        learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
+        if self.accumulate > 1 and learned:
+            self._gradients |= {p: torch.zeros_like(p) for p in learned}
+            self._kept.clear()  # what was captured before does not begin with these
+            self._sum_in_place()
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
@@ -189,10 +235,10 @@ class TrainingStep:
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
         if place == 0:
-            if self.accumulate == 1:
-                self.optimizer.zero_grad(set_to_none=True)  # captured, they lie in the graph's memory
-            else:
-                self.optimizer.zero_grad(set_to_none=False)
+            self.optimizer.zero_grad(set_to_none=True)  # what then gets no gradient is not updated
+            if self._gradients:
+                torch._foreach_zero_(list(self._gradients.values()))
+                self._sum_in_place()
         out = self.loss_fn(self.model, *batch)
         loss = next(nested.tensors(out)) / self.accumulate
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()

@@ -143,6 +143,83 @@ def test_a_learning_rate_that_changes(device: torch.device) -> None:
     pair.train(3)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_parameter_that_is_not_used_is_left_as_it_is(device: torch.device, accumulate: int, stale: bool) -> None:
+    """AdamW would let it decay if it had a gradient of zeros; what an earlier loop left of one goes too."""
+
+    class Spare(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.Parameter(torch.ones(3))
+
+    torch.manual_seed(0)
+    network = Spare().to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), 0.01, weight_decay=0.5, fused=True)
+    if stale:
+        network.spare.grad = torch.zeros_like(network.spare)
+    step = graphed_step(network, loss_of, optimizer, batch(device), accumulate=accumulate)
+    before = network.second.weight.detach().clone()
+    for seed in range(2 * accumulate):
+        step(*batch(device, seed))
+    assert network.spare.tolist() == [1.0, 1.0, 1.0]
+    assert not torch.equal(before, network.second.weight)
+
+
+def test_a_parameter_that_only_the_last_of_an_accumulation_uses(device: torch.device) -> None:
+    """As where every other batch comes from another domain, with a head of its own."""
+
+    def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        first, second = network(x)
+        return functional.mse_loss(*((first, y) if x.shape[-1] == 5 else (second, y[:, :2])))
+
+    torch.manual_seed(0)
+    plain = Network().to(device)
+    fast = copy.deepcopy(plain)
+    optimizers = [adam(n.parameters()) for n in (plain, fast)]
+    step = graphed_step(fast, loss, optimizers[1], batch(device), accumulate=2)
+    for number in range(6):
+        given = batch(device, number, 5 - number % 2)
+        if number % 2 == 0:
+            optimizers[0].zero_grad()
+        (loss(plain, *given) / 2).backward()
+        if number % 2:
+            optimizers[0].step()
+        step(*given)
+    for p, q in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_that_are_dropped_amid_an_accumulation(device: torch.device) -> None:
+    pair = Pair(device, accumulate=3)
+    for number in range(9):
+        given = batch(device, number)
+        if number == 4:
+            for optimizer in pair.optimizers:
+                optimizer.zero_grad()
+        pair.ordinary(number, *given)
+        pair.step(*given)
+    pair.check()
+
+
+def test_settings_that_change_at_every_call(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    """OneCycleLR moves Adam's betas, which a graph has in it."""
+    pair = Pair(device)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(o, 0.02, total_steps=20) for o in pair.optimizers]
+    for seed in range(12):
+        given = batch(device, seed)
+        pair.ordinary(0, *given)
+        pair.step(*given)
+        for schedule in schedules:
+            schedule.step()
+    pair.check()
+    if not module.graphable(device):
+        return
+    assert pair.step.why == "the optimizer's betas keep changing"
+    said = "graphed_step runs without a CUDA graph: the optimizer's betas keep changing; only the learning rate may"
+    assert caplog.messages == [said]
+
+
 def test_making_a_step_changes_nothing(device: torch.device) -> None:
     torch.manual_seed(0)
     network = Network().to(device)
