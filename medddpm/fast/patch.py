@@ -115,16 +115,16 @@ def accelerate(
 def restore(model: nn.Module) -> nn.Module:
     """Undoes `accelerate`. Leaves any other model as it is.
 
+    It also frees the graphs' memory, and the network's as soon as nothing holds the network. Without it both stay
+    until Python's garbage collector runs, for a network and its stand-ins hold each other.
+
     Args:
-        model: the network, or a wrapper that holds it.
+        model: the network, a wrapper that holds it, or a part or a copy of a part of one.
 
     Returns:
         `model`.
     """
-    for network in list(model.modules()):  # it may stand in a wrapper
-        if isinstance(network.__dict__.get("forward"), Root):
-            remove(network)
-    return model
+    return remove(model)
 
 
 def _refuse(model: nn.Module) -> None:

@@ -90,8 +90,12 @@ def _added(module: nn.Module) -> list[str]:
 
 
 def remove(model: nn.Module) -> nn.Module:
-    """Takes out all stand-ins of an accelerated network; returns it."""
+    """Takes out all stand-ins of an accelerated network, or of a part of one, and frees its graphs; returns it."""
     for module in model.modules():
+        root: Any = module.__dict__.get("forward")
+        if isinstance(getattr(root, "graphs", None), Graphs):
+            root.graphs.free()
+            root.graphs = None  # each holds the other, and so the network
         for name in _added(module):
             del module.__dict__[name]
     return model

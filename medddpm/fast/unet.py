@@ -229,7 +229,8 @@ class UNetForward(Forward):
         self.carries, self.few_channels = "residual" in features, "few_channels" in features
         self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
         self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
-        self.handled = (net.input_blocks[0][0], net.out, *net.out)
+        stages = (*net.input_blocks, net.middle_block, *net.output_blocks)
+        self.handled = (*stages, net.input_blocks[0][0], net.out, *net.out)
 
     @staticmethod
     def made_of(net: Any) -> bool:

@@ -7,8 +7,10 @@ overwrite what another still needs; with a GPU the same tests run on real graphs
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -533,6 +535,26 @@ def test_copies_pickles_and_restoring(device: torch.device) -> None:
         twins.plain.load_state_dict(twins.fast.state_dict())
     restore(twins.fast)
     assert "forward" not in twins.fast.__dict__
+
+
+def test_a_network_that_was_restored_goes_with_its_last_reference(device: torch.device) -> None:
+    network = accelerate(Network().to(device), report=None)
+    x = Twins.x(Twins(device))
+    real = device.type == "cuda"  # what stands in for graphs on a CPU holds itself
+    for _ in range(4 if real else 1):
+        loss_of(network(x)).backward()
+    record = network.acceleration
+    assert record.graphs.captured == real
+    gc.collect()
+    gc.disable()
+    try:
+        gone = [weakref.ref(part) for part in (network, network.first, network.first.weight)]
+        restore(network)
+        assert record.graphs.captured == 0
+        del network, record
+        assert [ref() for ref in gone] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_off_and_false_mean_never(device: torch.device) -> None:

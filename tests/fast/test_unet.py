@@ -112,7 +112,8 @@ def test_on_a_gpu_close_to_what_a_cpu_computes(precision: str, close: float) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        "", "input_blocks.0.0", "input_blocks.1.0", "input_blocks.1.0.in_layers.1", "output_blocks.0.0.emb_layers.1",
+        "", "input_blocks.0", "output_blocks.1", "middle_block", "input_blocks.0.0", "input_blocks.1.0",
+        "input_blocks.1.0.in_layers.1", "output_blocks.0.0.emb_layers.1",
         "output_blocks.1.0.skip_connection", "middle_block.1", "middle_block.1.qkv", "output_blocks.2.2",
         "output_blocks.2.2.conv", "input_blocks.3.0", "input_blocks.3.0.op", "out.1", "time_embed.0",
     ],
