@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.fx import _symbolic_trace
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout
 from medddpm.kernels.layout import channels_last
@@ -44,6 +46,9 @@ class Forward:
 
     handled: tuple[nn.Module, ...] = ()
     """Modules inside this one whose work `compute` does: they get no stand-in of their own."""
+
+    network: weakref.ref[nn.Module] | None = None
+    """The network that it was made for; a copy has none."""
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
@@ -96,6 +101,9 @@ class Forward:
     def compute(self, *args: Any, **kwargs: Any) -> Any:
         """Computes what the module's forward does, faster."""
         return self.original(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "network"}
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the forward of the module's class, which may take volumes for contiguous ones."""
@@ -184,11 +192,15 @@ def hooked(module: nn.Module) -> bool:
 
 
 def transformed() -> bool:
-    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …) or forward-mode differentiation is at work.
+    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation or `fx.symbolic_trace` is at work.
 
     They ask more of a function than the kernels and `cast` have, so modules compute as they always did.
     """
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return (
+        torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or (_symbolic_trace._is_fx_tracing_flag and not traced())
+    )
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
@@ -255,7 +267,9 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     Parameters stay as they are in memory, and their gradients arrive in float32 and in the parameters' own strides.
     Those that are channels-last already are cast by one launch, not one for each layer: they are many and most small.
     """
-    parameters = {id(p): p for w in weights if (p := w.parameter) is not None and p.dtype == torch.float32}
+    known = (p for w in weights if (p := w.parameter) is not None and p.dtype == torch.float32)
+    # Of FSDP's, which are subclasses, a module has its own part only, until its own hooks gather the rest.
+    parameters = {id(p): p for p in known if type(p) in (Tensor, nn.Parameter)}
     learned = [p for p in parameters.values() if p.requires_grad and torch.is_grad_enabled()]
     frozen = [p.detach() for p in parameters.values() if not (p.requires_grad and torch.is_grad_enabled())]
     keys = [id(p) for p in learned] + [k for k, p in parameters.items() if id(p) not in {id(q) for q in learned}]
@@ -285,7 +299,7 @@ class _Cast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # to be differentiated once more
+        if torch.is_grad_enabled() or any(map(_of_many, gradients)):  # to be differentiated once more, or batched
             return (None, *(None if g is None else g.float() for g in gradients))
         given = [(g, stride) for g, stride in zip(gradients, ctx.strides, strict=True) if g is not None]
         wide = [
@@ -296,6 +310,11 @@ class _Cast(torch.autograd.Function):
         ]
         copies = iter(_copied([g for g, _ in given], wide))
         return (None, *(None if g is None else next(copies) for g in gradients))
+
+
+def _of_many(gradient: Tensor | None) -> bool:
+    """Whether it is a batch of gradients, under `is_grads_batched`: most functions that write in place have no rule."""
+    return gradient is not None and torch._C._functorch.is_legacy_batchedtensor(gradient)
 
 
 def _laid_out(parameter: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ brings inputs into the layout, casts weights and sets autocast around the whole 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
@@ -21,7 +22,7 @@ from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chai
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, hooked
 from medddpm.fast.graphs import Graphs
-from medddpm.fast.placing import Acceleration, put, remove
+from medddpm.fast.placing import Acceleration, put, remove, remove_strays
 from medddpm.fast.root import Root, held_back, sound
 from medddpm.kernels import cards, dispatch
 from medddpm.runtime import reports
@@ -60,8 +61,9 @@ def accelerate(
     does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU, there in the network's
     own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
     model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
-    former setting. On a GPU the kernels have first derivatives only; within `torch.func` the network computes as it did
-    before, and so does what `torch.jit.script` makes of it. A shallow copy (`copy.copy`) of the network or of a layer
+    former setting. On a GPU the kernels have first derivatives only, of one output at a time (`is_grads_batched` is not
+    for them); within `torch.func` and `torch.fx` the network computes as it did before, and so does what
+    `torch.jit.script` makes of it. A shallow copy (`copy.copy`) of the network or of a layer
     is not accelerated itself; the parts that it shares with the original are.
 
     Args:
@@ -83,7 +85,8 @@ def accelerate(
 
     Raises:
         BadInput: if a precision, feature or kind of graph does not exist; if a part of the model is accelerated by
-            itself, or the model is part of an accelerated one; if its forward is already replaced by something else.
+            itself, or the model is part of an accelerated one; if its forward is already replaced by something else, or
+            compiled.
     """
     if precision not in PRECISIONS:
         raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")
@@ -119,15 +122,21 @@ def restore(model: nn.Module) -> nn.Module:
     until Python's garbage collector runs, for a network and its stand-ins hold each other.
 
     Args:
-        model: the network, a wrapper that holds it, or a part or a copy of a part of one.
+        model: the network, a wrapper that holds it, or a copy of a part of one.
 
     Returns:
         `model`.
     """
-    return remove(model)
+    for network in list(model.modules()):  # it may stand in a wrapper
+        if isinstance(network.__dict__.get("forward"), Root):
+            remove(network)
+    remove_strays(model)
+    return model
 
 
 def _refuse(model: nn.Module) -> None:
+    if isinstance(model._modules.get("_orig_mod"), nn.Module):
+        raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Root):
         what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
@@ -170,6 +179,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         if not layers.idle(module)
     ]
     for module, stand_in in stand_ins.items():
+        stand_in.network = weakref.ref(model)
         put(module, stand_in)
     put(model, root)
     model.__dict__.update(__prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica)

@@ -90,7 +90,7 @@ def _added(module: nn.Module) -> list[str]:
 
 
 def remove(model: nn.Module) -> nn.Module:
-    """Takes out all stand-ins of an accelerated network, or of a part of one, and frees its graphs; returns it."""
+    """Takes out all stand-ins of an accelerated network and frees its graphs; returns it."""
     for module in model.modules():
         root: Any = module.__dict__.get("forward")
         if isinstance(getattr(root, "graphs", None), Graphs):
@@ -99,3 +99,13 @@ def remove(model: nn.Module) -> nn.Module:
         for name in _added(module):
             del module.__dict__[name]
     return model
+
+
+def remove_strays(model: nn.Module) -> None:
+    """Takes out stand-ins that belong to no network: those of a copy of a part of one."""
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        network = forward.network() if isinstance(forward, Forward) and forward.network is not None else None
+        if network is None or all(module is not part for part in network.modules()):
+            for name in _added(module):
+                del module.__dict__[name]

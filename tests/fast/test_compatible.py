@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from helpers.gpu import DEVICE
-from helpers.networks import block, distance, farthest, passed, volume
+from helpers.networks import block, distance, farthest, inputs, made, passed, volume
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.utils import parameters_to_vector, prune
 
+from medddpm.errors import BadInput
 from medddpm.fast.patch import accelerate, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own, for one
@@ -173,6 +175,57 @@ def test_function_transforms_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", ["UNet", "DynUNet", "SegResNet", "PlainConvUNet"])
+def test_symbolic_traces_are_those_of_the_network_itself(name: str) -> None:
+    network = made(name)
+    plain = torch.fx.symbolic_trace(copy.deepcopy(network))
+    trace = torch.fx.symbolic_trace(accelerated(network))
+    assert trace.code == plain.code
+    assert distance(trace(*inputs(name)), plain(*inputs(name))) < 1e-4
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_gradients_of_many_outputs_at_once(reduced: bool) -> None:
+    network, x = accelerated(block(), reduced), X.clone().requires_grad_()
+    y, wanted = network(x), [x, *network.parameters()]
+    directions = volume(3, *y.shape)
+    together = torch.autograd.grad(y, wanted, directions, retain_graph=True, is_grads_batched=True)
+    for at, direction in enumerate(directions):
+        for a, b in zip(together, torch.autograd.grad(y, wanted, direction, retain_graph=True), strict=True):
+            assert distance(a[at], b) < 1e-5
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("first", [False, True], ids=["accelerated second", "accelerated first"])
+@pytest.mark.usefixtures("process_group")
+def test_parts_that_fsdp_shards(first: bool, reduced: bool) -> None:
+    """Each part gathers its weights when it is called, in BF16; before that the network has none of them whole."""
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    results = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        network: nn.Module = nn.Sequential(block(), nn.Conv3d(2, 2, 1))
+        if fast and first:
+            accelerated(network, reduced)
+        for part in (*network, network):
+            fully_shard(part, mesh=mesh, mp_policy=bf16)
+        if fast and not first:
+            accelerated(network, reduced)
+        y = network(X)
+        y.float().square().mean().backward()
+        results.append((y.float(), *(p.grad.full_tensor() for p in network.parameters())))  # type: ignore[union-attr]
+    for a, b in zip(*results, strict=True):
+        assert distance(b, a) < 2e-2
+
+
+def test_a_compiled_network_is_refused_and_the_order_is_said() -> None:
+    compiled = torch.compile(block(), backend="eager")
+    with pytest.raises(BadInput, match="has it already; accelerate the network first, then compile it"):
+        accelerate(compiled, report=None)
+    assert distance(compiled(X), block()(X)) < 1e-5
+
+
 def test_torchscript_compiles_the_network_itself() -> None:
     network = accelerated(block())
     scripted = torch.jit.script(network)
@@ -268,8 +321,8 @@ def test_a_shallow_copy_and_its_original_are_restored_apart() -> None:
     assert not hasattr(twin, "acceleration")
     assert [module.forward for module in network.modules()] == stand_ins
     x = volume(1, 8, 8, 8, 8)
-    for made in (twin, copy.copy(twin), copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
-        assert distance(made(x), plain[1:](x)) < 1e-5
+    for each in (twin, copy.copy(twin), copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
+        assert distance(each(x), plain[1:](x)) < 1e-5
     restore(network)
     assert torch.equal(network(X), plain(X))
     assert [set(vars(module)) for module in network.modules()] == names

@@ -455,16 +455,5 @@ def test_a_copy_of_a_part_is_restored_and_accelerated_again() -> None:
     assert [set(vars(m)) for m in part.modules()] == [set(vars(m)) for m in plain.modules()]
     assert torch.equal(part(x), plain(x))
     assert distance(accelerate(part, report=None)(x), plain(x)) < 1e-5
-    assert "forward" in vars(network[0])  # the original stays as it was
-
-
-def test_a_part_is_restored_within_its_network() -> None:
-    network = nn.Sequential(block(), nn.Conv3d(2, 2, 1))
-    plain, x = copy.deepcopy(network), volume(1, 3, 8, 8, 8)
-    accelerate(network, report=None)
-    network.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
     restore(network[0])
-    assert not any("forward" in vars(m) for m in network[0].modules())
-    assert distance(network(x), plain(x)) < 2e-2
-    restore(network)
-    assert torch.equal(network(x), plain(x))
+    assert "forward" in vars(network[0])  # the original stays as it was
