@@ -2,68 +2,166 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from medddpm.kernels.operators import traced
+
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view: Tensor.reshape,
     Tensor.view_as: Tensor.reshape_as,
 }
-
-
+STRIDED = (Tensor.as_strided, torch.as_strided)
 DRAWS = (torch.rand_like, torch.randn_like)
-NAMES = {"view", "view_as", "rand_like", "randn_like"}
+NAMES = {"view", "view_as", "as_strided", "rand_like", "randn_like"}
 
 
 class AsContiguous(TorchFunctionMode):
     """Inside, a channels-last map is viewed, and noise like it drawn, as if it were contiguous.
 
-    `view` is `reshape`: the same view where there is one, else a copy of the same values. A seed gives the same noise.
+    `view` is `reshape`: the same view where there is one, else a copy of the same values; what is then written into
+    the copy or the map is written into the other, before anything else is computed. A seed gives the same noise.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[Copied] = []
+        self.writes: Counter[int] = Counter()  # into inference tensors, which have no versions, by their storage
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in RESHAPES and not kwargs and not any(isinstance(size, torch.dtype) for size in args[1:]):
-            func = RESHAPES[func]
         if func in DRAWS:
             kwargs = {"memory_format": torch.contiguous_format} | kwargs
-        return func(*args, **kwargs)
+        if func in RESHAPES and not kwargs and not any(isinstance(size, torch.dtype) for size in args[1:]):
+            return self.viewed(args[0], lambda x: RESHAPES[func](x, *args[1:]))
+        if func in STRIDED and args[0].dim() == 5 and args[0].is_contiguous(memory_format=torch.channels_last_3d):
+            whole = self.viewed(args[0], Tensor.contiguous)
+            return func(whole, *args[1:], **kwargs)
+        result = func(*args, **kwargs)
+        if self.copies:
+            if _writes(func, kwargs) and args and isinstance(args[0], Tensor) and args[0].is_inference():
+                self.writes[args[0].untyped_storage().data_ptr()] += 1
+            self.copies = [copied for copied in self.copies if copied.follows(self.version)]
+        return result
+
+    def version(self, t: Tensor) -> int:
+        """A number that changes when `t` is written into."""
+        return self.writes[t.untyped_storage().data_ptr()] if t.is_inference() else t._version
+
+    def viewed(self, x: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns `view(x)`, and follows what is written into it if that is a copy."""
+        if traced():
+            return view(x)
+        with torch.inference_mode(False) if x.is_inference() else contextlib.nullcontext():
+            y = view(x)  # outside that mode, a view of it holds it
+        if y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+            self.copies.append(Copied(x, y, (self.version(x), self.version(y))))
+        return y
 
 
-def sees_layout(kind: type[nn.Module]) -> bool:
-    """Whether a method of this class, or a function that one calls by name, calls one of `NAMES`.
+class Copied:
+    """A map and a copy of it, of the same values in the order of a contiguous one.
+
+    Args:
+        x: the map.
+        y: of as many elements.
+        versions: theirs.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, versions: tuple[int, int]) -> None:
+        self.x, self.y, self.versions = weakref.ref(x), weakref.ref(y), versions
+
+    def follows(self, version: Callable[[Tensor], int]) -> bool:
+        """Writes into one what has been written into the other; False if either is gone."""
+        x, y = self.x(), self.y()
+        if x is None or y is None:
+            return False
+        if version(y) != self.versions[1]:
+            x.copy_(y.reshape(x.shape))
+        elif version(x) != self.versions[0]:
+            y.copy_(x.reshape(y.shape))
+        self.versions = version(x), version(y)
+        return True
+
+
+def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a function writes into its first argument, by its name and options."""
+    name = func.__name__
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name == "__setitem__" or name.startswith("__i") or bool(kwargs.get("inplace"))
+
+
+def sees_layout(module: nn.Module) -> bool:
+    """Whether a method of this module or of what it holds, or a function that one calls, calls one of `NAMES`.
 
     PyTorch's own classes do it where they may. `AsContiguous` costs every call of a tensor's function some
-    microseconds, so it is for these classes only.
+    microseconds, so it is for these modules only.
     """
-    found = (
-        value for base in kind.__mro__ if not base.__module__.startswith("torch.") for value in vars(base).values()
-    )
-    functions = (inspect.unwrap(getattr(value, "__func__", value)) for value in found if callable(value))
-    return any(_calls(f, set()) for f in functions if isinstance(f, FunctionType))
+    held = (value for name, value in vars(module).items() if not name.startswith("_"))
+    return any(_views(value) for value in (type(module), *held))
 
 
-def _calls(function: FunctionType, seen: set[FunctionType]) -> bool:
+def _views(value: object) -> bool:
+    if isinstance(value, functools.partial):
+        return _views(value.func)
+    if isinstance(value, FunctionType | MethodType):
+        return any(map(_calls, _written(value)))
+    return _class_views(value if isinstance(value, type) else type(value))
+
+
+@functools.cache
+def _class_views(kind: type) -> bool:
+    bases = (base for base in kind.__mro__ if not _is_known(base.__module__))
+    return any(_calls(f) for base in bases for each in vars(base).values() for f in _written(each))
+
+
+def _written(value: object) -> Iterator[FunctionType]:
+    """The function that is behind a method or a decorator, if it is written in Python and not PyTorch's or ours."""
+    value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    f = inspect.unwrap(value) if callable(value) else None
+    if isinstance(f, FunctionType) and not _is_known(f.__module__):
+        yield f
+
+
+def _is_known(module: str) -> bool:
+    return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
+
+
+def _calls(function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
+    seen = set() if seen is None else seen
+    if function in seen:
+        return False
     seen.add(function)
     names = set(_names([function.__code__]))
-    if names & NAMES:
-        return True
-    known = (function.__globals__.get(name) for name in names)
-    # Only of functions: what stands for a missing package, as in MONAI, raises at any attribute.
-    called = (inspect.unwrap(f) for f in known if isinstance(f, FunctionType))
-    return any(
-        _calls(f, seen)
-        for f in called
-        if isinstance(f, FunctionType) and f not in seen and not f.__module__.startswith("torch.")
-    )
+    return bool(names & NAMES) or any(_calls(f, seen) for value in _known(function, names) for f in _written(value))
+
+
+def _known(function: FunctionType, names: set[str]) -> Iterator[object]:
+    """The functions that this one may call: by the names of globals and of parts of modules, and those in its cells."""
+    values = [function.__globals__.get(name) for name in names]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is not filled yet
+            values.append(cell.cell_contents)
+    for value in values:
+        # Of nothing else: what stands for a missing package, as in MONAI, raises at any attribute.
+        if isinstance(value, FunctionType):
+            yield value
+        elif isinstance(value, functools.partial):
+            yield value.func
+        elif isinstance(value, ModuleType) and not _is_known(value.__name__):
+            yield from (part for name in names if isinstance(part := vars(value).get(name), FunctionType))
 
 
 def _names(codes: Iterable[object]) -> Iterator[str]:

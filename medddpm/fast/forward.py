@@ -52,7 +52,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
-        self.sees_layout = sees_layout(type(module))
+        self.sees_layout = sees_layout(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module's forward: by `compute`, or as the class does if anything has hooks.

@@ -162,7 +162,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         if stand_in is not None and stand_in.intact:
             stand_ins[module] = stand_in
             handled.update(stand_in.handled)
-        elif sees_layout(type(module)):
+        elif sees_layout(module):
             stand_ins[module] = Forward(module)
 
     weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]

@@ -1,0 +1,164 @@
+"""Maps that a network views as if they were contiguous: what is written through a view, and who makes one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from helpers.networks import block, distance, farthest, passed, volume
+from torch import Tensor, nn
+
+from medddpm.fast.as_contiguous import sees_layout
+from medddpm.fast.patch import accelerate
+
+X = volume(2, 3, 6, 6, 6)
+
+
+class Writes(nn.Module):
+    """A block whose map is changed through a view, or viewed and then changed."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.block, self.last, self.kind = block(), nn.Conv3d(2, 2, 1), kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.block(x)
+        n, c = y.shape[:2]
+        if self.kind == "a view of it":
+            y.view(n, c, -1)[:, 0] = 1.0
+        if self.kind == "a view of a view":
+            part = y.view(n, -1)[:, 3:50]
+            part.mul_(2)
+        if self.kind == "by another's strides":
+            y.as_strided((n, 100), (y.numel() // n, 1), 7).add_(3)
+        if self.kind == "itself":
+            flat = y.view(n, -1)
+            y[:, 1] = 0.5
+            return self.last(y) * flat.sum()
+        if self.kind == "both in turn":
+            flat = y.view(n, -1)
+            flat.mul_(2)
+            y.add_(1)
+            flat.sub_(3)
+            return self.last(y) + flat.mean()
+        if self.kind == "by a function in place":
+            nn.functional.relu(y.view(n, -1), inplace=True)
+        if self.kind == "read by strides":
+            return self.last(y) + torch.as_strided(y, (4,), (1,), 3).sum()
+        return self.last(y)  # type: ignore[no-any-return]
+
+
+KINDS = (
+    "a view of it", "a view of a view", "by another's strides", "itself", "both in turn", "by a function in place",
+    "read by strides",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_through_a_view(kind: str) -> None:
+    torch.manual_seed(0)
+    network = Writes(kind)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
+    assert distance(b, a) < 1e-5
+    assert farthest(found, gradients) < 1e-3
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_without_gradients(kind: str, mode: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    network = Writes(kind)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    with mode():
+        assert distance(fast(X), network(X)) < 1e-5
+
+
+def flat(x: Tensor) -> Tensor:
+    return x.view(len(x), -1)
+
+
+def through(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    @functools.wraps(function)
+    def around(x: Tensor) -> Tensor:
+        return function(x)
+
+    return around
+
+
+class Helper:
+    def in_rows(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
+class Holds(nn.Module):
+    """Calls what it holds."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.block = block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        function = self.function.in_rows if isinstance(self.function, Helper) else self.function
+        return function(self.block(x)).sum(1)  # type: ignore[no-any-return]
+
+
+class CallsAModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return tools.made(self.block(x)).sum(1)  # type: ignore[no-any-return]
+
+
+tools: Any = ModuleType("tools")
+exec(textwrap.dedent("""
+    def made(x):
+        return inner(x)
+
+    def inner(x):
+        return x.view(len(x), -1)
+"""), vars(tools))  # fmt: skip
+
+
+def bound() -> Callable[[Tensor], Tensor]:
+    own = flat
+    return lambda x: own(x)
+
+
+HELD: dict[str, Callable[[], nn.Module]] = {
+    "a function": lambda: Holds(flat),
+    "a lambda's cell": lambda: Holds(bound()),
+    "a decorated function": lambda: Holds(through(flat)),
+    "a partial": lambda: Holds(functools.partial(flat)),
+    "an object": lambda: Holds(Helper()),
+    "a method": lambda: Holds(Helper().in_rows),
+    "a function of a module": CallsAModule,
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_views_by_whatever_a_module_calls(name: str) -> None:
+    network = HELD[name]()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert sees_layout(network)
+    ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
+    assert distance(b, a) < 1e-5
+    assert farthest(found, gradients) < 1e-3
+
+
+def test_the_mode_costs_nothing_where_nobody_views() -> None:
+    assert not any(map(sees_layout, block().modules()))
+    assert not sees_layout(Holds(torch.relu))
+    assert not sees_layout(Holds(Path))
+    assert not sees_layout(Holds(contextlib.nullcontext()))
