@@ -186,7 +186,8 @@ def hooked(module: nn.Module) -> bool:
     """Whether the module must be called as it is: it has hooks or another's forward, or its parameters are computed."""
     if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
         return True
-    if not isinstance(module.__dict__.get("forward"), Forward | None):
+    forward = module.__dict__.get("forward")
+    if forward is not None and not isinstance(forward, Forward):
         return True
     return torch.nn.modules.module._has_any_global_hook()
 
