@@ -31,16 +31,24 @@ def levers_figure(table: pd.DataFrame) -> Figure:
         axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
         for place, (rate, mark) in enumerate(zip(rows["volumes_a_second"], rows["predicted"], strict=True)):
             edge = mark if rate < mark < CLEAR * rate else rate
-            axis.annotate(f"  {rate:.3g}", (edge, place), va="center", fontsize=7)
+            others = _other_references(rows, rate) if levers[place][0] == "reference" else ""
+            axis.annotate(f"  {rate:.3g}{others}", (edge, place), va="center", fontsize=7)
         names = [f"{group.removesuffix(' BraTS')}: {choice}" for group, choice in levers]
         names = ["FAST, the reference" if name.startswith("reference") else name for name in names]
         axis.set_yticks(places, names)
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.set_title(title, loc="left")
         axis.tick_params(axis="y", length=0)
-        axis.margins(x=0.1)
+        axis.margins(x=0.3)
     axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")
     return figure
+
+
+def _other_references(rows: pd.DataFrame, rate: float) -> str:
+    """Says how fast the reference was in runs whose own reference the table no longer has."""
+    rates = (rows["volumes_a_second"] / rows["of_reference"]).dropna().map("{:.3g}".format)
+    others = sorted(set(rates) - {f"{rate:.3g}"})
+    return f"; {', '.join(others)} in another run" if others else ""
 
 
 def recompute_figure(shares: pd.DataFrame) -> Figure:
