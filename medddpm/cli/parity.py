@@ -37,7 +37,10 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets a folder for each run")
     command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
     command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many, a run on each (all)")
-    command.add_argument("--device", default="auto", help="auto (GPUs where there are any), cpu, cuda")
+    command.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto",
+        help="(auto: GPUs where there are any; CUDA_VISIBLE_DEVICES names those to use)",
+    )  # fmt: skip
     command.add_argument("--data", type=Path, metavar="DIR", help="a BraTS case, for the plan brats")
     command.add_argument(
         "--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers, redrawn and redrawn_fp32"
@@ -92,7 +95,7 @@ def _samplers(text: str) -> tuple[SamplerSteps, ...]:
     found = []
     for word in text.split(","):
         name, _, steps = word.partition(":")
-        if name not in SAMPLERS or not steps.isdigit() or (name == FULL.sampler and int(steps) != FULL.steps):
+        if name not in SAMPLERS or not steps or (name == FULL.sampler and steps != str(FULL.steps)):
             raise argparse.ArgumentTypeError(f"{word!r} is no sampler and its steps: ddpm:250, ddim:10, dpm++:25 …")
-        found.append(SamplerSteps(name, int(steps)))
-    return tuple(found)
+        found.append(SamplerSteps(name, whole(1, FULL.steps)(steps)))
+    return tuple(dict.fromkeys(found))

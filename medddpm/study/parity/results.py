@@ -12,12 +12,20 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_output, replacing
 from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.training import Slices
 from medddpm.study.records import schemas
 from medddpm.study.records.store import ONE_RUN, Store
-from medddpm.study.records.tables import read_meta, read_table, table_of, write_table
+from medddpm.study.records.tables import (
+    check_table,
+    found_at,
+    has_description,
+    read_meta,
+    read_table,
+    table_of,
+    write_table,
+)
 
 QUALITY, LOSS, SLICES = "quality.csv", "loss.csv", "quality_slices.npz"
 RESULT = "result.json"
@@ -49,12 +57,23 @@ def collect(out: Path, meta: Mapping[str, Any], tables: Path) -> pd.DataFrame:
         quality += [{**known, **row, "sampler_steps": row["sampler_steps"] or 0} for row in found["quality"]]
         loss += [{**known, **row} for row in found["loss"]]
         runs[run.key] = _run_meta(run, found, meta)
-        with np.load(path.with_name("slices.npz")) as kept:
-            slices |= {name: kept[name] for name in kept.files}
+        slices |= read_slices(path.with_name("slices.npz"), f"remove {path.name} beside it, and run the same again")
     table = table_of(quality, schemas.QUALITY)
     if len(table):
         join(tables, table, table_of(loss, schemas.LOSS), slices, {**meta, "runs": runs})
     return table
+
+
+def check_tables(tables: Path) -> None:
+    """Checks, before long work, that tables and slices may be written to a folder, beside what it holds of other runs.
+
+    Raises:
+        BadInput: they may not: it holds something else by one of their names, or one of them is broken.
+    """
+    for name in (QUALITY, LOSS):
+        check_table(tables / name)
+    check_output(tables / SLICES, ours=lambda _path: has_description(tables / QUALITY), force=True)
+    read(tables)
 
 
 def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices, meta: Mapping[str, Any]) -> None:
@@ -116,15 +135,24 @@ def read(tables: Path) -> Kept | None:
     Raises:
         BadInput: one of them is broken.
     """
-    if not (tables / QUALITY).is_file():
+    if not found_at(tables / QUALITY).is_file():
         return None
     quality, loss = (read_table(tables / n, s) for n, s in ((QUALITY, schemas.QUALITY), (LOSS, schemas.LOSS)))
-    try:
-        with np.load(tables / SLICES) as kept:
-            slices = {name: kept[name] for name in kept.files}
-    except (OSError, ValueError):
-        raise BadInput(tables / SLICES, "is missing or damaged", "restore it (git checkout)") from None
+    slices = read_slices(tables / SLICES, "restore it (git checkout)")
     return Kept(quality, loss, read_meta(tables / QUALITY), slices)
+
+
+def read_slices(path: Path, remedy: str) -> Slices:
+    """The slices of a file, by their names.
+
+    Raises:
+        BadInput: it is missing or damaged.
+    """
+    try:
+        with np.load(path) as kept:
+            return {name: kept[name] for name in kept.files}
+    except Exception:  # a dozen kinds, by where the reader fails
+        raise BadInput(path, "is missing or damaged", remedy) from None
 
 
 def _known(run: TrainingRun) -> dict[str, Any]:

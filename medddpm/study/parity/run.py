@@ -16,14 +16,15 @@ from typing import Any
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable
-from medddpm.runtime.processes import ended_by_sigterm
+from medddpm.runtime.processes import ended_by_sigterm, pick_device
+from medddpm.study.parity.checking import check_runs
 from medddpm.study.parity.plans import TrainingRun
-from medddpm.study.parity.results import QUALITY, RESULT, collect
+from medddpm.study.parity.results import QUALITY, RESULT, check_tables, collect
 from medddpm.study.parity.subjects import prepare
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.programs import last_words
 from medddpm.study.records.store import Store
+from medddpm.study.records.tables import found_at
 from medddpm.training.run_folder import checkpoints_of
 
 POLL_S = 0.1
@@ -54,20 +55,26 @@ def parity(
 
     Returns:
         how many runs failed.
+
+    Raises:
+        BadInput: a run or the tables cannot be made, which is known before any is begun; or nothing was measured.
     """
     data, tables = out / "data", tables or out
     if dry_run:
         for run in runs:
             print(shlex.join(worker_command(out / run.key, data, device, "python")))
         return 0
-    for folder in (out, tables):
-        check_writable(folder / QUALITY)
-    queue = Queue(out, visible_gpus(device, gpus), machine_meta(command), tables, device)
+    visible = visible_gpus(device, gpus)
+    check_tables(tables)
+    check_runs(runs, out, data)
+    queue = Queue(out, visible, machine_meta(command), tables, device)
     print(f"runs: {len(runs)}, {len(queue.gpus)} at a time", flush=True)
     prepare(runs, data)
     queue.work(runs)
     table = collect(out, queue.meta, tables)
-    print(f"{tables / QUALITY}: {table['run'].nunique()} runs, {len(table)} rows")
+    if not len(table):
+        raise BadInput(out, "nothing was measured", "read the lines above")
+    print(f"{found_at(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")
     return len(queue.failed)
 
 
@@ -170,8 +177,13 @@ def worker_command(folder: Path, data: Path, device: str, python: str = sys.exec
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; a single None on a machine without."""
+    """What CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; a single None on a machine without.
+
+    Raises:
+        BadInput: the device is a GPU, and there is none.
+    """
     if device == "cpu" or not torch.cuda.is_available():
+        pick_device(device)
         return [None]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]

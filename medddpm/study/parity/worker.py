@@ -26,6 +26,7 @@ from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.parity.evaluate import evaluate_run, snapshot
 from medddpm.study.parity.plans import TrainingRun
+from medddpm.study.parity.results import read_slices
 from medddpm.study.parity.subjects import volumes_of
 from medddpm.study.parity.training import Reached, Slices, trained
 
@@ -102,8 +103,7 @@ def _trained(
     seen: Slices = {}
     path = folder / "watch.npz"
     if run.snapshots and path.is_file():
-        with np.load(path) as kept:
-            seen = {name: kept[name] for name in kept.files}
+        seen = read_slices(path, "remove it, and run the same again")
 
     def keep(diffusion: GaussianDiffusion, step: int) -> None:
         seen.update(snapshot(run, diffusion, held_out, step))

@@ -17,9 +17,10 @@ from helpers.repository import ROOT
 from torch import Tensor, nn
 
 from medddpm.checkpoints import shipped
-from medddpm.checkpoints.files import load_checkpoint
+from medddpm.checkpoints.files import load_checkpoint, save_checkpoint
 from medddpm.cli.main import main
 from medddpm.data.layouts import BRATS
+from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -27,14 +28,16 @@ from medddpm.study.parity import evaluate, plans, results, worker
 from medddpm.study.parity import run as parity_run
 from medddpm.study.parity import subjects as parity_subjects
 from medddpm.study.parity import training as parity_training
+from medddpm.study.parity.checking import check_runs
 from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps, TrainingRun, planned, training_run
 from medddpm.study.parity.subjects import prepare
 from medddpm.study.parity.training import held_out_losses, trained
-from medddpm.study.records import schemas
+from medddpm.study.records import schemas, tables
 from medddpm.study.records.store import ONE_RUN, Store
 from medddpm.study.records.tables import meta_path, read_meta
 from medddpm.switches import SETTINGS
 from medddpm.training.trainer import Trainer
+from medddpm.unet import UNet3D
 
 CPU = torch.device("cpu")
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "abc", "date": "2026-01-01T00:00:00"}
@@ -480,7 +483,8 @@ def test_the_command_runs_the_plans_and_says_what_failed(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["parity", "--plan", "short", "--settings", "fast", "--out", str(tmp_path / "out"), "--device", "cpu"]
-    words += ["--size", "8", "--steps", "1", "--subjects", "1", "--held-out", "1", "--tables", str(tmp_path / "tables")]
+    words += ["--size", "16", "--steps", "1", "--subjects", "1", "--held-out", "1"]
+    words += ["--tables", str(tmp_path / "tables")]
     assert main([*words, "--seeds", "0,1"]) == 0
     assert "tables/quality.csv: 2 runs, 2 rows" in capsys.readouterr().out
     assert main([*words, "--seeds", "7"]) == 1
@@ -494,28 +498,91 @@ def test_the_command_runs_the_plans_and_says_what_failed(
         (["--plan", "samplers"], "no model to draw from"),
         (["--plan", "samplers", "--checkpoint", "{tmp}"], "this folder has no checkpoints"),
         (["--plan", "samplers", "--checkpoint", "{tmp}/none.pt"], "no such checkpoint"),
+        (["--plan", "brats", "--data", "{tmp}/none"], "none: "),
+        (["--plan", "brats", "--data", "{tmp}/heads"], "no case of the plan brats is there"),
+        (["--plan", "short", "--size", "8"], "8 × 8 × 8 is too small to compare"),
+        (["--plan", "short", "--size", "20"], "20×20×20 cannot be halved often enough"),
+        (["--plan", "short", "--channels", "33"], "model_channels is 33: it must be a multiple of 32"),
+        (["--plan", "short", "--tables", "{tmp}/theirs"], "a file stands there that this command did not write"),
+        (["--plan", "short", "--tables", "{tmp}/a_file"], "a file stands where its folder should be"),
+        (["--plan", "redrawn", "--samplers", "ddim:9", "--out", "{tmp}/a_file"], "a file stands where its folder"),
     ],
 )
 def test_what_is_wrong_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
+    """And before any work: no subject is drawn, no run begun."""
+    (tmp_path / "a_file").touch()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "quality.csv").write_text("patient,age\n")
+    write_phantom(tmp_path / "heads", 1, (16, 16, 16))
     given = [word.replace("{tmp}", str(tmp_path)) for word in words]
-    assert main(["parity", *given, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 1
-    error = capsys.readouterr().err
+    assert main(["parity", "--out", str(tmp_path / "out"), "--device", "cpu", *given]) == 1
+    said_first = capsys.readouterr()
+    assert said_first.out == ""
+    error = said_first.err
     assert error.startswith("medddpm: ")
     assert error.count("\n") == 1
     assert said in error
+    assert not (tmp_path / "out" / "data").exists()
+    assert (tmp_path / "theirs" / "quality.csv").read_text() == "patient,age\n"
+
+
+def test_a_gpu_that_is_not_there_is_said_before_any_work(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["parity", "--plan", "short", "--out", str(tmp_path / "out"), "--device", "cuda"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("medddpm: --device: there is no cuda here")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_is_held_to_its_plan_before_any_work(tmp_path: Path) -> None:
+    other = tmp_path / "short.pt"
+    network = UNet3D(16, 12, 4, 32, channel_mult=(1, 2))
+    content = {"config": network.config, "size": (16, 16, 16)}
+    diffusion = GaussianDiffusion(network, 20)
+    save_checkpoint(other, {**content, "step": 1, "ema": diffusion.state_dict()})
+    (run,) = planned(["samplers"], checkpoint=other)
+    with pytest.raises(BadInput, match="makes 4 channels of 12, 1 of 3 are wanted"):
+        check_runs([run], tmp_path / "out", tmp_path / "data")
+    diffusion = GaussianDiffusion(UNet3D(16, 3, 1, 32, channel_mult=(1, 2)), 20)
+    content["config"] = diffusion.denoise_fn.config  # type: ignore[assignment]
+    save_checkpoint(other, {**content, "step": 1, "ema": diffusion.state_dict()})
+    (run,) = planned(["samplers"], checkpoint=other, samplers=(SamplerSteps("ddim", 20), SamplerSteps("dpm++", 21)))
+    with pytest.raises(BadInput, match=r"its model has 20 steps, and dpm\+\+ is to take 21"):
+        check_runs([run], tmp_path / "out", tmp_path / "data")
+    check_runs([replace(run, samplers=run.samplers[:1])], tmp_path / "out", tmp_path / "data")
+
+
+def test_a_run_that_was_begun_otherwise_keeps_its_result(tmp_path: Path) -> None:
+    run = tiny(size=(16, 16, 16), steps=1)
+    folder, data = tmp_path / "out" / run.key, tmp_path / "data"
+    volumes, held_out = parity_subjects.volumes_of(run, data)
+    trained(run, volumes, held_out, folder, CPU)
+    (folder / results.RESULT).write_text("hours of work")
+    check_runs([run], tmp_path / "out", data)
+    with pytest.raises(BadInput, match="its run was begun with learning_rate"):
+        parity_run.parity([tiny(size=(16, 16, 16), steps=1, learning_rate=0.5)], tmp_path / "out", command=[])
+    assert (folder / results.RESULT).read_text() == "hours of work"
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--plan", "tall"], ["--plan", "short", "--samplers", "ddpm:10"], ["--plan", "short", "--gpus", "0"]],
+    [
+        ["--plan", "tall"],
+        ["--plan", "short", "--samplers", "ddpm:10"],
+        ["--plan", "short", "--gpus", "0"],
+        ["--plan", "short", "--samplers", "ddim:300"],
+        ["--plan", "short", "--samplers", "ddim:0"],
+        ["--plan", "short", "--device", "cuda:1"],
+    ],
 )
 def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["parity", *words, "--out", str(tmp_path)])
     assert ended.value.code == 2
-    assert "is no" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is no" in said or "invalid choice: 'cuda:1'" in said
 
 
 def test_the_command_knows_every_plan_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -598,6 +665,35 @@ def test_what_is_broken_is_named(tmp_path: Path, played: Path) -> None:
     (tmp_path / "tables" / results.SLICES).write_bytes(b"PK")
     with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
         results.read(tmp_path / "tables")
+    with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
+        results.check_tables(tmp_path / "tables")
+
+
+@pytest.mark.parametrize("name", [results.QUALITY, results.LOSS, results.SLICES])
+def test_a_file_of_somebody_elses_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(BadInput, match="a file stands there that this command did not write"):
+        results.check_tables(tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("left", [0, 100, -10])
+def test_slices_that_were_cut_short_are_named(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "slices.npz"
+    np.savez_compressed(path, **{"sample/a": np.arange(900, dtype=np.uint8).reshape(30, 30)})
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(BadInput, match=r"slices\.npz: is missing or damaged"):
+        results.read_slices(path, "remove it")
+
+
+def test_a_table_that_grew_past_the_limit_keeps_its_rows(tmp_path: Path, played: Path, monkeypatch) -> None:
+    queue(tmp_path).work([TINY])
+    monkeypatch.setattr(tables, "GZIP_ABOVE", 10)
+    for seed in (1, 2):
+        queue(tmp_path / str(seed), tables=tmp_path / "tables").work([tiny(seed=seed)])
+    kept = results.read(tmp_path / "tables")
+    assert kept is not None
+    assert kept.quality["seed"].tolist() == [0, 1, 2]
 
 
 def test_the_schemas_hold_what_a_run_leaves() -> None:
