@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -50,9 +51,9 @@ class Results(TableStore):
             path.unlink(missing_ok=True)
 
     def has_reference(self, case: Case) -> bool:
-        """Whether this run has BASE's output and gradient; removes those of another run."""
+        """Whether this run has BASE's output and gradient, whole; removes what is damaged or another run's."""
         path = case.reference(self.folder)
-        if path.is_file() and self.read(path.with_suffix(".json")) is None:
+        if path.is_file() and (self.read(path.with_suffix(".json")) or {}).get("sha256") != _digest(path):
             path.unlink()
         return path.is_file()
 
@@ -60,7 +61,7 @@ class Results(TableStore):
         """Stamps BASE's output and gradient."""
         path = case.reference(self.folder)
         if path.is_file():
-            self.write(path.with_suffix(".json"), {})
+            self.write(path.with_suffix(".json"), {"sha256": _digest(path)})
 
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `BENCH`) and that of its ceilings; returns the first."""
@@ -156,6 +157,11 @@ def spread(samples: list[float]) -> dict[str, Any]:
     """What a row says of its samples' times."""
     p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
     return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digits(value: float | None) -> float | None:

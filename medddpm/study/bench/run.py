@@ -177,7 +177,8 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
         print(f"{label}: there already", flush=True)
         return
     print(f"{label} … ", end="", flush=True)
-    if job.setting != BASE and not store.has_reference(job.case):
+    has_reference = store.has_reference(job.case)  # BASE too: its process would keep another run's
+    if job.setting != BASE and not has_reference:
         print("BASE's output and gradient first … ", end="", flush=True)
         if problem := _process(store, Job(job.case, BASE, ()), options):
             print("failed", flush=True)

@@ -476,6 +476,42 @@ def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch
     assert not reference.is_file(), "the output of another run is no reference"
 
 
+@pytest.mark.parametrize("left", [0, 1000, -1000])
+def test_a_reference_that_was_cut_short_is_made_again(folder: Path, left: int, capsys) -> None:
+    case = Case("med-ddpm", 8, 1, 32)
+    reference = case.reference(folder / "bench.rows")
+    reference.write_bytes(reference.read_bytes()[:left])
+    case.result(folder / "bench.rows", settings.BENCH_SETTINGS["FAST"], "step").unlink()
+    assert run_again(folder, "--switches", "fast") == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "BASE's output and gradient first" in said.out
+    table = read_table(folder / "bench.csv", schemas.BENCH).set_index(["setting", "measure"])
+    assert table.loc[("FAST", "step"), "rel_error_grad"] < 0.2
+    assert results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
+
+
+def test_a_reference_that_was_altered_is_none(folder: Path) -> None:
+    case = Case("med-ddpm", 8, 1, 32)
+    reference = case.reference(folder / "bench.rows")
+    content = bytearray(reference.read_bytes())
+    content[len(content) // 2] ^= 1  # a weight's bit: it is read without a complaint
+    reference.write_bytes(content)
+    assert not results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
+
+
+def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> None:
+    case = Case("med-ddpm", 8, 1, 32)
+    reference = case.reference(folder / "bench.rows")
+    whole = reference.read_bytes()
+    reference.write_bytes(b"of another run")
+    stamp = reference.with_suffix(".json")
+    stamp.write_text(json.dumps(json.loads(stamp.read_text()) | {"run": {"commit": "another"}}))
+    case.result(folder / "bench.rows", BASE, "forward").unlink()
+    assert run_again(folder, "--switches", "base") == 0
+    assert len(reference.read_bytes()) == len(whole)
+
+
 def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
     assert run_again(tmp_path, "--switches", "opt12") == 0
     table = read_table(tmp_path / "bench.csv", schemas.BENCH)
