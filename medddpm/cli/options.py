@@ -36,7 +36,7 @@ def add_command(
         epilog="examples:\n" + "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(command=run)
+    command.set_defaults(command=run, wrong=command.error)  # for what only several options together show
     return command
 
 

@@ -193,20 +193,21 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         "monai-unetr, monai-swinunetr, monai-mednext, monai-segresnet-ds, monai-vnet, monai-attention-unet, "
         "monai-basic-unet, maisi-autoencoder, maisi-diffusion, med-ddpm-brats (med-ddpm; for --coverage all others')",
     )  # fmt: skip
-    command.add_argument(
+    instead = command.add_mutually_exclusive_group()
+    instead.add_argument(
         "--coverage", action="store_true",
         help="time nothing: record one accelerated step of each network, by what is launched",
     )  # fmt: skip
-    command.add_argument(
+    instead.add_argument(
         "--throughput", type=throughput_levers, nargs="?", const=[], metavar="NAME,…",
         help="time trainings, each with one thing changed: all of `medddpm.study.throughput.levers`, or those named",
     )  # fmt: skip
-    command.add_argument(
+    instead.add_argument(
         "--endurance", type=whole(1), metavar="STEPS",
         help="watch one default training of so many steps, of --seconds at most: GPU busy, memory, a row each ten "
         "seconds",
     )  # fmt: skip
-    command.add_argument(
+    instead.add_argument(
         "--scaling", action="store_true",
         help="time training steps, the sum of their gradients and samples on several GPUs: med-ddpm and "
         "med-ddpm-brats under fast and opt1, or what --network, --setting and --measure name",
@@ -220,8 +221,9 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     measures = ("step", "forward", "sample")
     command.add_argument(
-        "--measure", type=several(measures), default=measures, metavar="NAME,…", help=f"({','.join(measures)})"
-    )
+        "--measure", type=several(measures), default=measures, metavar="NAME,…",
+        help=f"samples only of med-ddpm, with --scaling also of med-ddpm-brats ({','.join(measures)})",
+    )  # fmt: skip
     command.add_argument(
         "--samples", type=whole(1), default=20,
         help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
@@ -275,7 +277,10 @@ def bench(arguments: argparse.Namespace) -> int:
 
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
-    pick_device(arguments.device)
+    if not arguments.dry_run:
+        pick_device(arguments.device)
+    if (arguments.gpus or arguments.sharded) and not arguments.scaling:
+        arguments.wrong(f"argument --{'gpus' if arguments.gpus else 'sharded'}: only with --scaling")
     if arguments.coverage:
         return _coverage(arguments)
     if arguments.throughput is not None:
@@ -284,8 +289,9 @@ def bench(arguments: argparse.Namespace) -> int:
         return _endurance(arguments)
     if arguments.scaling:
         return _scaling(arguments)
+    networks = arguments.network or ["med-ddpm"]
     jobs = plan(
-        arguments.network or ["med-ddpm"],
+        networks,
         arguments.setting,
         arguments.measure,
         ladder=arguments.ladder,
@@ -295,6 +301,8 @@ def bench(arguments: argparse.Namespace) -> int:
         batch=arguments.batch,
         channels=arguments.channels,
     )
+    if unmeasured := [name for name in networks if name not in {job.case.network for job in jobs}]:
+        arguments.wrong(f"argument --measure: nothing of {', '.join(unmeasured)}: only med-ddpm draws samples")
     options = Options(
         samples=arguments.samples,
         bandwidth=arguments.bandwidth,
@@ -346,6 +354,8 @@ def _scaling(arguments: argparse.Namespace) -> int:
         channels=arguments.channels,
         sharded=arguments.sharded,
     )
+    if not launches:
+        arguments.wrong(f"argument --measure: {', '.join(arguments.measure)} is not measured with --scaling")
     options = Options(
         samples=arguments.samples, limit=arguments.seconds, device=arguments.device, again=arguments.again
     )

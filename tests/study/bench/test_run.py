@@ -247,6 +247,42 @@ def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsy
     assert f"'{named}' is none of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--measure", "sample", "--network", "monai-unet"], "nothing of monai-unet: only med-ddpm draws samples"),
+        (["--measure", "sample", "--network", "med-ddpm,med-ddpm-brats"], "nothing of med-ddpm-brats: only med-ddpm"),
+        (["--scaling", "--measure", "forward"], "forward is not measured with --scaling"),
+        (["--gpus", "1"], "argument --gpus: only with --scaling"),
+        (["--coverage", "--sharded"], "argument --sharded: only with --scaling"),
+        (["--coverage", "--throughput"], "argument --throughput: not allowed with argument --coverage"),
+        (["--endurance", "5", "--scaling"], "argument --scaling: not allowed with argument --endurance"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_what_measures_nothing_together_is_a_wrong_argument(
+    tmp_path: Path, words: list[str], said: str, dry_run: list[str], capsys
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *words, *dry_run, "--out", str(tmp_path / "bench.csv"), *TOY])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [[], ["--coverage"], ["--throughput"], ["--endurance", "9"], ["--scaling"]])
+def test_without_the_gpu_asked_for_nothing_is_begun(tmp_path: Path, words: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = ["bench", *words, "--device", "cuda:99", "--out", str(tmp_path / "bench.csv")]
+    assert main(asked) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("medddpm: --device: there is no cuda:99 here")
+    if words != ["--scaling"]:  # which takes no one of several
+        assert main([*asked, "--dry-run"]) == 0, "what it would run is another machine's to run"
+        assert capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_names_every_network_and_setting(capsys) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["bench", "--help"])
