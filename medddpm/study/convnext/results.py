@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from medddpm.errors import BadInput
+from medddpm.runtime.files import check_output, read_json
 from medddpm.study.convnext.counted import SUMMED, counted
 from medddpm.study.convnext.versions import Case
 from medddpm.study.convnext.worker import WINDOW
+from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.records import schemas_convnext as schemas
 from medddpm.study.records.machine import package_version
 from medddpm.study.records.schemas import Schema
 from medddpm.study.records.store import Store
-from medddpm.study.records.tables import write_table
+from medddpm.study.records.tables import check_table, write_table
 
 PACKAGES = ("numba", "numba-cuda", "llvmlite", "scikit-learn")
 COUNTERS, PAGE = "counters", "counters_raw.csv"
@@ -46,6 +49,19 @@ class Results(Store):
     def part(self, name: str) -> Path:
         """The file of a part."""
         return self.folder / f"{name}.json"
+
+    def check(self, parts: Sequence[str]) -> None:
+        """Checks, before long work, that the files of parts and every table may be written.
+
+        Raises:
+            BadInput: they may not, or something else stands in their place.
+        """
+        for part in parts:
+            check_output(self.part(part), ours=_is_part, force=True)
+        if COUNTERS in parts:
+            check_output(self.folder / PAGE, ours=_is_page, force=True)
+        for name in TABLES:
+            check_table(self.folder / f"{name}.csv")
 
     def collect(self) -> list[Path]:
         """Writes every table whose part is there; returns their paths."""
@@ -121,6 +137,18 @@ class Results(Store):
         ]  # fmt: skip
         self.part(COUNTERS).write_text(json.dumps({"rows": rows}) + "\n", encoding="utf-8")
         self.stamp(self.part(COUNTERS))
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a part was left there, by a process that ended well or before it was stamped."""
+    try:
+        return not {"rows", "losses"}.isdisjoint(read_json(path, ""))
+    except BadInput:
+        return False
+
+
+def _is_page(path: Path) -> bool:
+    return launches_in(path.read_text(encoding="utf-8", errors="replace")) > 0
 
 
 def _spread(row: Mapping[str, Any]) -> dict[str, Any]:

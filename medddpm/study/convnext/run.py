@@ -14,8 +14,9 @@ from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.convnext.counted import METRICS
 from medddpm.study.convnext.results import COUNTERS, PAGE, Results
+from medddpm.study.convnext.training import cifar
 from medddpm.study.convnext.worker import PARTS as MEASURED
-from medddpm.study.convnext.worker import in_order
+from medddpm.study.convnext.worker import check_part, in_order
 from medddpm.study.profile import ncu
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
@@ -59,14 +60,15 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         the number of parts that failed; stderr names each.
 
     Raises:
-        BadInput: nothing was measured.
+        BadInput: a part cannot be measured here or kept, which is known first; or nothing was measured.
     """
     if dry_run:
         for part in parts:
             print(shlex.join(_command(part, out, options, "python")))
         return 0
-    out.mkdir(parents=True, exist_ok=True)
     store = Results(out, machine_meta(command))
+    _check([part for part in parts if options.again or store.read(store.part(part)) is None], store, options)
+    out.mkdir(parents=True, exist_ok=True)
     with ended_by_sigterm():
         for part in parts:
             _part(store, part, options)
@@ -89,6 +91,18 @@ def _command(part: str, out: Path, options: Options, python: str = sys.executabl
     if part == "training":
         words += ["--steps", str(options.steps), *(["--data", str(options.data)] if options.data else [])]
     return [python, "-m", "medddpm.study.convnext.worker", *words, *(["--toy"] if options.toy else [])]
+
+
+def _check(parts: Sequence[str], store: Results, options: Options) -> None:
+    """Checks, before any work, that parts can be measured here and that nobody else's file is in their place."""
+    device = pick_device(options.device)
+    for part in parts:
+        check_part(part, device, options.toy)
+    if COUNTERS in parts:
+        ncu.find()
+    if "training" in parts and options.data:
+        cifar(options.data)
+    store.check(parts)
 
 
 def _part(store: Results, part: str, options: Options) -> None:

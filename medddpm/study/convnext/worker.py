@@ -72,6 +72,18 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def check_part(part: str, device: torch.device, toy: bool) -> None:
+    """Checks that a part, or the counters, can be measured on a device.
+
+    Raises:
+        BadInput: it takes a GPU.
+    """
+    if device.type == "cuda" or part in ("operators", "training") or (part == "kernels" and toy):
+        return
+    rehearsed = ", or rehearse with --toy" if part == "kernels" else ""
+    raise BadInput(f"--part {part}", "there is no NVIDIA GPU here", f"measure on one, or leave the part out{rehearsed}")
+
+
 # Tables I to III
 
 
@@ -132,8 +144,7 @@ def _processor_blocks(arguments: argparse.Namespace, cores: int) -> list[dict[st
 
 def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Rows of schema `KERNELS` of `schemas_convnext`: every version of every case, its error and its time."""
-    if device.type != "cuda" and not arguments.toy:
-        raise BadInput("--part kernels", "there is no NVIDIA GPU here", "measure on one, or rehearse with --toy")
+    check_part("kernels", device, arguments.toy)
     rows, failed = [], {}
     for case in _cases(arguments.toy):
         given = problem(case, device)
@@ -204,8 +215,7 @@ def _cases(toy: bool) -> tuple[Case, ...]:
 
 def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Rows of schema `TRANSFERS` of `schemas_convnext`."""
-    if device.type != "cuda":
-        raise BadInput("--part transfers", "there is no NVIDIA GPU here", "measure transfers on a machine with one")
+    check_part("transfers", device, arguments.toy)
     rows: list[dict[str, Any]] = []
 
     def add(what: str, memory: str, size: int, times: list[float]) -> None:

@@ -24,6 +24,7 @@ from medddpm.study.generative.worker import parse_precisions
 from medddpm.study.profile import ncu, trace
 from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.records import programs
+from medddpm.study.records.tables import check_table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +59,11 @@ def measure(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd
         schema `GENERATIVE`: a row for each measured model and precision.
 
     Raises:
-        BadInput: nothing can be measured here (no ncu, closed counters), or nothing was.
+        BadInput: nothing can be measured here (no GPU, no ncu, closed counters) or kept, or nothing was.
     """
+    ncu.need_gpu("generative")
     ncu.find()
+    check_table(out / NAME)
     _trace(models, precisions, out)
     for model in models:
         traced = [precision for precision in precisions if trace_path(out, model, precision).is_file()]

@@ -105,6 +105,20 @@ def find() -> str:
     raise CannotMeasure("ncu", where, "install NVIDIA Nsight Compute, or measure elsewhere")
 
 
+def need_gpu(what: str) -> None:
+    """Checks that there is something to profile on.
+
+    Raises:
+        CannotMeasure: there is no GPU; `what` begins the line.
+    """
+    import torch  # not for a dry run, which can do without
+
+    if not torch.cuda.is_available():
+        raise CannotMeasure(
+            what, "PyTorch finds no NVIDIA GPU here", "measure on a machine with one; the records need none"
+        )
+
+
 def problem(done: subprocess.CompletedProcess[str]) -> str:
     """Why ncu failed, in its words: its first error, or else the last line it printed.
 

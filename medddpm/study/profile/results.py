@@ -15,13 +15,16 @@ from medddpm.study.records.tables import read_meta, read_table, write_table
 _PAGE = re.compile(r"(?P<stem>(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run\d+)_(?P<kind>raw|trace)\.csv\.gz")
 
 
+UNFINISHED = "unfinished"  # in the description of a table that is being measured, or was when the process ended
+
+
 def is_finished(table: Path, commands: Sequence[str] | None = None) -> bool:
     """Whether a table was written to its end, and by these commands if any are given; its description comes last."""
     try:
         meta = read_meta(table)
     except BadInput:
         return False
-    return table.is_file() and (commands is None or meta.get("commands") == commands)
+    return table.is_file() and not meta.get(UNFINISHED) and (commands is None or meta.get("commands") == commands)
 
 
 def adopt(profiles: Path, folder: Path) -> Iterator[str]:

@@ -17,11 +17,11 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import write_gzipped
 from medddpm.study.profile import counters, ncu
 from medddpm.study.profile.ncu_csv import launches_in
-from medddpm.study.profile.results import is_finished
+from medddpm.study.profile.results import UNFINISHED, is_finished
 from medddpm.study.profile.windows import PAPERS_START, WINDOW
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import meta_path, read_table, write_meta
+from medddpm.study.records.tables import check_table, meta_path, read_table, write_meta
 
 ESTIMATING = (
     "SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats", "ComputeWorkloadAnalysis",
@@ -200,6 +200,7 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed; the commands are printed first.
+        BadInput: the folder cannot be written, or a table that this command did not write stands where one is to go.
     """
     lines = [shlex.join(command) for command in prepare_commands(runs)]
     lines += [line for run in runs for line in run.lines(out)]
@@ -208,8 +209,11 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
         return 0
     try:
         if any(run.program.device != "cpu" for run in runs):
-            _need_gpu()
+            ncu.need_gpu("profile")
         ncu.find()
+        for run in runs:
+            if not _is_there(run, out):
+                check_table(out / run.table)
         with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
             for command in prepare_commands(runs, replace(OWN, folder=Path(folder))):
                 if problem := programs.problem(programs.run(command)):
@@ -277,20 +281,15 @@ def program_command(run: ProfileRun, python: Interpreter = TYPED) -> list[str]:
     return [python.path, *PROGRAM, *programs.options(options)]
 
 
-def _need_gpu() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ncu.CannotMeasure(
-            "profile", "PyTorch finds no NVIDIA GPU here", "measure on a machine with one; the records need none"
-        )
+def _is_there(run: ProfileRun, out: Path) -> bool:
+    return is_finished(out / run.table, run.lines(Path()))
 
 
 def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> int:
     failed = 0
     for place, run in enumerate(runs, 1):
         label = f"[{place}/{len(runs)}] {run.name}"
-        if is_finished(out / run.table, run.lines(Path())):
+        if _is_there(run, out):
             print(f"{label}: there already", flush=True)
             continue
         print(f"{label} … ", end="", flush=True)
@@ -310,8 +309,13 @@ def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> 
 def _profiled(run: ProfileRun, path: Path, python: Interpreter) -> tuple[int, float]:
     """Does one run and writes its table and description; returns its number of launches and the time it took, s."""
     began = time.monotonic()
-    meta_path(path).unlink(missing_ok=True)  # killed from here on, it is not finished
-    launches = (_traced if run.kind == "trace" else _counted)(run, path, python)
+    write_meta({"measurement": asdict(run), UNFINISHED: True}, path)  # killed from here on, it is ours all the same
+    try:
+        launches = (_traced if run.kind == "trace" else _counted)(run, path, python)
+    except BadInput:
+        if not path.is_file():
+            meta_path(path).unlink()
+        raise
     seconds = round(time.monotonic() - began, 1)
     commands = run.lines(Path())
     meta = {

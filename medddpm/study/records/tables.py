@@ -39,11 +39,11 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
     table = _checked(table, schema, plain)
     text, compressed = _as_csv(table)
     target, other, data = (plain, zipped, text) if len(text) <= GZIP_ABOVE else (zipped, plain, compressed)
+    # The description first: a table without one, as a kill in between would leave it, is nobody's to replace.
+    write_meta({**meta, "rows": len(table), "columns": schema.described()}, target)
     with replacing(target) as temporary:
         temporary.write_bytes(data)
     other.unlink(missing_ok=True)  # a table that grew or shrank past the limit must not be there twice
-    described = {**meta, "rows": len(table), "columns": schema.described()}
-    write_meta(described, target)
     return target
 
 
@@ -86,11 +86,16 @@ def meta_path(path: str | os.PathLike[str]) -> Path:
 
 def has_description(path: str | os.PathLike[str]) -> bool:
     """Whether the description of the table at `path` lies beside it: then this package wrote both."""
-    return meta_path(path).is_file()
+    try:
+        return not {"columns", "measurement"}.isdisjoint(read_meta(path))  # of `write_table`, of `medddpm profile`
+    except BadInput:
+        return False
 
 
 def check_table(path: str | os.PathLike[str], force: bool = True) -> None:
     """Checks, before long work, that its table may take the place of what is at `path`, plain or compressed.
+
+    And its description that of what is described there.
 
     Args:
         path: NAME.csv or NAME.csv.gz.
@@ -101,6 +106,7 @@ def check_table(path: str | os.PathLike[str], force: bool = True) -> None:
     """
     for each in both_paths(path):  # the one that is written takes the place of the other
         check_output(each, ours=has_description, force=force)
+    check_output(meta_path(path), ours=lambda _path: has_description(path), force=True)
 
 
 def read_meta(path: str | os.PathLike[str]) -> dict[str, Any]:

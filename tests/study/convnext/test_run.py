@@ -68,6 +68,52 @@ def test_two_parts_make_their_tables_and_are_not_measured_twice(
     assert len(copies) == 2 * len(tables)
 
 
+@pytest.mark.parametrize("name", ["training.json", "convnext_training.csv", "convnext_kernels.meta.json"])
+def test_a_file_of_somebody_elses_is_not_replaced(tmp_path: Path, name: str, capsys) -> None:
+    (tmp_path / name).write_text('{"my": "own"}')
+    assert main(["convnext", "--toy", "--device", "cpu", "--part", "training", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    problem = "a file stands there that this command did not write; give the output another name"
+    assert (said.out, said.err) == ("", f"medddpm: {tmp_path / name}: {problem}\n")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['{"my": "own"}']
+
+
+def test_a_page_of_ncus_is_replaced_and_no_other(tmp_path: Path) -> None:
+    store = results.Results(tmp_path, machine_meta(["medddpm"]))
+    raw_page(tmp_path, ["one"]).rename(tmp_path / results.PAGE)
+    store.check([results.COUNTERS])
+    (tmp_path / results.PAGE).write_text("patient,age\n")
+    with pytest.raises(BadInput, match="a file stands there that this command did not write"):
+        store.check([results.COUNTERS])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "cuda"], "--device: there is no cuda here"),
+        ([], "--part kernels: there is no NVIDIA GPU here"),
+        (["--toy"], "--part transfers: there is no NVIDIA GPU here"),
+        (["--part", "operators,counters"], "--part counters: there is no NVIDIA GPU here"),
+        (["--part", "operators,training", "--data", "{tmp}/none"], "data_batch_1.bin: there is no such file"),
+        (["--part", "training", "--out", "{tmp}/file"], "a file stands where its folder should be"),
+        (["--part", "operators,training", "--out", "{tmp}/dirs"], "training.json: a folder stands there"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_any_work(
+    tmp_path: Path, words: list[str], said: str, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "file").touch()
+    (tmp_path / "dirs" / "training.json").mkdir(parents=True)
+    given = [word.replace("{tmp}", str(tmp_path)) for word in words]
+    assert main(["convnext", "--out", str(tmp_path / "out"), *given]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert said in line
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize("part", ["kernels", "transfers"])
 def test_a_part_that_needs_a_gpu_says_so(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if DEVICE == "cuda":

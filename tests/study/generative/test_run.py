@@ -28,7 +28,7 @@ from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, froz
 from medddpm.study.generative.ipc import step_ipc
 from medddpm.study.generative.models import MODELS, Model, parse_names
 from medddpm.study.generative.worker import training_step
-from medddpm.study.profile import trace
+from medddpm.study.profile import ncu, trace
 from medddpm.study.profile.ncu import CountersClosed
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.tables import read_meta, read_table
@@ -271,6 +271,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     played = Machine()
     monkeypatch.setattr(programs, "run", played)
     monkeypatch.setattr(programs, "find", lambda name: name)
+    monkeypatch.setattr(ncu, "need_gpu", lambda _what: None)
     return played
 
 
@@ -322,6 +323,23 @@ def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) 
     assert "nothing was measured" in capsys.readouterr().err.splitlines()[-1]
     assert run.main(["--out", str(tmp_path), "--models", "sd9"]) == 1
     assert capsys.readouterr().err.startswith("medddpm: --models: unknown: sd9")
+
+
+def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(programs, "find", lambda name: name)
+    assert run.main(["--out", str(tmp_path), "--models", "dit"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("medddpm: generative: PyTorch finds no NVIDIA GPU here")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, machine: Machine, capsys) -> None:
+    (tmp_path / "generative.csv").write_text("patient,age\n")
+    assert run.main(["--out", str(tmp_path), "--models", "dit"]) == 1
+    assert "a file stands there that this command did not write" in capsys.readouterr().err
+    assert machine.ran == []
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
 
 
 def test_closed_counters_end_it(tmp_path: Path, machine: Machine) -> None:

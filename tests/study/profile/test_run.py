@@ -11,6 +11,7 @@ import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from torch.profiler import ProfilerActivity
 
 from medddpm.cli.main import main, parser
 from medddpm.study.profile import counters as profile_counters
-from medddpm.study.profile import run, trace, worker
+from medddpm.study.profile import ncu, run, trace, worker
+from medddpm.study.profile.results import is_finished
 from medddpm.study.profile.run import ProfileRun, Program, plan, profile
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta, software
@@ -64,7 +66,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_LOG", str(log))
     monkeypatch.setenv("FAKE", "")
-    monkeypatch.setattr(run, "_need_gpu", lambda: None)
+    monkeypatch.setattr(ncu, "need_gpu", lambda _what: None)
     return log
 
 
@@ -157,7 +159,13 @@ def test_a_repetition_begins_when_every_setting_is_through() -> None:
 # measuring
 
 
-def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path: Path, calls: Path, capsys) -> None:
+def stopped(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(
+    tmp_path: Path, calls: Path, capsys, monkeypatch
+) -> None:
     out = tmp_path / "a folder"
     runs = windows("BASE", "OPT1", repeat=2)
     assert profile(runs, out) == 0
@@ -170,7 +178,13 @@ def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path:
 
     unlike_meta = json.loads(meta_path(unlike).read_text())
     meta_path(unlike).write_text(json.dumps(unlike_meta | {"commands": ["ncu of another kind"]}))
-    meta_path(torn).unlink()
+    with monkeypatch.context() as killed:
+        killed.setattr(run, "is_finished", lambda *_: False)
+        killed.setattr(run, "_counted", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            profile(runs[2:3], out)
+    assert torn.is_file()
+    assert not is_finished(torn)
     assert profile(runs, out) == 0
     assert runs_of(calls) == 6
     assert [line.endswith("there already") for line in capsys.readouterr().out.splitlines()] == [
@@ -184,6 +198,37 @@ def test_what_is_there_is_left_alone_and_what_is_partial_is_made_again(tmp_path:
     assert profile(runs, out) == 0
     assert runs_of(calls) == 7
     assert list(out.glob("*.ncu-rep")) == []
+
+
+def test_a_run_that_was_cut_short_before_its_table_is_made(tmp_path: Path, calls: Path, monkeypatch) -> None:
+    runs = windows("BASE")
+    with monkeypatch.context() as killed:
+        killed.setattr(run, "_counted", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            profile(runs, tmp_path / "out")
+    assert profile(runs, tmp_path / "out") == 0
+    assert is_finished(tmp_path / "out" / runs[0].table, runs[0].lines(Path()))
+
+
+@pytest.mark.parametrize("name", ["base_window_run1_raw.csv.gz", "base_window_run1_raw.meta.json"])
+def test_a_table_made_by_hand_is_not_replaced(tmp_path: Path, calls: Path, name: str, capsys) -> None:
+    """By the commands that are printed on a machine without a GPU."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("hours of work")
+    words = ["--setting", "opt1,base", "--view", "window", "--out", str(out)]
+    assert main(["profile", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"medddpm: {out / name}: a file stands there that this command did not write")
+    assert runs_of(calls) == 0
+    assert [path.read_text() for path in out.iterdir()] == ["hours of work"]
+
+
+def test_a_folder_that_cannot_be_is_said_before_any_work(tmp_path: Path, calls: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    assert main(["profile", "--setting", "base", "--view", "window", "--out", str(tmp_path / "file")]) == 1
+    assert "a file stands where its folder should be" in capsys.readouterr().err
+    assert runs_of(calls) == 0
 
 
 def test_the_description_says_how_it_was_measured(tmp_path: Path, calls: Path) -> None:
@@ -249,7 +294,7 @@ def test_closed_counters_end_it_at_once(tmp_path: Path, calls: Path, monkeypatch
 
 
 def test_without_ncu(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(run, "_need_gpu", lambda: None)
+    monkeypatch.setattr(ncu, "need_gpu", lambda _what: None)
     monkeypatch.setattr(programs, "CUDA", str(tmp_path / "cuda"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert refused(tmp_path / "out", capsys).startswith("medddpm: ncu: it is neither on the PATH nor in ")

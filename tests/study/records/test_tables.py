@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.study.records.machine import gpu_folder_name, machine_meta
 from medddpm.study.records.schemas import PAPER, TRAINING, Column, Schema
-from medddpm.study.records.tables import gpu_folders, read_meta, read_table, write_table
+from medddpm.study.records.tables import check_table, gpu_folders, read_meta, read_table, write_table
 
 SCHEMA = Schema(
     {
@@ -175,3 +176,40 @@ def test_the_papers_numbers_are_all_there() -> None:
     table = read_table(ROOT / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
     assert list(table["id"]) == [f"P{n:03}" for n in range(1, 205)]
     assert "arXiv:2606.19365" in read_meta(ROOT / "figures" / "records" / "paper" / "paper_reported.csv")["source"]
+
+
+# what may be replaced
+
+
+def test_a_first_table_that_was_cut_short_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, moved = tmp_path / "t.csv", []
+    real = os.replace
+
+    def killed_at_the_second(*names: object) -> None:
+        moved.append(names)
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        real(*names)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            write_table(rows(), path, SCHEMA, {})
+    check_table(path)
+    assert write_table(rows(), path, SCHEMA, {}) == path
+    check_table(path)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.meta.json"])
+@pytest.mark.parametrize("described", [False, True])
+def test_what_this_package_did_not_write_is_not_replaced(tmp_path: Path, name: str, described: bool) -> None:
+    (tmp_path / "t.meta.json").write_text('{"title": "my own"}') if described else None
+    (tmp_path / name).write_text("[1]")
+    with pytest.raises(BadInput, match="a file stands there that this command did not write"):
+        check_table(tmp_path / "t.csv")
+
+
+def test_a_folder_in_the_descriptions_place_is_said_first(tmp_path: Path) -> None:
+    (tmp_path / "t.meta.json").mkdir()
+    with pytest.raises(BadInput, match=r"t\.meta\.json: a folder stands there"):
+        check_table(tmp_path / "t.csv")
