@@ -132,10 +132,9 @@ def measure_rows(
             if options.bandwidth and (counted := _counted(job)):
                 print(shlex.join(collection(counted, options, folder).collect_command(folder / "report.ncu-rep")))
         return 0
-    for table_path in (out, out.with_name(CEILINGS_TABLE)):
-        check_table(table_path)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_table(out.with_name(CEILINGS_TABLE))
     store = Results(out, machine_meta(command))
+    store.check()
     with ended_by_sigterm():
         _ceilings(store, options)
         for place, job in enumerate(jobs, 1):

@@ -14,7 +14,7 @@ from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import TableStore
-from medddpm.study.records.tables import check_table, found_at
+from medddpm.study.records.tables import found_at
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ def measure(
             print(shlex.join(["python", *launch.command(launch.rows)[1:]]))
         return 0
     store = results(out, machine_meta(command))
-    check_table(out)
-    store.folder.mkdir(parents=True, exist_ok=True)
+    store.check()
     titles = [row.title for launch in launches for row in launch.rows]
     labels = {title: f"[{place}/{len(titles)}] {title}" for place, title in enumerate(titles, 1)}
     with ended_by_sigterm():

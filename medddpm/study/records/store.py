@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_writable, replacing
+from medddpm.study.records.tables import check_table
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
 """What results must have in common to stand in one table."""
@@ -67,6 +68,15 @@ class TableStore(Store):
     def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
         super().__init__(rows_folder(out), meta)
         self.out = out
+
+    def check(self) -> None:
+        """Makes the folder of the rows, and checks, before long work, that rows and table can be written.
+
+        Raises:
+            BadInput: they cannot, or the table would take the place of one that this package did not write.
+        """
+        check_table(self.out)
+        check_writable(self.row("row"))
 
     def row(self, key: str) -> Path:
         """The file of a row."""
