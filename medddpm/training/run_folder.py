@@ -22,13 +22,14 @@ from medddpm.training.config import FREE, TrainConfig
 
 LOCK = ".lock"
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
+ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 _STEP = re.compile(r"step-\d+\.pt")
 
 
 def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) -> int:
     """Makes the run's folder, or checks that it belongs to this run.
 
-    A folder without a checkpoint belongs to no run yet: a first start that failed does not keep it.
+    A folder without a checkpoint, damaged or not, belongs to no run yet: a first start that failed does not keep it.
 
     Returns:
         the micro-steps of each of the `processes` in a step: a run that was begun with other processes is shared out
@@ -42,7 +43,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
     wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
     wanted |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes}
     accumulation = config.accumulation
-    if record.exists() and checkpoints_of(out):
+    if record.exists() and (checkpoints_of(out) or _set_aside(out)):
         known = {**wanted, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
         accumulation = _shared(out, known, accumulation, processes)
         wanted |= {name: known[name] for name in ("accumulation", "processes")}
@@ -143,6 +144,11 @@ def checkpoints_of(out: Path) -> list[Path]:
     return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
 
 
+def _set_aside(out: Path) -> list[Path]:
+    """The checkpoints that were damaged, by their new names."""
+    return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}"))
+
+
 def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
     """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
 
@@ -164,21 +170,41 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Reads a run's newest readable checkpoint; an unreadable one is set aside as NAME.pt.unreadable.
+    """Reads a run's newest readable checkpoint, to go on from it; unreadable newer ones are set aside, renamed.
+
+    Set aside, they neither count among those that are kept nor are written over.
 
     Raises:
-        BadInput: it has checkpoints, and none is readable.
+        BadInput: as `readable`.
     """
-    found = checkpoints_of(out)
-    for path in reversed(found):
+    found = readable(out)
+    if found is None:
+        return None
+    path, content, problems = found
+    for broken, problem in problems.items():
+        aside = broken.with_name(broken.name + ASIDE)
+        broken.rename(aside)
+        log.warning(f"{problem}; set aside as {aside.name}")
+    return path, content
+
+
+def readable(out: Path) -> tuple[Path, dict[str, Any], dict[Path, BadInput]] | None:
+    """Reads a run's newest readable checkpoint, and changes nothing; also returns what is wrong with each newer one.
+
+    Raises:
+        BadInput: it has checkpoints, and none is readable. Those that were set aside count: a run that has lost all of
+            its checkpoints does not begin anew, however often it is started.
+    """
+    problems: dict[Path, BadInput] = {}
+    for path in reversed(checkpoints_of(out)):
         try:
-            return path, read_checkpoint(path)
+            return path, read_checkpoint(path), problems
         except BadInput as error:
-            aside = path.with_name(path.name + ".unreadable")
-            path.rename(aside)
-            log.warning(f"{error}; set aside as {aside.name}")
-    if found:
+            problems[path] = error
+    if lost := [*problems, *_set_aside(out)]:
         raise BadInput(
-            out, f"none of its {len(found)} checkpoints is readable", "restore one, or train in another folder"
+            out,
+            f"none of its {len(lost)} checkpoints is readable ({some(path.name for path in lost)})",
+            "restore one, or train in another folder",
         )
     return None

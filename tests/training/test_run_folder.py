@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from medddpm.data.phantom import write_phantom
+from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
@@ -42,7 +43,22 @@ def test_what_was_just_written_stays_whatever_lies_beside_it(tmp_path: Path) -> 
 def test_a_run_whose_checkpoints_are_all_broken_does_not_begin_anew(tmp_path: Path) -> None:
     save(tmp_path, content(1), keep=1)
     checkpoints_of(tmp_path)[0].write_bytes(b"broken")
-    with pytest.raises(BadInput, match="none of its 1 checkpoints is readable"):
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"none of its 1 checkpoints is readable \(step-0000001\.pt\); restore one"):
+            newest(tmp_path)
+    assert [path.name for path in checkpoints_of(tmp_path)] == ["step-0000001.pt"], "under the name to restore it to"
+
+
+def test_a_run_whose_checkpoints_were_all_set_aside_does_not_begin_anew(tmp_path: Path) -> None:
+    config, volumes = TrainConfig(image_size=8), Phantom(1, (8, 8, 8))
+    claim(tmp_path, config, volumes)
+    save(tmp_path, content(1), keep=1)
+    (path,) = checkpoints_of(tmp_path)
+    path.rename(path.with_name("step-0000001.pt.unreadable"))
+    with pytest.raises(BadInput, match="begun with seed 0, not 1"):
+        claim(tmp_path, replace(config, seed=1), volumes)
+    claim(tmp_path, config, volumes)
+    with pytest.raises(BadInput, match=r"none of its 1 checkpoints is readable \(step-0000001\.pt\.unreadable\)"):
         newest(tmp_path)
 
 
