@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -14,6 +15,7 @@ from medddpm.training.config import TrainConfig
 from medddpm.unet import UNet3D
 
 MOST_OF_MEMORY = 0.9  # of the machine's that a training may claim
+MOST_LEVELS = 11  # of a network: with so many a side of 1024 ends as one voxel
 
 
 def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
@@ -33,21 +35,36 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
         channel_mult=config.channel_mult,
         norm_groups=config.norm_groups,
     )
+    if (levels := len(config.channel_mult or ())) > MOST_LEVELS:
+        raise BadInput("--channel-mult", f"no volume can be halved for {levels} levels", f"give at most {MOST_LEVELS}")
     try:
-        with torch.device("meta"):  # what it would take, before it takes it
-            weights = sum(parameter.numel() for parameter in built().parameters())
+        planned = _planned(built)
+        if any(side % planned.stride for side in volumes.size):
+            sides = "×".join(map(str, volumes.size))
+            raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {planned.stride}")
         voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
-        need_memory(weights, voxels * config.model_channels)
+        need_memory(sum(weight.numel() for weight in planned.parameters()), voxels * config.model_channels)
         unet = built()
     except BadInput:
         raise
     except ValueError as error:
         raise BadInput("--channels", str(error), "choose 32, 64, 96 …, or other --norm-groups") from None
-    if any(side % unet.stride for side in volumes.size):
-        sides = "×".join(map(str, volumes.size))
-        raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {unet.stride}")
     unet.recompute(config.recompute)
     return unet
+
+
+def _planned(built: Callable[[], UNet3D]) -> UNet3D:
+    """The network without memory for its weights, which tells what it would take.
+
+    Raises:
+        BadInput: a weight has more bytes than PyTorch counts.
+    """
+    try:
+        with torch.device("meta"):
+            return built()
+    except RuntimeError:
+        problem, remedy = "a weight has more bytes than can be counted", "choose smaller numbers, or fewer --channels"
+        raise BadInput("--channel-mult", problem, remedy) from None
 
 
 def need_memory(weights: int, activations: int) -> None:
@@ -65,5 +82,5 @@ def need_memory(weights: int, activations: int) -> None:
         raise BadInput(
             "--size",
             f"training takes at least {wanted / 2**30:.1f} GiB; {free / 2**30:.1f} are free here",
-            "choose a smaller --size, --channels or --batch-size",
+            "choose a smaller --size, --channels, --channel-mult or --batch-size",
         )

@@ -35,7 +35,7 @@ RECORDED = 1000
 MEASURED = ("dice", "dice_reference", "lesion_contrast", "lesion_contrast_reference", "wasserstein", "diversity")
 """The metrics on the card, of `quality.metrics.METRICS`."""
 
-_PHANTOM = re.compile(r"phantom (\w+), seed (\d+), subject \d+")
+_PHANTOM = re.compile(r"phantom (t1|t2|flair), seed (\d{1,18}), subject \d+")
 
 
 def release_run(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from medddpm.checkpoints.files import not_finite, read_checkpoint, save_checkpoint, some
 from medddpm.checkpoints.released import renamed
+from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable, read_json, replacing
@@ -115,27 +117,52 @@ def _check_own(out: Path) -> None:
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """Reads a run's run.json: its configuration, and the volumes' size and names.
+    """Reads a run's run.json: its configuration, and its volumes' size, layout and names.
 
     Raises:
         BadInput: it is missing or damaged.
     """
     record, remedy = out / "run.json", "remove it together with the run, or choose another folder"
     content = renamed(read_json(record, remedy))
-    default = asdict(TrainConfig())
-    wrong = [
-        name
-        for name, value in content.items()
-        if name in default and name != "channel_mult" and not isinstance(value, _kinds(default[name]))
-    ]
-    names = content.get("volumes")
-    if wrong or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise BadInput(record, f"it is damaged: {wrong[0] if wrong else 'volumes'} is not what it should be", remedy)
+    if absent := [name for name in _NEEDED if name not in content]:
+        raise BadInput(record, f"it is damaged: it has no {absent[0]}", remedy)
+    if wrong := [name for name, value in content.items() if name in _SOUND and not _SOUND[name](value)]:
+        raise BadInput(record, f"it is damaged: {wrong[0]} is not what it should be", remedy)
     return content
 
 
-def _kinds(default: object) -> tuple[type, ...]:
-    return (int, float) if isinstance(default, float) else (type(default),)
+def _field(name: str, default: object) -> Callable[[Any], bool]:
+    """Whether a value is one that this field of `TrainConfig` may have."""
+    if name == "channel_mult":
+        return lambda value: value is None or (_listed(value, int) and min(value) > 0)
+    if isinstance(default, float):
+        return lambda value: type(value) in (int, float) and 0 <= value < math.inf
+    if type(default) is int:
+        return _whole(0 if name in _FROM_0 else 1)
+    return lambda value: type(value) is type(default)
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    """Whether a value is a whole number of at least `least`."""
+    return lambda value: type(value) is int and value >= least
+
+
+def _listed(value: object, kind: type) -> bool:
+    """Whether it is a list of that kind, with something in it."""
+    return isinstance(value, list) and bool(value) and all(type(each) is kind for each in value)
+
+
+_NEEDED = ("size", "layout", "volumes")  # an earlier version's record may lack any other
+_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start")
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    **{name: _field(name, default) for name, default in asdict(TrainConfig()).items()},
+    "size": lambda value: _listed(value, int) and len(value) == 3 and min(value) > 1,
+    "layout": lambda value: value in [layout.name for layout in LAYOUTS],
+    "volumes": lambda value: _listed(value, str),
+    "data": lambda value: _listed(value, str),
+    "processes": _whole(1),
+}
+"""Whether a value of run.json is sound, by its name."""
 
 
 def checkpoints_of(out: Path) -> list[Path]:

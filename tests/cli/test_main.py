@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -176,6 +177,7 @@ BAD = {
     "two sides": ([*TRAIN, "--size", "8", "8"], "--size: 2 numbers"),
     "an odd side": ([*TRAIN, "--size", "9"], "multiples of 8"),
     "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "multiple of 32"),
+    "an absurd width": ([*TRAIN, "--size", "8", "--channel-mult", "999999999"], "bytes than can be counted"),
     "a device": ([*TRAIN, "--size", "8", "--device", "abacus"], "no abacus here"),
     "a file as run": ([*TRAIN, "--size", "8", "--out", __file__], "test_main.py"),
     "no checkpoint": ([*SAMPLE, "v.nii", "--checkpoint", "no.pt"], "no such checkpoint"),
@@ -226,14 +228,38 @@ def test_one_of_several_processes_that_does_not_know_its_number_does_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"seed": ', '{"setting": 5, "size": "x", "volumes": null}', "[" * 9000])
-def test_a_damaged_run_is_not_released(trained: Path, tmp_path: Path, text: str, capsys) -> None:
+SOUND = {"size": [8, 8, 8], "layout": "whole head", "volumes": ["a"]}
+DAMAGED = {
+    "empty": b"",
+    "a list": b"[]",
+    "cut short": b'{"seed": ',
+    "deep": b"[" * 9000,
+    "not UTF-8": b'{"setting": "\xff"}',
+    "a foreign object": b"{}",
+    **{f"no {name}": {**SOUND, name: ...} for name in SOUND},
+    **{f"{name} {value}": {**SOUND, name: value} for name, value in (
+        ("setting", 5), ("size", "x"), ("size", [8, 8]), ("volumes", None), ("volumes", []), ("layout", "ribs"),
+        ("accumulation", 0), ("batch_size", True), ("channel_mult", 5), ("learning_rate", "1"), ("processes", None),
+        ("data", {}), ("seed", -1), ("seed", None), ("clip_norm", float("nan")),
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_run_is_neither_released_nor_resumed(
+    trained: Path, head_folder: Path, tmp_path: Path, damage: bytes | dict, capsys
+) -> None:
     run, out = tmp_path / "run", tmp_path / "r.safetensors"
     shutil.copytree(trained, run)
-    (run / "run.json").write_text(text)
-    assert main(["release", str(run), "--out", str(out), "--held-out", "0", "--device", "cpu", "-q"]) == 1
-    assert f"{run / 'run.json'}: " in complaint(capsys)
+    if isinstance(damage, dict):
+        damage = json.dumps({name: value for name, value in damage.items() if value is not ...}).encode()
+    (run / "run.json").write_bytes(damage)
+    resumed = ["train", "--data", str(head_folder), "--out", str(run), "--steps", "3", *TINY]
+    for command in (["release", str(run), "--out", str(out), "--held-out", "0", "--device", "cpu", "-q"], resumed):
+        assert main(command) == 1
+        assert f"{run / 'run.json'}: it is damaged: " in complaint(capsys)
     assert not out.exists()
+    assert (run / "run.json").read_bytes() == damage
 
 
 def test_a_bad_mask_is_named_and_not_the_steps(trained: Path, spoilt: Path, capsys) -> None:

@@ -62,6 +62,7 @@ def families(folder: Path) -> dict[str, Family]:
         "image_size": 8,
         "channel_mult": None,
         "size": [8, 8, 8],
+        "layout": "whole head",
         "volumes": ["a", "b"],
         "seed": 0,
     }
