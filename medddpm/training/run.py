@@ -21,7 +21,7 @@ from medddpm.training.device_cache import bytes_of, room
 from medddpm.training.progress import Report
 from medddpm.training.run_folder import claim, locked, newest, save
 from medddpm.training.trainer import Trainer
-from medddpm.training.waits import Waits
+from medddpm.training.waits import Waits, waits_of
 
 
 def train(
@@ -49,7 +49,7 @@ def train(
         device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
             of a `DiskCache`, where they take no more than half of what the first step leaves free.
         progress: shows a bar with the rate, the time left and the loss; without a terminal, a line a minute.
-        profile: prints where a step waits (`medddpm.training.waits`), once for the run.
+        profile: prints where a step waits (`medddpm.training.waits`), once for the run, or why it does not.
 
     Returns:
         (steps,) float32, the loss of every step since the run began.
@@ -71,8 +71,9 @@ def train(
         with ranks.together():
             if isinstance(volumes, DiskCache):
                 volumes.prepare(progress, stopped=stopped.is_set)
+        waits = waits_of(trainer, steps) if profile else None
         with SETTINGS[config.setting].on(trainer.unet):
-            _loop(trainer, out, steps, progress and ranks.lead, device_cache, Waits(trainer) if profile else None)
+            _loop(trainer, out, steps, progress and ranks.lead, device_cache, waits)
         return torch.tensor(trainer.losses)
 
 

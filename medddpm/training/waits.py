@@ -27,6 +27,25 @@ STEPS = 20  # that are recorded
 WARMUP = 10  # steps before them, at least: kernels are compiled, the graph captured, the volumes on the device
 
 
+def waits_of(trainer: Trainer, steps: int) -> Waits | None:
+    """What watches a training that goes on to `steps`; none where that is too early, which a line then says."""
+    before = steps_before(trainer)
+    last = trainer.step + before + STEPS
+    if last <= steps:
+        return Waits(trainer)
+    report(
+        f"--profile: no profile: {STEPS} steps are recorded once {before} more are made, and this run ends at step "
+        f"{steps}; give --steps {last} or more"
+    )
+    return None
+
+
+def steps_before(trainer: Trainer) -> int:
+    """The steps that a training makes before those that are recorded: an epoch, or `WARMUP`."""
+    a_step = trainer.config.batch_size * trainer.accumulation * trainer.ranks.world
+    return max(WARMUP, -(-len(trainer.volumes) // a_step))
+
+
 class Waits:
     """Records `STEPS` steps of a training, after its first epoch, and reports where they waited.
 
@@ -36,10 +55,7 @@ class Waits:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        config = trainer.config
-        a_step = config.batch_size * trainer.accumulation * trainer.ranks.world
-        epoch = -(-len(trainer.volumes) // a_step)
-        self._begin = trainer.step + max(WARMUP, epoch)
+        self._begin = trainer.step + steps_before(trainer)
         self._profiler: Any = None
 
     def after_step(self) -> None:

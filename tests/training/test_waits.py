@@ -88,3 +88,27 @@ def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
     assert seen[0]["device"] > 0
     assert seen[0]["loader"] > 0
     assert seen[0]["copy"] == 0
+
+
+def test_a_training_too_short_to_be_recorded_says_so_and_how_long_it_takes(
+    head_folder: Path, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    """Of three volumes an epoch is three steps."""
+    volumes = VolumeFolder(head_folder, (8, 8, 8))
+    monkeypatch.setattr(waits, "STEPS", 2)
+    monkeypatch.setattr(waits, "WARMUP", 1)
+    config = replace(CONFIG, accumulation=1)
+    with caplog.at_level("INFO", "medddpm"):
+        train(config, volumes, tmp_path, 4, device="cpu", progress=False, profile=True)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line == (
+            "--profile: no profile: 2 steps are recorded once 3 more are made, and this run ends at step 4; "
+            "give --steps 5 or more"
+        )
+        caplog.clear()
+        train(config, volumes, tmp_path, 8, device="cpu", progress=False, profile=True)
+        assert "this run ends at step 8; give --steps 9 or more" in caplog.text, "it went on from step 4"
+        caplog.clear()
+        train(config, volumes, tmp_path, 13, device="cpu", progress=False, profile=True)
+        assert caplog.text.count("a step takes") == 1
+        assert "--profile" not in caplog.text
