@@ -208,7 +208,7 @@ def peers() -> Iterator[None]:
         raise BadInput(
             "torchrun",
             f"rank {os.environ.get('RANK', '0')} lost another process ({_first_line(error)})",
-            "look for what ended that one; the same command goes on from the last checkpoint",
+            "look for what ended that one; the same command goes on from the last checkpoint, if there is one",
         ) from None
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log, report
+from medddpm.training.run_folder import what_is_kept
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -85,7 +86,7 @@ class Report:
         """Shows and logs the losses of the steps up to `step`.
 
         Raises:
-            BadInput: a loss is not finite; saved checkpoints stay.
+            BadInput: a loss is not finite; says which checkpoint is kept, if one is.
         """
         rate = self._bar.format_dict["rate"] or self._rate(self._begun, step)
         self._bar.set_postfix_str(f"{rate * self._volumes:.3g}volume/s, loss={losses[-1]:.4f}", refresh=False)
@@ -102,7 +103,7 @@ class Report:
             raise BadInput(
                 self._out,
                 f"the loss is no longer a number at step {step}",
-                "lower --learning-rate, or run `medddpm check` over the data; the last checkpoint is kept",
+                f"lower --learning-rate, or run `medddpm check` over the data; {what_is_kept(self._out)}",
             )
 
     def _line(self, step: int, loss: float) -> str:

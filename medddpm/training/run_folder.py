@@ -171,6 +171,12 @@ def checkpoints_of(out: Path) -> list[Path]:
     return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
 
 
+def what_is_kept(out: Path) -> str:
+    """What a run that ends now leaves of its weights, as the end of a line."""
+    found = checkpoints_of(out)
+    return f"the last checkpoint is kept: {found[-1].name}" if found else "no checkpoint was written yet"
+
+
 def _set_aside(out: Path) -> list[Path]:
     """The checkpoints that were damaged, by their new names."""
     return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}"))
@@ -187,7 +193,7 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
             raise BadInput(
                 out,
                 f"at step {content['step']} the weights are no longer finite ({some(broken)})",
-                "lower --learning-rate; the last checkpoint is kept",
+                f"lower --learning-rate; {what_is_kept(out)}",
             )
     path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
     save_checkpoint(path, content)

@@ -9,8 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from medddpm.errors import BadInput
 from medddpm.training import progress
+from medddpm.training.run_folder import save
+
+WEIGHTS = {"a": torch.ones(2)}
 
 SCRIPT = """
 import resource, sys
@@ -77,3 +82,12 @@ def test_nothing_is_said_when_nothing_is_to_be(tmp_path: Path, clock: list[float
         clock[0] += -1 if shown else 600
         told.losses([0.5], 1)
     assert caplog.records == []
+
+
+def test_a_loss_that_is_no_number_says_which_checkpoint_is_kept_if_one_is(tmp_path: Path) -> None:
+    with progress.Report(tmp_path, "x", 0, 9, shown=False, logged=False) as told:
+        with pytest.raises(BadInput, match=r"no longer a number at step 3; .*; no checkpoint was written yet$"):
+            told.losses([float("nan")], 3)
+        save(tmp_path, {"step": 3, "model": WEIGHTS, "ema": WEIGHTS}, keep=1)
+        with pytest.raises(BadInput, match=r"; the last checkpoint is kept: step-0000003\.pt$"):
+            told.losses([float("nan")], 4)

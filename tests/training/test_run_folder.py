@@ -64,8 +64,10 @@ def test_a_run_whose_checkpoints_were_all_set_aside_does_not_begin_anew(tmp_path
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, value: float) -> None:
+    with pytest.raises(BadInput, match=r"at step 1 the .* no longer finite \(a\); .*; no checkpoint was written yet$"):
+        save(tmp_path, content(1, torch.tensor([value])), keep=1)
     save(tmp_path, content(1), keep=1)
-    with pytest.raises(BadInput, match=r"at step 2 the weights are no longer finite \(a\)"):
+    with pytest.raises(BadInput, match=r"at step 2 the .* no longer finite \(a\); .* is kept: step-0000001\.pt$"):
         save(tmp_path, content(2, torch.tensor([1.0, value])), keep=1)
     assert newest(tmp_path)[0].name == "step-0000001.pt"
 
