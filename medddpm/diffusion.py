@@ -176,15 +176,7 @@ class GaussianDiffusion(nn.Module):
         Raises:
             BadInput: the sampler is unknown, or cannot take that number of steps.
         """
-        steps = self.timesteps if steps is None else steps
-        if sampler not in SAMPLERS:
-            raise BadInput("--sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
-        if sampler == "ddpm" and steps != self.timesteps:
-            problem = f"ddpm takes all {self.timesteps} steps, not {steps}"
-            raise BadInput("--steps", problem, "for fewer choose another --sampler")
-        if not 1 <= steps <= self.timesteps:
-            raise BadInput("--steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
-
+        steps = self.checked_steps(steps, sampler)
         channels: int = self.denoise_fn.out_channels  # type: ignore[assignment]
         start = mask.new_zeros((mask.shape[0], channels, *mask.shape[2:]))
         times = self._times(steps, sampler)
@@ -209,6 +201,22 @@ class GaussianDiffusion(nn.Module):
             if trajectory is not None:
                 trajectory.append(x.clone())
         return x.clone()  # a graph's next step would overwrite it
+
+    def checked_steps(self, steps: int | None, sampler: str) -> int:
+        """The number of network evaluations that `sample` makes with these arguments.
+
+        Raises:
+            BadInput: the sampler is unknown, or cannot take that number of steps.
+        """
+        steps = self.timesteps if steps is None else steps
+        if sampler not in SAMPLERS:
+            raise BadInput("--sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
+        if sampler == "ddpm" and steps != self.timesteps:
+            problem = f"ddpm takes all {self.timesteps} steps, not {steps}"
+            raise BadInput("--steps", problem, "for fewer choose another --sampler")
+        if not 1 <= steps <= self.timesteps:
+            raise BadInput("--steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
+        return steps
 
     def _step(
         self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor

@@ -53,16 +53,31 @@ def release(
         raise BadInput(path, f"a released model's name ends in {SUFFIX}", "give it that suffix")
     if "config" not in content or "ema" not in content:
         raise BadInput(path, "its checkpoint has no configuration", "give a checkpoint of `medddpm train`")
-    state: Mapping[str, Tensor] = content["ema"]
-    known = {**content, "timesteps": len(state["betas"])}
-    metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
-    weights = {k.removeprefix(PREFIX): v.to(dtype).contiguous() for k, v in state.items() if k.startswith(PREFIX)}
     with replacing(path) as temporary:
-        try:
-            save_file(weights, temporary, {"format": FORMAT, "about": about, "digest": digest(weights), **metadata})
-        except SafetensorError as error:  # also for a full disk
-            raise BadInput(path, f"it could not be written: {error}", "make room, and try again") from None
+        write(content, temporary, dtype=dtype, about=about)
     return path
+
+
+def write(content: Mapping[str, Any], file: Path, *, dtype: torch.dtype = torch.bfloat16, about: str = "") -> None:
+    """Writes to a temporary path what `release` moves to its place."""
+    known = {**content, "timesteps": len(content["ema"]["betas"])}
+    metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
+    weights = stored(content["ema"], dtype)
+    try:
+        save_file(weights, file, {"format": FORMAT, "about": about, "digest": digest(weights), **metadata})
+    except SafetensorError as error:  # also for a full disk
+        raise BadInput(file, f"it could not be written: {error}", "make room, and try again") from None
+
+
+def stored(state: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
+    """The network's weights of a checkpoint, as a released file has them: without the schedule, in that dtype."""
+    return {k.removeprefix(PREFIX): v.to(dtype).contiguous() for k, v in state.items() if k.startswith(PREFIX)}
+
+
+def restored(stored: Mapping[str, Tensor], timesteps: int) -> dict[str, Tensor]:
+    """The weights of a released file as a checkpoint has them: in float32, with the schedule."""
+    schedule = GaussianDiffusion(torch.nn.Identity(), timesteps).state_dict()
+    return {**{PREFIX + name: tensor.float() for name, tensor in stored.items()}, **schedule}
 
 
 def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -72,20 +87,19 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
         BadInput: the file is damaged, or `release` did not write it.
     """
     path = Path(path)
+    check_utf8(os.fspath(path), path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError):  # TypeError: of a dtype that PyTorch does not have
         raise BadInput(path, "it is damaged, or no safetensors file", "fetch it again") from None
-    if "digest" in metadata and metadata["digest"] != digest(stored):  # a version before it had none
+    if "digest" in metadata and metadata["digest"] != digest(weights):  # a version before it had none
         raise BadInput(path, "it is damaged: its weights are not those that were written", "fetch it again")
-    weights = {PREFIX + name: tensor.float() for name, tensor in stored.items()}
     try:
         content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
         if type(content["timesteps"]) is not int or not 1 <= content["timesteps"] <= MOST_TIMESTEPS:
             raise ValueError
-        schedule = GaussianDiffusion(torch.nn.Identity(), content["timesteps"]).state_dict()
         parts = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
         if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in parts):
             raise ValueError
@@ -98,7 +112,15 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise BadInput(
             path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
-    return {**content, "about": metadata.get("about", ""), "ema": {**weights, **schedule}}
+    return {**content, "about": metadata.get("about", ""), "ema": restored(weights, content["timesteps"])}
+
+
+def check_utf8(text: str, path: str | os.PathLike[str]) -> None:
+    """Raises BadInput, for `path`, unless `text` is UTF-8, as safetensors has the names and texts of its files."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadInput(path, "it is not in UTF-8, which safetensors asks for", "give another") from None
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:

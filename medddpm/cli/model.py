@@ -321,7 +321,7 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
         default="sde-dpm++",
         help="the sampler that the file recommends (sde-dpm++)",
     )
-    command.add_argument("--steps", type=whole(1), default=20, help="its number of steps (20)")
+    command.add_argument("--steps", type=whole(1), help="its number of steps (20; of ddpm all timesteps)")
     command.add_argument(
         "--held-out", type=whole(0, 10_000), default=16, metavar="N",
         help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,20 +27,65 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         BadInput: the disk is full, the folder read-only or a permission missing.
     """
-    path = Path(os.path.realpath(path))
-    temporary: Path | None = None
+    with replacing_together([path]) as (temporary,):
+        yield temporary
+
+
+@contextlib.contextmanager
+def replacing_together(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list[Path]]:
+    """As `replacing`, for files that belong together: all of them are moved to their places, or none is.
+
+    A process that is killed between the moves, which take no time that a user sees, may leave some moved; the last one
+    moves last. What has been moved aside for it is beside them as ``.former-…``.
+
+    Raises:
+        BadInput: as `replacing`; or the block raised one for a temporary path, which then names the file itself.
+    """
+    places = [Path(os.path.realpath(path)) for path in paths]
+    made: list[Path] = []
     try:
-        with _named_failures(path):
-            temporary = _beside(path)
-            yield temporary
-            with open(temporary, "rb+") as stream:
-                os.fsync(stream.fileno())
-            temporary.chmod(_permissions(path))  # mkstemp makes files for the owner alone
-            os.replace(temporary, path)
-            temporary = None
+        for place in places:
+            with _named_failures(place):
+                made.append(_beside(place))
+        with _named_failures(places[0]):
+            yield made
+            for temporary, place in zip(made, places, strict=True):
+                with open(temporary, "rb+") as stream:
+                    os.fsync(stream.fileno())
+                temporary.chmod(_permissions(place))  # mkstemp makes files for the owner alone
+            _move(made, places)
+    except BadInput as error:
+        named = {os.fspath(temporary): place for temporary, place in zip(made, places, strict=False)}
+        if error.path not in named:
+            raise
+        raise BadInput(named[error.path], error.problem, error.remedy) from None
     finally:
-        if temporary is not None:
+        for temporary in made:
             temporary.unlink(missing_ok=True)
+
+
+def _move(made: Sequence[Path], places: Sequence[Path]) -> None:
+    """Moves each file to its place; where one of them cannot be moved, those before it go back."""
+    asides = [new.with_name(".former" + new.name.removeprefix(".writing")) for new in made[:-1]]
+    with contextlib.ExitStack() as back:
+        for new, place, aside in zip(made, places, asides, strict=False):
+            back.callback(_move_back, new, place, aside)
+            with _named_failures(place):
+                if place.is_file():
+                    os.replace(place, aside)
+                os.replace(new, place)
+        with _named_failures(places[-1]):
+            os.replace(made[-1], places[-1])  # the last takes its place at once: a single file is never moved aside
+        back.pop_all()
+    for aside in asides:
+        aside.unlink(missing_ok=True)
+
+
+def _move_back(new: Path, place: Path, aside: Path) -> None:
+    if aside.exists():
+        os.replace(aside, place)
+    elif not new.exists():  # it was moved, to where there was nothing
+        place.unlink(missing_ok=True)
 
 
 def write_gzipped(text: bytes, path: str | os.PathLike[str]) -> None:

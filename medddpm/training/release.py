@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from medddpm.checkpoints.model_card import model_card
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
-from medddpm.runtime.files import check_output, replacing
+from medddpm.runtime.files import check_output, replacing_together
 from medddpm.runtime.processes import pick_device
+from medddpm.runtime.reports import log
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
-from medddpm.training.run_folder import newest, read_run
+from medddpm.training.run_folder import read_run, readable
 
 SAMPLER, STEPS = "sde-dpm++", 20
 """What a released model recommends by default."""
@@ -35,6 +37,9 @@ RECORDED = 1000
 MEASURED = ("dice", "dice_reference", "lesion_contrast", "lesion_contrast_reference", "wasserstein", "diversity")
 """The metrics on the card, of `quality.metrics.METRICS`."""
 
+STATE = {"config", "ema", "layout", "losses", "size", "step"}
+"""What a release needs of a checkpoint."""
+
 _PHANTOM = re.compile(r"phantom (t1|t2|flair), seed (\d{1,18}), subject \d+")
 
 
@@ -43,7 +48,7 @@ def release_run(
     out: Path,
     *,
     sampler: str = SAMPLER,
-    steps: int = STEPS,
+    steps: int | None = None,
     held_out: int = 16,
     about: str = "",
     setting: Switches = BASE,
@@ -56,7 +61,8 @@ def release_run(
     Args:
         run: the folder of `medddpm train`.
         out: NAME.safetensors.
-        sampler, steps: what its users draw with unless they choose otherwise.
+        sampler, steps: what its users draw with unless they choose otherwise; by default `STEPS`, of "ddpm" all
+            timesteps.
         held_out: the number of new subjects to measure it on, if it was trained on the phantom; 0 for none.
         about: a sentence for the card: what it was trained on, and for how long.
         setting, device: compute the volumes that are measured.
@@ -67,29 +73,57 @@ def release_run(
         the three files.
 
     Raises:
-        BadInput: the folder is not a run or has no checkpoint, or the files cannot be written.
+        BadInput: the folder is not a run or has no checkpoint, the model cannot be drawn from with that sampler in so
+            many steps, or the files cannot be written; none of the three then is, and those of an earlier release stay.
     """
     if out.suffix != released.SUFFIX:
         raise BadInput(out, f"a released model's name ends in {released.SUFFIX}", "give --out such a name")
+    released.check_utf8(about, "--about")
+    released.check_utf8(os.path.realpath(out), out)
     files = [out.with_suffix(suffix) for suffix in (released.SUFFIX, ".csv", ".md")]
     for file in files:
         check_output(file, ours=_is_released, force=force)
-    if not (run / "run.json").is_file() or (found := newest(run)) is None:
-        raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
-    content = {**found[1], "training": training_of(run), "sampling": {"sampler": sampler, "steps": steps}}
-    released.release(content, out, about=about)
+    content = _released_content(run, sampler, steps)
     if held_out and (phantom := content["training"].get("phantom")):
         subjects = Phantom(held_out, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
-        content["evaluation"] = evaluation(released.read_released(out), subjects, setting, device, progress)
-        released.release(content, out, about=about)
-    _, csv, card = files
-    table = training_record(content["losses"].numpy())
-    with replacing(csv) as temporary:
-        table.to_csv(temporary, index=False, float_format="%.5f")
-    text = card_of(out)
-    with replacing(card) as temporary:
-        temporary.write_text(text)
+        content["evaluation"] = evaluation(content, subjects, setting, device, progress)
+    _write(content, files, about)
     return files
+
+
+def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, Any]:
+    """A run's newest checkpoint, its averaged weights as they will be released, with what the release adds.
+
+    Raises:
+        BadInput: as `release_run`; or the model cannot be drawn from with that sampler in so many steps.
+    """
+    if not (run / "run.json").is_file() or (found := readable(run)) is None:
+        raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
+    path, content, problems = found
+    training = training_of(run)
+    if not content.keys() >= STATE:
+        raise BadInput(path, "it holds no state of a training run", "release a run of `medddpm train`")
+    diffusion = diffusion_from(content, path)
+    for problem in problems.values():
+        log.warning(f"{problem}; {path.name} is released")
+    if steps is None and sampler != "ddpm":
+        steps = STEPS
+    return {
+        **content,
+        "ema": released.restored(released.stored(content["ema"]), diffusion.timesteps),
+        "training": training,
+        "sampling": {"sampler": sampler, "steps": diffusion.checked_steps(steps, sampler)},
+    }
+
+
+def _write(content: Mapping[str, Any], files: Sequence[Path], about: str) -> None:
+    """Writes weights, record and card, which appear together: a card is never beside another release's weights."""
+    weights, record, card = files
+    with replacing_together([record, card, weights]) as (new_record, new_card, new_weights):
+        training_record(content["losses"].numpy()).to_csv(new_record, index=False, float_format="%.5f")
+        released.write(content, new_weights, about=about)
+        # A text in run.json may hold half of a character, which JSON can write and UTF-8 cannot.
+        new_card.write_text(_card(weights.stem, new_weights, new_record), "utf-8", errors="backslashreplace")
 
 
 def _is_released(path: Path) -> bool:
@@ -105,12 +139,15 @@ def _is_released(path: Path) -> bool:
 
 def card_of(path: Path) -> str:
     """Writes the card of a released model from its file and the training record beside it."""
-    with safe_open(path, framework="pt") as file:
+    return _card(path.stem, path, path.with_suffix(".csv"))
+
+
+def _card(name: str, weights: Path, record: Path) -> str:
+    with safe_open(weights, framework="pt") as file:
         dtype = file.get_slice("out.2.weight").get_dtype()
-    record = pd.read_csv(path.with_suffix(".csv"))
-    content = released.read_released(path)
+    content = released.read_released(weights)
     content["training"] = asdict(TrainConfig()) | content["training"]  # an earlier version's lacks newer fields
-    return model_card(path.stem, content, path.stat().st_size, dtype, record)
+    return model_card(name, content, weights.stat().st_size, dtype, pd.read_csv(record))
 
 
 def training_of(run: Path) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import errno
 import gzip
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, check_writable, read_json, replacing, write_gzipped
+from medddpm.runtime.files import check_output, check_writable, read_json, replacing, replacing_together, write_gzipped
 
 
 def test_a_block_that_ends_well_replaces_the_file(tmp_path: Path) -> None:
@@ -74,6 +75,41 @@ def test_a_replaced_file_keeps_its_permissions_and_a_link_stays_one(tmp_path: Pa
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_files_that_belong_together_are_all_replaced_or_none_is(tmp_path: Path) -> None:
+    """Whatever is there before: a file, or nothing; and whatever fails: the block, or the last of the moves."""
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+
+    def write(text: str, before_the_moves: Callable[[], object] = lambda: None) -> None:
+        with replacing_together(paths) as made:
+            for path in made:
+                path.write_text(text)
+            before_the_moves()
+
+    def folder_instead_of_the_last() -> None:
+        paths[2].unlink()
+        paths[2].mkdir()
+
+    write("first")
+    assert [path.read_text() for path in paths] == ["first"] * 3
+    paths[1].unlink()
+    with pytest.raises(ZeroDivisionError):
+        write("second", lambda: 1 / 0)
+    with pytest.raises(BadInput, match="c: a folder stands there"):
+        write("third", folder_instead_of_the_last)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]
+    assert paths[0].read_text() == "first"
+    paths[2].rmdir()
+    write("fourth")
+    assert [path.read_text() for path in paths] == ["fourth"] * 3
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_error_of_a_temporary_file_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused, replacing_together([tmp_path / "a", tmp_path / "b"]) as made:
+        raise BadInput(made[1], "no room", "make some")
+    assert str(refused.value) == f"{tmp_path / 'b'}: no room; make some"
 
 
 def test_an_output_never_takes_the_place_of_an_input_or_of_a_strangers_file(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from medddpm.checkpoints.files import read_checkpoint
+from medddpm.checkpoints.files import read_checkpoint, save_checkpoint
 from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import VolumeFolder
@@ -138,6 +140,92 @@ def test_a_folder_that_is_no_run_is_said(arguments: list[str], tmp_path: Path, m
     assert main(["release", *arguments]) == 1
     assert "no run's folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_utf8_is_refused_and_not_the_file_called_damaged(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--about: it is not in UTF-8"):
+        release_run(run, tmp_path / "m.safetensors", about="\udcff", device="cpu")
+    for use in (functools.partial(release_run, run), read_checkpoint):
+        (tmp_path / "\udcff.safetensors").touch()
+        with pytest.raises(BadInput, match=r"\\udcff\.safetensors: it is not in UTF-8"):
+            use(tmp_path / "\udcff.safetensors")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["anew", "over another"])
+@pytest.mark.parametrize("what", ["evaluation", "training_record", "model_card"])
+def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
+    run: Path, released: Path, tmp_path: Path, monkeypatch, there: bool, what: str
+) -> None:
+    """Wherever it is interrupted; no weights are beside another release's card, and none stand alone."""
+    if there:
+        for path in released.parent.iterdir():
+            shutil.copy(path, tmp_path)
+    before = contents(tmp_path)
+    again = functools.partial(
+        release_run, run, tmp_path / released.name, sampler="ddim", steps=2, held_out=2, device="cpu", force=there
+    )
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"medddpm.training.release.{what}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    assert contents(tmp_path) == before
+    again()
+    after = contents(tmp_path)
+    assert len(after) == 3
+    assert after != before
+    assert (tmp_path / "head-16.md").read_text() == card_of(tmp_path / released.name)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "steps", "problem"),
+    [
+        ("ddim", 251, "--steps: ddim cannot take 251; choose 1 to 250"),
+        ("ddim", 0, "--steps: ddim cannot take 0; choose 1 to 250"),
+        ("ddpm", 20, "--steps: ddpm takes all 250 steps, not 20; for fewer choose another --sampler"),
+        ("euler", 20, "--sampler: there is no 'euler'; choose one of ddpm, ddim, dpm++, sde-dpm++"),
+    ],
+)
+def test_what_cannot_be_drawn_with_is_not_recommended(
+    run: Path, tmp_path: Path, sampler: str, steps: int, problem: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        release_run(run, tmp_path / "m.safetensors", sampler=sampler, steps=steps, held_out=0, device="cpu")
+    assert str(refused.value) == problem
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("sampler", "steps"), [("ddpm", 250), ("sde-dpm++", 20)])
+def test_without_a_number_of_steps_it_recommends_the_samplers_own(
+    run: Path, tmp_path: Path, sampler: str, steps: int
+) -> None:
+    out = tmp_path / "m.safetensors"
+    assert main(["release", str(run), "--out", str(out), "--sampler", sampler, "--held-out", "0", "-q"]) == 0
+    assert read_checkpoint(out)["sampling"] == {"sampler": sampler, "steps": steps}
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_left_where_it_is(
+    run: Path, tmp_path: Path, caplog
+) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    newer = copied / "checkpoints" / "step-0000004.pt"
+    newer.write_bytes(b"damaged")
+    release_run(copied, tmp_path / "m.safetensors", held_out=0, device="cpu")
+    assert "step-0000004.pt: it is damaged" in caplog.text
+    assert "step-0000003.pt is released" in caplog.text
+    assert newer.exists()
+    shutil.rmtree(copied / "checkpoints")
+    save_checkpoint(copied / "checkpoints" / "step-0000001.pt", {"ema": {"a": torch.zeros(1)}})
+    with pytest.raises(BadInput, match=r"step-0000001\.pt: it holds no state of a training run"):
+        release_run(copied, tmp_path / "n.safetensors", held_out=0, device="cpu")
 
 
 def test_a_run_keeps_to_its_widths(run: Path) -> None:
