@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
+import numpy as np
 import torch
+from torch import Tensor
 
+from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from, read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.data.layouts import LAYOUTS, Layout
-from medddpm.data.nifti import check_name, is_written, read_mask, split_name
+from medddpm.data.nifti import check_name, is_written, note_of, read_image, read_mask, split_name
 from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import share
+from medddpm.runtime.reports import report
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
+
+_OF = ", of "  # in a note, between how a volume is drawn and the digest of what it is drawn from
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
@@ -46,6 +55,9 @@ def sample_to_files(
 
     Under torchrun each process draws its share of the batches; the volumes are the same.
 
+    Each file says from what it was drawn. A volume that is there, whole and drawn alike, is kept: after an interruption
+    the same call draws those that are missing.
+
     Args:
         checkpoint: published, ours or released; `checkpoints.shipped.weights()` travels with the package.
         mask: labels as the model was trained with; any size and orientation.
@@ -60,13 +72,14 @@ def sample_to_files(
         setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
-        force: replaces samples that are there already.
+        force: draws anew, and replaces samples that are there already.
 
     Returns:
-        the files that this process wrote.
+        the files of this process's volumes, also of those that were kept.
 
     Raises:
-        BadInput: a file is not what it should be, or the sampler cannot take that number of steps.
+        BadInput: a file is not what it should be, a sample is there that was drawn otherwise, or the sampler cannot
+            take that number of steps.
     """
     check_name(out)
     if missing := [image for image in images if not image.is_file()]:
@@ -74,30 +87,89 @@ def sample_to_files(
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    condition_channels = condition(mask, layout, size, list(images) or None)
-    outs, (rank, world) = numbered(out, count), share()
-    own = [one for first in range(rank * batch, count, batch * world) for one in outs[first : first + batch]]
-    for file in (file for one in own for file in channel_files(one, layout)):  # another process writes the others
-        check_output(file, [checkpoint, mask, *images], is_written, force)
+    condition_channels, reference = condition(mask, layout, size, list(images) or None), read_mask(mask, layout.labels)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
+    steps = diffusion.checked_steps(steps, sampler)
+    how, origin = f"{sampler} {steps}", _digest(diffusion, condition_channels, reference, setting)
+    volumes = [
+        _Volume(path, tuple(channel_files(path, layout)), seed + i, f"seed {seed + i}, {how}{_OF}{origin}")
+        for i, path in enumerate(numbered(out, count))
+    ]
+    rank, world = share()
+    batches = [volumes[first : first + batch] for first in range(rank * batch, count, batch * world)]
+    own = [volume for volumes in batches for volume in volumes]  # another process draws the others
+    kept = {volume for volume in own if _is_drawn(volume, [checkpoint, mask, *images], force)}
+    if kept:
+        report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
     diffusion.to(where).eval()
-    reference, written = read_mask(mask, layout.labels), list[Path]()
     with setting.on(diffusion.denoise_fn):
-        for first in range(rank * batch, count, batch * world):
-            files = outs[first : first + batch]
-            samples = diffusion.sample(
-                condition_channels.to(where).expand(len(files), -1, -1, -1, -1),
+        for volumes in batches:
+            if kept.issuperset(volumes):
+                continue
+            samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to the last bit
+                condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
                 steps,
                 sampler,
-                generator=[torch.Generator().manual_seed(seed + first + i) for i in range(len(files))],
+                generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
                 progress=progress,
             )
-            for volume, file in zip(samples, files, strict=True):
-                written += write_sample_volumes(volume, file, reference, layout, size)
-    return written
+            for sample, volume in zip(samples, volumes, strict=True):
+                if volume not in kept:
+                    write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+    return [file for volume in own for file in volume.files]
+
+
+@dataclass(frozen=True)
+class _Volume:
+    """A volume to draw: its path, a file for each channel, the seed of its noise, and the note of how it is drawn."""
+
+    path: Path
+    files: tuple[Path, ...]
+    seed: int
+    note: str
+
+
+def _digest(diffusion: GaussianDiffusion, mask: Tensor, reference: nib.Nifti1Image, setting: Switches) -> str:
+    """What the volumes are drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
+    header, affine = np.frombuffer(reference.header.binaryblock, np.uint8), np.asarray(reference.affine, np.float64)
+    grid = {"mask": mask, "header": torch.from_numpy(header.copy()), "affine": torch.from_numpy(affine.copy())}
+    known = [released.digest(diffusion.state_dict()), released.digest(grid), setting.name]
+    return hashlib.sha256(" ".join(known).encode()).hexdigest()[:12]
+
+
+def _is_drawn(volume: _Volume, inputs: Sequence[Path], force: bool) -> bool:
+    """Whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
+
+    Raises:
+        BadInput: a file is there that was drawn otherwise, or that may not be replaced.
+    """
+    notes = {file: None if force else note_of(file) for file in volume.files}
+    alike = [file for file, note in notes.items() if note == volume.note]
+    if len(alike) == len(notes) and all(map(_is_whole, alike)):
+        return True
+    for file, note in notes.items():
+        if note and file not in alike:
+            raise BadInput(file, _difference(note, volume.note), "give --force to replace it, or choose another name")
+        check_output(file, inputs, is_written, force or file in alike)
+    return False
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        read_image(file)
+    except BadInput:
+        return False
+    return True
+
+
+def _difference(there: str, note: str) -> str:
+    how, now = there.rpartition(_OF)[0], note.rpartition(_OF)[0]
+    if how != now:
+        return f"it was drawn with {how}, not {now}"
+    return "it was drawn from another checkpoint or mask, or under another setting"
 
 
 def recommended(content: Mapping[str, Any]) -> dict[str, Any]:

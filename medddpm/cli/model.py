@@ -252,10 +252,14 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         "--seed", type=whole(0, 2**63 - 1), default=0, help="of the noise; each further volume takes the next (0)"
     )
     command.add_argument(
-        "--count", type=whole(1, 100_000), default=1, help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1)"
+        "--count",
+        type=whole(1, 100_000),
+        default=1,
+        help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1); after an "
+        "interruption the same command draws those that are missing",
     )
     command.add_argument("--batch", type=whole(1, 1024), default=1, help="volumes computed at once (1)")
-    command.add_argument("--force", action="store_true", help="replace samples that are there already")
+    command.add_argument("--force", action="store_true", help="draw anew, and replace samples that are there already")
     add_setting(command)
     add_device(command)
 

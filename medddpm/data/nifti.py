@@ -38,6 +38,8 @@ _FLAG_BYTES = 4  # behind it: whether extensions follow
 _GZIP_TRAILER = 8  # the checksum and the length of what is packed (RFC 1952)
 _TRAILING_BYTES = 1 << 20  # may follow the voxels; a longer stream is not an image
 _VOLUME, _MASK = "Med-DDPM volume", "Med-DDPM mask"  # what a written file says of itself
+_NOTE = ": "  # between that and a note
+LONGEST_NOTE = 79 - len(_VOLUME + _NOTE)  # a description has 80 bytes, the last of them 0
 _AGAIN = "copy or download it again"
 _DAMAGE = (
     EOFError,
@@ -66,12 +68,21 @@ def split_name(path: Path) -> tuple[str, str]:
 
 def is_written(path: Path) -> bool:
     """Whether `write_volume` or `write_mask` wrote the file at `path`."""
+    return note_of(path) is not None
+
+
+def note_of(path: Path) -> str | None:
+    """The note that `write_volume` left in the file at `path`; empty where it left none, None if it did not write it.
+
+    Only the header is read: what follows may be damaged.
+    """
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
             header = _header(path, stream.read(_HEADER_BYTES))
     except (*_DAMAGE, OSError):  # BadInput is a ValueError
-        return False
-    return bytes(header["descrip"]).rstrip(b"\0") in (_VOLUME.encode(), _MASK.encode())
+        return None
+    kind, _, note = bytes(header["descrip"]).rstrip(b"\0").decode("ascii", "replace").partition(_NOTE)
+    return note if kind in (_VOLUME, _MASK) else None
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
@@ -180,16 +191,21 @@ def same_grid(
         raise BadInput(image_path, f"its affine differs from its mask's by {apart:.3g} ({mask_path}, {shapes})", remedy)
 
 
-def write_volume(path: str | os.PathLike[str], data: npt.NDArray[np.floating], like: nib.Nifti1Image) -> None:
+def write_volume(
+    path: str | os.PathLike[str], data: npt.NDArray[np.floating], like: nib.Nifti1Image, note: str = ""
+) -> None:
     """Writes `data` (H, W, D) as float32 on the grid of `like`: its affine, voxel sizes, units and form codes.
 
-    Drops what the header of `like` says about its own voxels (intent, display range, description, extensions).
+    Drops what the header of `like` says about its own voxels (intent, display range, description, extensions). Leaves
+    `note`, ASCII of at most `LONGEST_NOTE` characters, in the description.
 
     Raises:
         BadInput: `path` does not end in .nii or .nii.gz, or cannot be written.
-        ValueError: the shapes of `data` and `like` differ.
+        ValueError: the shapes of `data` and `like` differ, or the note is too long.
     """
-    _write(path, np.asarray(data, np.float32), like, _VOLUME)
+    if len(note) > LONGEST_NOTE:
+        raise ValueError(f"a note of {len(note)} characters: {note}")
+    _write(path, np.asarray(data, np.float32), like, _VOLUME + (_NOTE + note if note else ""))
 
 
 def write_mask(path: str | os.PathLike[str], labels: npt.NDArray[np.integer], like: nib.Nifti1Image) -> None:

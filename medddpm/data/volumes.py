@@ -185,7 +185,9 @@ def to_mask_grid(
     return [np.clip(from_grid(array, size, like, axes=layout.axes), 0, 1) for array in arrays]
 
 
-def write_sample_volumes(sample: Tensor, path: Path, like: nib.Nifti1Image, layout: Layout, size: Size) -> list[Path]:
+def write_sample_volumes(
+    sample: Tensor, path: Path, like: nib.Nifti1Image, layout: Layout, size: Size, note: str = ""
+) -> list[Path]:
     """Writes a sample on the grid of the mask it was drawn for; several channels as ``NAME_t1.nii.gz`` and so on.
 
     Args:
@@ -194,12 +196,13 @@ def write_sample_volumes(sample: Tensor, path: Path, like: nib.Nifti1Image, layo
         like: the mask's image.
         layout: names the channels.
         size: (H, W, D) of the model.
+        note: is left in each file, as by `write_volume`.
     """
     paths = channel_files(path, layout)
     if not sample.isfinite().all():
         raise BadInput(path, "not written: the sample is not finite", "use a checkpoint from before training diverged")
     for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):
-        write_volume(file, channel, like)
+        write_volume(file, channel, like, note)
     return paths
 
 

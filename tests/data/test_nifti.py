@@ -10,7 +10,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medddpm.data.nifti import read_image, read_mask, same_grid, write_mask, write_volume
+from medddpm.data.nifti import (
+    LONGEST_NOTE,
+    is_written,
+    note_of,
+    read_image,
+    read_mask,
+    same_grid,
+    write_mask,
+    write_volume,
+)
 from medddpm.errors import BadInput
 
 RNG = np.random.default_rng(0)
@@ -294,3 +303,20 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monke
         write_volume(path, volume(5, 6, 7), like)
     assert [file.name for file in tmp_path.iterdir()] == ["out.nii.gz"]
     assert path.read_bytes() == before
+
+
+def test_a_volume_keeps_a_note_of_how_it_was_made(tmp_path: Path) -> None:
+    like, image = nib.Nifti1Image(labels(), AFFINE), volume(5, 6, 7)
+    for path, note in (
+        (tmp_path / "a.nii.gz", "seed 5"),
+        (tmp_path / "b.nii", "x" * LONGEST_NOTE),
+        (tmp_path / "c.nii", ""),
+    ):
+        write_volume(path, image, like, note)
+        assert note_of(path) == note
+        assert is_written(path)
+    with pytest.raises(ValueError, match="a note of"):
+        write_volume(tmp_path / "d.nii", image, like, "x" * (LONGEST_NOTE + 1))
+    nib.save(like, tmp_path / "e.nii")
+    for name in ("d.nii", "e.nii"):
+        assert note_of(tmp_path / name) is None

@@ -90,7 +90,7 @@ def test_the_card_tells_the_numbers_of_the_file_and_the_record(released: Path, r
         ({}, ("ddim", 3)),
         ({"steps": 2}, ("ddim", 2)),
         ({"sampler": "dpm++", "steps": 3}, ("dpm++", 3)),
-        ({"sampler": "dpm++"}, ("dpm++", None)),
+        ({"sampler": "dpm++"}, ("dpm++", 250)),
     ],
 )
 def test_what_the_file_recommends_is_what_it_is_drawn_with(

@@ -1,0 +1,178 @@
+"""Samples that are there: kept where they are whole and drawn alike, and never mixed with others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medddpm import sampling
+from medddpm.checkpoints.files import save_checkpoint
+from medddpm.data.nifti import note_of
+from medddpm.data.phantom import write_phantom
+from medddpm.data.volumes import write_sample_volumes
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput
+from medddpm.sampling import sample_to_files
+from medddpm.switches import OPT2
+from medddpm.unet import UNet3D
+
+COUNT = 5
+Sampled = Callable[..., list[Path]]
+
+
+def save_model(path: Path, seed: int, channels: tuple[int, int] = (3, 1)) -> None:
+    torch.manual_seed(seed)
+    unet = UNet3D(8, *channels, model_channels=32, channel_mult=(1, 1), num_res_blocks=1)
+    state = GaussianDiffusion(unet, timesteps=6).state_dict()
+    save_checkpoint(path, {"step": 1, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8]})
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two models and two masks."""
+    folder = tmp_path_factory.mktemp("with space")
+    write_phantom(folder, 2, (10, 10, 10))
+    for seed in (0, 1):
+        save_model(folder / f"{seed}.pt", seed)
+    return folder
+
+
+@pytest.fixture
+def sampled(inputs: Path, tmp_path: Path) -> Sampled:
+    """Draws `COUNT` volumes of three steps into a folder of the test's."""
+    mask = inputs / "mask" / "phantom_0000.nii.gz"
+    how: dict[str, Any] = {"sampler": "sde-dpm++", "steps": 3, "count": COUNT, "batch": 2, "device": "cpu"}
+    return lambda name="v.nii.gz", checkpoint="0.pt", mask=mask, **other: sample_to_files(
+        inputs / checkpoint, mask, tmp_path / name, **how | other
+    )
+
+
+def contents(files: list[Path]) -> list[bytes]:
+    return [file.read_bytes() for file in files]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Lets so many volumes be written."""
+    written: list[Path] = []
+
+    def write(sample: torch.Tensor, path: Path, *more: Any) -> list[Path]:
+        if len(written) == after:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write_sample_volumes(sample, path, *more)
+
+    monkeypatch.setattr(sampling, "write_sample_volumes", write)
+
+
+def test_after_interruptions_the_same_call_draws_what_is_missing(sampled: Sampled, monkeypatch, caplog) -> None:
+    """Twice, within a batch and after one, and a file is damaged: the result is the undisturbed one's, to the bit."""
+    caplog.set_level("INFO", "medddpm")
+    undisturbed = contents(sampled("whole/v.nii.gz"))
+    for after in (1, 2):
+        interrupt(monkeypatch, after)
+        with pytest.raises(KeyboardInterrupt):
+            sampled()
+    monkeypatch.undo()
+    assert "1 of 5 volumes kept" in caplog.text
+    caplog.clear()
+    first = sampled(count=1, name="v_1.nii.gz")[0]
+    first.write_bytes(first.read_bytes()[:-20])
+    files = sampled()
+    assert [file.name for file in files] == [f"v_{number}.nii.gz" for number in range(1, COUNT + 1)]
+    assert contents(files) == undisturbed
+    (line,) = [record.getMessage() for record in caplog.records if "2 of 5" in record.getMessage()]
+    assert line == f"{files[0].with_name('v.nii.gz')}: 2 of 5 volumes kept, which were there already and drawn alike"
+
+
+def test_volumes_that_are_all_there_are_not_drawn_again_but_with_force(sampled: Sampled, monkeypatch) -> None:
+    before = contents(files := sampled())
+    drawn: list[int] = []
+    sample = GaussianDiffusion.sample
+    monkeypatch.setattr(
+        GaussianDiffusion, "sample", lambda *how, **more: drawn.append(len(how[1])) or sample(*how, **more)
+    )
+    assert sampled() == files
+    assert not drawn
+    assert contents(sampled(force=True)) == before
+    assert drawn == [2, 2, 1]
+
+
+def test_more_volumes_go_on_from_those_that_are_there(sampled: Sampled) -> None:
+    few, undisturbed = sampled(count=2), sampled("whole/v.nii.gz")
+    before = contents(few)
+    assert contents(sampled()) == contents(undisturbed)
+    assert contents(few) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({"seed": 1}, "it was drawn with seed 0, sde-dpm++ 3, not seed 1, sde-dpm++ 3"),
+        ({"steps": 4}, "it was drawn with seed 0, sde-dpm++ 3, not seed 0, sde-dpm++ 4"),
+        ({"sampler": "ddim"}, "it was drawn with seed 0, sde-dpm++ 3, not seed 0, ddim 3"),
+        ({"checkpoint": "1.pt"}, "it was drawn from another checkpoint or mask, or under another setting"),
+        ({"mask": "phantom_0001.nii.gz"}, "it was drawn from another checkpoint or mask, or under another setting"),
+        ({"setting": OPT2}, "it was drawn from another checkpoint or mask, or under another setting"),
+    ],
+    ids=["seed", "steps", "sampler", "checkpoint", "mask", "setting"],
+)
+def test_volumes_drawn_otherwise_are_not_mixed(
+    sampled: Sampled, inputs: Path, other: dict[str, Any], problem: str
+) -> None:
+    files = sampled(count=2)
+    before = contents(files)
+    if "mask" in other:
+        other = {"mask": inputs / "mask" / other["mask"]}
+    with pytest.raises(BadInput) as refused:
+        sampled(**other)
+    remedy = "give --force to replace it, or choose another name"
+    assert str(refused.value) == f"{files[0]}: {problem}; {remedy}"
+    assert contents(files) == before
+    assert not files[0].with_name("v_3.nii.gz").exists()
+    assert contents(sampled(**other, force=True))[:2] != before
+
+
+def test_a_file_without_a_note_is_kept_from_being_replaced(sampled: Sampled, monkeypatch) -> None:
+    """An earlier version wrote none."""
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "write_sample_volumes", lambda *how: write_sample_volumes(*how[:-1]))
+        (file,) = sampled(count=1)
+    assert note_of(file) == ""
+    with pytest.raises(BadInput, match=r"it exists already; give --force"):
+        sampled(count=1)
+
+
+def test_each_process_keeps_its_own(sampled: Sampled, monkeypatch, caplog) -> None:
+    caplog.set_level("INFO", "medddpm")
+    undisturbed = contents(sampled("whole/v.nii.gz"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    as_rank = functools.partial(monkeypatch.setenv, "RANK")
+    as_rank("1")
+    assert [file.name for file in sampled()] == ["v_3.nii.gz", "v_4.nii.gz"]
+    as_rank("0")
+    files = sampled()
+    assert [file.name for file in files] == ["v_1.nii.gz", "v_2.nii.gz", "v_5.nii.gz"]
+    files[1].unlink()
+    sampled()
+    assert "2 of 3 volumes kept" in caplog.text
+    monkeypatch.delenv("WORLD_SIZE")
+    assert contents(sampled()) == undisturbed
+
+
+def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path: Path) -> None:
+    save_model(tmp_path / "four.pt", 0, (8, 4))
+    mask, image = (inputs / folder / "phantom_0000.nii.gz" for folder in ("mask", "image"))
+    draw = functools.partial(
+        sample_to_files, tmp_path / "four.pt", mask, tmp_path / "v.nii", images=[image], sampler="ddim", steps=2,
+        device="cpu",
+    )  # fmt: skip
+    files = draw()
+    assert [file.name for file in files] == [f"v_{channel}.nii" for channel in ("t1", "t1ce", "t2", "flair")]
+    before = contents(files)
+    files[2].unlink()
+    assert contents(draw()) == before
