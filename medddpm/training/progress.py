@@ -28,7 +28,8 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt
 class Report:
     """The progress bar and the TensorBoard log of a run; refuses a loss that is not finite.
 
-    A log that cannot be written, for a full disk, is given up with a warning: it costs no training.
+    A log that cannot be written, for a full disk or a file in its place, is given up with a warning: it costs no
+    training.
 
     Args:
         out: the run's folder.
@@ -44,11 +45,10 @@ class Report:
     def __init__(
         self, out: Path, name: str, first: int, steps: int, volumes: int = 1, *, shown: bool, logged: bool
     ) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
-
         self._out = out
-        # The steps that a killed run logged after its last checkpoint are made again: the log drops them.
-        self._log = SummaryWriter(str(out / "tensorboard"), purge_step=first + 1) if logged else None
+        self._log: SummaryWriter | None = None
+        if logged:
+            self._open(first)
         self._name, self._steps, self._volumes = name, steps, volumes
         terminal = sys.stderr.isatty()
         self._bar = tqdm(
@@ -73,14 +73,27 @@ class Report:
         if not isinstance(failure.exc_value, OSError):
             self._hook(failure)
 
+    def _open(self, first: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed only here
+
+        try:
+            # The steps that a killed run logged after its last checkpoint are made again: the log drops them.
+            self._log = SummaryWriter(str(self._out / "tensorboard"), purge_step=first + 1)
+        except OSError as error:
+            self._give_up((error.strerror or "it cannot be written").lower())
+        except UnicodeEncodeError:  # TensorBoard takes no other names
+            self._give_up("its name is not in UTF-8")
+
+    def _give_up(self, problem: str) -> None:
+        self._log = None
+        log.warning(str(BadInput(self._out / "tensorboard", problem, "the training goes on without its log")))
+
     @contextlib.contextmanager
     def _writing(self, written: SummaryWriter) -> Iterator[SummaryWriter]:
         try:
             yield written
         except OSError as error:
-            self._log = None
-            problem = (error.strerror or "it cannot be written").lower()
-            log.warning(f"{self._out / 'tensorboard'}: {problem}; the training goes on without its log")
+            self._give_up((error.strerror or "it cannot be written").lower())
 
     def losses(self, losses: list[float], step: int) -> None:
         """Shows and logs the losses of the steps up to `step`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -38,7 +39,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
         anew, so that its steps stay what they were.
 
     Raises:
-        BadInput: it is another run's, or holds something else; says what differs.
+        BadInput: it is another run's, or holds something else; says what differs. Or it cannot be written to.
     """
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
@@ -58,6 +59,8 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
             )
     with replacing(record) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1) + "\n")
+    for folder in ["checkpoints", *(["samples"] if config.sample_every else [])]:
+        check_writable(out / folder / "step")  # before the steps that would be lost with them
     for torn in out.rglob(".writing-*"):  # left by a killed run
         torn.unlink()
     return accumulation
@@ -179,7 +182,7 @@ def what_is_kept(out: Path) -> str:
 
 def _set_aside(out: Path) -> list[Path]:
     """The checkpoints that were damaged, by their new names."""
-    return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}"))
+    return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}*"))
 
 
 def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
@@ -215,10 +218,16 @@ def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
         return None
     path, content, problems = found
     for broken, problem in problems.items():
-        aside = broken.with_name(broken.name + ASIDE)
+        aside = _free(broken.with_name(broken.name + ASIDE))
         broken.rename(aside)
         log.warning(f"{problem}; set aside as {aside.name}")
     return path, content
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of NAME-2, NAME-3 … that nothing has."""
+    names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain([path], names) if not name.exists())
 
 
 def readable(out: Path) -> tuple[Path, dict[str, Any], dict[Path, BadInput]] | None:

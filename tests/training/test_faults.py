@@ -115,7 +115,6 @@ def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Pa
 def test_steps_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
     config, volumes = TrainConfig(image_size=8, accumulation=2), Phantom(1, (8, 8, 8))
     assert claim(tmp_path, config, volumes, 4) == 2
-    (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-0000001.pt").touch()
     assert [claim(tmp_path, config, volumes, n) for n in (4, 2, 1, 8)] == [2, 4, 8, 1]
     assert claim(tmp_path, replace(config, accumulation=8), volumes, 1) == 8

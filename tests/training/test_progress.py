@@ -37,6 +37,17 @@ def test_a_log_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
     assert "tensorboard" in ended.stderr
 
 
+@pytest.mark.parametrize(("name", "problem"), [("run", "file exists"), ("\udcff", "its name is not in UTF-8")])
+def test_a_log_that_cannot_be_begun_costs_no_training(tmp_path: Path, caplog, name: str, problem: str) -> None:
+    (tmp_path / name).mkdir()
+    if name == "run":
+        (tmp_path / name / "tensorboard").touch()
+    with progress.Report(tmp_path / name, "x", 0, 9, shown=False, logged=True) as told:
+        told.losses([0.5], 1)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(f"tensorboard: {problem}; the training goes on without its log")
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that `progress` reads; a test moves them."""

@@ -105,6 +105,25 @@ def test_a_start_that_failed_does_not_keep_the_folder(tmp_path: Path) -> None:
     claim(tmp_path / "run", TrainConfig(image_size=8, seed=2), volumes)
 
 
+@pytest.mark.parametrize(("folder", "sample_every"), [("checkpoints", 0), ("samples", 1)])
+def test_what_cannot_be_saved_later_is_known_before_the_first_step(
+    tmp_path: Path, folder: str, sample_every: int
+) -> None:
+    (tmp_path / folder).write_text("in its place")
+    with pytest.raises(BadInput, match=f"{folder}/step: a file stands where its folder should be"):
+        claim(tmp_path, TrainConfig(image_size=8, sample_every=sample_every), Phantom(1, (8, 8, 8)))
+    assert (tmp_path / folder).read_text() == "in its place"
+
+
+def test_a_checkpoint_that_is_set_aside_takes_no_other_s_place(tmp_path: Path) -> None:
+    save(tmp_path, content(1), keep=9)
+    for damage in (b"once", b"twice"):
+        (tmp_path / "checkpoints" / "step-0000002.pt").write_bytes(damage)
+        assert newest(tmp_path)[0].name == "step-0000001.pt"
+    aside = {path.name: path.read_bytes() for path in (tmp_path / "checkpoints").glob("*.unreadable*")}
+    assert aside == {"step-0000002.pt.unreadable": b"once", "step-0000002.pt.unreadable-2": b"twice"}
+
+
 def test_of_two_trainings_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
     write_phantom(tmp_path / "data", 1, (8, 8, 8))
     command = [
