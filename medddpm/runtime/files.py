@@ -148,13 +148,16 @@ def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
         remedy: what the error tells the user to do.
 
     Raises:
-        BadInput: it is missing, is not JSON, or holds something else than an object.
+        BadInput: it is missing, cannot be read, is not JSON, or holds something else than an object.
     """
     try:
         content = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise BadInput(path, "it is missing", remedy) from None
-    except (OSError, ValueError, RecursionError):  # RecursionError: brackets in thousands
+    except OSError as error:  # which does not say that it is damaged: it may be whole
+        problem = f"it cannot be read ({(error.strerror or str(error)).lower()})"
+        raise BadInput(path, problem, "check the file and the disk") from None
+    except (ValueError, RecursionError):  # RecursionError: brackets in thousands
         raise BadInput(path, "it is damaged: not readable as JSON", remedy) from None
     if not isinstance(content, dict):
         raise BadInput(path, "it is damaged: no JSON object", remedy)

@@ -125,7 +125,7 @@ def read_run(out: Path) -> dict[str, Any]:
     Raises:
         BadInput: it is missing or damaged.
     """
-    record, remedy = out / "run.json", "remove it together with the run, or choose another folder"
+    record, remedy = out / "run.json", "restore it, or choose another folder"
     content = renamed(read_json(record, remedy))
     if absent := [name for name in _NEEDED if name not in content]:
         raise BadInput(record, f"it is damaged: it has no {absent[0]}", remedy)

@@ -138,6 +138,11 @@ def test_json_that_is_none_is_said(tmp_path: Path, text: str) -> None:
         read_json(tmp_path / "b.json", "mend it")
 
 
+def test_json_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"it cannot be read \(is a directory\); check the file and the disk"):
+        read_json(tmp_path, "remove it")
+
+
 def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
         write_gzipped("Ä text\n".encode() * 1000, tmp_path / name)
