@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ class Pair:
             torch.testing.assert_close(self.step(*given), self.ordinary(number, *given), rtol=1e-4, atol=1e-5)
         self.check()
 
+    def train_under(self, schedule: Callable[[torch.optim.Optimizer], Any], steps: int) -> None:
+        """A step of the schedule behind each of the loop's."""
+        schedules = [schedule(optimizer) for optimizer in self.optimizers]
+        for seed in range(steps):
+            given = batch(self.device, seed)
+            self.ordinary(0, *given)
+            self.step(*given)
+            for each in schedules:
+                each.step()
+        self.check()
+
     def check(self) -> None:
         for a, b in ((self.plain, self.fast), self.averages or (self.plain, self.fast)):
             for (name, p), q in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
@@ -128,14 +140,7 @@ def test_what_loops_have(device: torch.device, options: dict[str, Any]) -> None:
 
 def test_a_learning_rate_that_changes(device: torch.device) -> None:
     pair = Pair(device)
-    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.5**epoch) for o in pair.optimizers]
-    for seed in range(5):
-        given = batch(device, seed)
-        pair.ordinary(0, *given)
-        pair.step(*given)
-        for schedule in schedules:
-            schedule.step()
-    pair.check()
+    pair.train_under(lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.5**epoch), steps=5)
     assert float(pair.optimizers[1].param_groups[0]["lr"]) == pytest.approx(0.01 * 0.5**5)
     for optimizer in pair.optimizers:
         optimizer.param_groups[0]["lr"] = 0.02
@@ -205,14 +210,7 @@ def test_gradients_that_are_dropped_amid_an_accumulation(device: torch.device) -
 def test_settings_that_change_at_every_call(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
     """OneCycleLR moves Adam's betas, which a graph has in it."""
     pair = Pair(device)
-    schedules = [torch.optim.lr_scheduler.OneCycleLR(o, 0.02, total_steps=20) for o in pair.optimizers]
-    for seed in range(12):
-        given = batch(device, seed)
-        pair.ordinary(0, *given)
-        pair.step(*given)
-        for schedule in schedules:
-            schedule.step()
-    pair.check()
+    pair.train_under(lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.02, total_steps=20), steps=12)
     if not module.graphable(device):
         return
     assert pair.step.why == "the optimizer's betas keep changing"
