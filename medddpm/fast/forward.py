@@ -60,7 +60,7 @@ class Forward:
         Within the network, volumes stay channels-last. Where a part is called by itself, its outputs are laid out as
         the part itself would lay them out.
         """
-        if traced() or _calls.inside:
+        if traced() or _calls.inside or torch._C._current_graph_task_id() != -1:  # a checkpoint's second forward
             return self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)

@@ -283,7 +283,8 @@ def test_a_bad_mask_is_named_and_not_the_steps(trained: Path, spoilt: Path, caps
 def test_an_options_former_name_is_still_taken(command: list[str], former: str) -> None:
     before = [former if word in ("--setting", "--device-cache") else word for word in command]
     assert former in before
-    assert parser().parse_args(before) == parser().parse_args(command)
+    top = parser()
+    assert top.parse_args(before) == top.parse_args(command)
 
 
 def test_reports_and_warnings_are_plain_lines_of_the_first_process(monkeypatch, capsys) -> None:
