@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from medddpm.training import waits
 from medddpm.training.config import TrainConfig
 from medddpm.training.run import train
 
-CONFIG = TrainConfig(image_size=8, model_channels=32, save_every=0, sample_every=0)
+CONFIG = TrainConfig(image_size=8, accumulation=1, model_channels=32, save_every=0, sample_every=0)
 
 
 def event(category: str, name: str, begin: float, end: float) -> dict[str, Any]:
@@ -70,19 +69,23 @@ def test_a_line_says_what_was_found() -> None:
     )
 
 
-def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
-    head_folder: Path, tmp_path: Path, monkeypatch, caplog
-) -> None:
-    volumes = VolumeFolder(head_folder, (8, 8, 8))
+@pytest.fixture
+def volumes(head_folder: Path, monkeypatch: pytest.MonkeyPatch) -> VolumeFolder:
+    """Three; of a training on them two steps are recorded, soon after its first epoch."""
     monkeypatch.setattr(waits, "STEPS", 2)
     monkeypatch.setattr(waits, "WARMUP", 1)
-    config = replace(CONFIG, accumulation=1)
-    plain = train(config, volumes, tmp_path / "plain", 6, device="cpu", progress=False)
+    return VolumeFolder(head_folder, (8, 8, 8))
+
+
+def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
+    volumes: VolumeFolder, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    plain = train(CONFIG, volumes, tmp_path / "plain", 6, device="cpu", progress=False)
     seen = []
     shares = waits.shares
     monkeypatch.setattr(waits, "shares", lambda events, on_gpu: seen.append(shares(events, on_gpu)) or seen[-1])
     with caplog.at_level("INFO", "medddpm"):
-        watched = train(config, volumes, tmp_path / "watched", 6, device="cpu", progress=False, profile=True)
+        watched = train(CONFIG, volumes, tmp_path / "watched", 6, device="cpu", progress=False, profile=True)
     assert torch.equal(plain, watched)
     assert caplog.text.count("a step takes") == 1
     assert seen[0]["device"] > 0
@@ -91,24 +94,20 @@ def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
 
 
 def test_a_training_too_short_to_be_recorded_says_so_and_how_long_it_takes(
-    head_folder: Path, tmp_path: Path, monkeypatch, caplog
+    volumes: VolumeFolder, tmp_path: Path, caplog
 ) -> None:
     """Of three volumes an epoch is three steps."""
-    volumes = VolumeFolder(head_folder, (8, 8, 8))
-    monkeypatch.setattr(waits, "STEPS", 2)
-    monkeypatch.setattr(waits, "WARMUP", 1)
-    config = replace(CONFIG, accumulation=1)
     with caplog.at_level("INFO", "medddpm"):
-        train(config, volumes, tmp_path, 4, device="cpu", progress=False, profile=True)
+        train(CONFIG, volumes, tmp_path, 4, device="cpu", progress=False, profile=True)
         (line,) = [record.getMessage() for record in caplog.records]
         assert line == (
             "--profile: no profile: 2 steps are recorded once 3 more are made, and this run ends at step 4; "
             "give --steps 5 or more"
         )
         caplog.clear()
-        train(config, volumes, tmp_path, 8, device="cpu", progress=False, profile=True)
+        train(CONFIG, volumes, tmp_path, 8, device="cpu", progress=False, profile=True)
         assert "this run ends at step 8; give --steps 9 or more" in caplog.text, "it went on from step 4"
         caplog.clear()
-        train(config, volumes, tmp_path, 13, device="cpu", progress=False, profile=True)
+        train(CONFIG, volumes, tmp_path, 13, device="cpu", progress=False, profile=True)
         assert caplog.text.count("a step takes") == 1
         assert "--profile" not in caplog.text

@@ -12,6 +12,7 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS as BRATS_LAYOUT
 from medddpm.data.volumes import Volumes
+from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.quality.distances import ms_ssim_scales
 from medddpm.runtime.files import check_writable
@@ -60,7 +61,7 @@ class _Model:
 
     def __init__(self, path: str) -> None:
         diffusion = load_checkpoint(path)
-        self.timesteps = diffusion.timesteps
+        self.schedule = GaussianDiffusion(torch.nn.Identity(), diffusion.timesteps)  # without the network's memory
         network = cast(UNet3D, diffusion.denoise_fn)
         self.channels = network.in_channels, network.out_channels
 
@@ -71,9 +72,11 @@ class _Model:
             problem = f"its network makes {self.channels[1]} channels of {self.channels[0]}, {image} of {image + mask}"
             raise BadInput(str(run.checkpoint), f"{problem} are wanted", f"give --plan {run.plan} another --checkpoint")
         for by in run.samplers:
-            if by.steps > self.timesteps or (by.sampler == "ddpm" and by.steps != self.timesteps):
-                problem = f"its model has {self.timesteps} steps, and {by.sampler} is to take {by.steps}"
-                raise BadInput(str(run.checkpoint), problem, "give --samplers that it can take")
+            try:
+                self.schedule.checked_steps(by.steps, by.sampler)
+            except BadInput:
+                problem = f"its model has {self.schedule.timesteps} steps, and {by.sampler} is to take {by.steps}"
+                raise BadInput(str(run.checkpoint), problem, "give --samplers that it can take") from None
 
 
 def _check_case(folder: Path) -> None:
