@@ -369,8 +369,8 @@ def test_readme_and_summary_repeat_how_many_numbers_hold() -> None:
         for found in map(verdicts.measured, map(claims_of, ("claims", "claims_step")))
     ]
     (window, held), (step, held_there) = counts
-    said = f"{window} of the paper's numbers were measured in the H100's window, and {held} of them are reproduced; "
-    assert f"{said}{step} in its whole step, and {held_there} are reproduced." in page_text("README.md")
+    said = f"On an H100, {window} numbers were measured in the paper's window, and {held} of them are reproduced; "
+    assert f"{said}{step} over a whole step, and {held_there} are reproduced." in page_text("README.md")
     lead = " ".join(nbformat.read(ROOT / "notebooks" / "00_summary.ipynb", as_version=4).cells[0].source.split())
     assert f"{held} of the {window} that an H100 can decide" in lead
     assert f"Over a whole training step {held_there} of {step} are" in lead
