@@ -11,12 +11,13 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.study.generative.ipc import CYCLES, INSTRUCTIONS, step_ipc
-from medddpm.study.generative.models import Model
-from medddpm.study.records import schemas
+from medddpm.study.generative.models import MODELS, Model
+from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import write_table
+from medddpm.study.records.tables import meta_path, read_meta, write_table
 
 NAME = "generative.csv"
+KEY = ("model", "precision")  # columns that name a row
 
 
 def trace_path(out: Path, model: Model, precision: str) -> Path:
@@ -40,6 +41,8 @@ def collect(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd
         raw = raw_path(out, model, precisions)
         present = [p for p in precisions if raw.is_file() and trace_path(out, model, p).is_file()]
         parameters = sum(p.numel() for p in model.build("meta").parameters()) if present else 0
+        meta = read_meta(raw) if meta_path(raw).is_file() else {}
+        origin = {name: None if meta.get(name) is None else str(meta[name]) for name in ("date", *publishing.MACHINE)}
         for precision in present:
             try:
                 found = step_ipc(raw, trace_path(out, model, precision))
@@ -63,6 +66,7 @@ def collect(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd
                     "training_hardware": model.cost.hardware,
                     "source": model.cost.source,
                     "configuration": model.source,
+                    **origin,
                 }
             )
     if not rows:
@@ -81,6 +85,20 @@ def write(table: pd.DataFrame, path: Path, command: Sequence[str]) -> Path:
     """
     used = {"diffusers": importlib.metadata.version("diffusers"), "metrics": [CYCLES, INSTRUCTIONS]}
     return write_table(table, path, schemas.GENERATIVE, machine_meta(command) | used)
+
+
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Takes the table at `out` and its description into a machine's records; returns their paths there.
+
+    Models that stand there and were not measured again stay, each with the date, versions and commit that it has.
+    """
+    return publishing.joined(out, folder, schemas.GENERATIVE, KEY, _sorted)
+
+
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+    """Models in the order of models.toml, each with its precisions as they stand."""
+    places = {name: place for place, name in enumerate(MODELS)}
+    return table.sort_values("model", key=lambda names: names.map(places), kind="stable", ignore_index=True)
 
 
 def tell(name: str, problem: str) -> None:

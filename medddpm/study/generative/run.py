@@ -24,7 +24,8 @@ from medddpm.study.generative.worker import parse_precisions
 from medddpm.study.profile import ncu, trace
 from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.records import programs
-from medddpm.study.records.tables import check_table
+from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.tables import check_table, write_meta
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,9 +116,11 @@ def _trace(models: Sequence[Model], precisions: Sequence[str], out: Path) -> Non
 
 
 def _count(model: Model, precisions: Sequence[str], raw: Path) -> int:
-    """Has ncu profile the model and writes its raw page; returns its number of launches."""
+    """Has ncu profile the model and writes its raw page and what machine made it; returns its number of launches."""
+    asked = collection(model, precisions, sys.executable)
     # Where one precision fails, the report still holds the other's launches.
-    text = collection(model, precisions, sys.executable).text(partial=True)
+    text = asked.text(partial=True)
+    write_meta(machine_meta(asked.program), raw)
     write_gzipped(trace.demangled(text).encode(), raw)
     return launches_in(text)
 

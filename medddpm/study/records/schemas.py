@@ -100,6 +100,17 @@ CARD = Schema(
         "origin": Column("str", "driver, derived (and from what), or the paper's card of the same architecture"),
     }
 )
+# Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
+_ORIGIN = {
+    "date": Column("str", "when it was measured", nullable=True),
+    "gpu": Column("str", "the card, as its driver names it", nullable=True),
+    "driver": Column("str", "version of the driver", nullable=True),
+    "cuda": Column("str", "version of CUDA that PyTorch was built with", nullable=True),
+    "cudnn": Column("str", "version of cuDNN", nullable=True),
+    "torch": Column("str", "version of PyTorch", nullable=True),
+    "triton": Column("str", "version of Triton", nullable=True),
+    "commit": Column("str", "the commit that measured it", nullable=True),
+}
 GENERATIVE = Schema(
     {
         "model": Column("str", "as `medddpm.study.generative.models` names it"),
@@ -119,6 +130,7 @@ GENERATIVE = Schema(
         "training_hardware": Column("str", "the GPU that cost is counted on", nullable=True),
         "source": Column("str", "who states the cost, or why there is none"),
         "configuration": Column("str", "where the network's configuration is published"),
+        **_ORIGIN,
     }
 )
 BENCH = Schema(
@@ -159,15 +171,7 @@ BENCH = Schema(
             "float64", "clock of the SMs while it was timed, the median (NVML)", unit="MHz", nullable=True
         ),
         "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
-        # Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
-        "date": Column("str", "when it was measured", nullable=True),
-        "gpu": Column("str", "the card, as its driver names it", nullable=True),
-        "driver": Column("str", "version of the driver", nullable=True),
-        "cuda": Column("str", "version of CUDA that PyTorch was built with", nullable=True),
-        "cudnn": Column("str", "version of cuDNN", nullable=True),
-        "torch": Column("str", "version of PyTorch", nullable=True),
-        "triton": Column("str", "version of Triton", nullable=True),
-        "commit": Column("str", "the commit that measured it", nullable=True),
+        **_ORIGIN,
     }
 )
 COVERAGE = Schema(

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from medddpm.errors import BadInput
 from medddpm.study.figures import generative
 from medddpm.study.figures.style import PRECISION_COLOURS
-from medddpm.study.generative import run, tables
+from medddpm.study.generative import results, run, tables
 from medddpm.study.generative import worker as generative_worker
 from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
 from medddpm.study.generative.ipc import step_ipc
@@ -31,7 +31,7 @@ from medddpm.study.generative.worker import training_step
 from medddpm.study.profile import ncu, trace
 from medddpm.study.profile.ncu import CountersClosed
 from medddpm.study.records import programs, schemas
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.records.tables import read_meta, read_table, write_meta
 
 CPU = torch.device("cpu")
 
@@ -294,6 +294,8 @@ def test_a_run_measures_every_model_and_goes_on_where_it_was(tmp_path: Path, mac
     meta = read_meta(tmp_path / "generative.csv")
     assert "diffusers" in meta
     assert str(tmp_path) not in str(meta["command"])
+    assert set(table["torch"]) == {str(torch.__version__)}
+    assert table["date"].notna().all()
 
     (tmp_path / "ha-gan_bf16.csv.gz").unlink()
     (tmp_path / "dit_fp32-bf16_raw.csv.gz").unlink()
@@ -315,6 +317,22 @@ def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsy
         "dit fp32: CUDA out of memory.",
         "medddpm: ha-gan: ended with 9: Failed to profile; leave it out by --models, or try it by hand",
     ]
+
+
+def test_models_that_were_not_measured_again_stay_in_the_record(tmp_path: Path, machine: Machine) -> None:
+    """Half of the models on one day and half on another: each row says on which."""
+    first, second, folder = tmp_path / "a", tmp_path / "b", tmp_path / "H100"
+    folder.mkdir()
+    for out, names, day in ((first, "med-ddpm,dit", "2026-01-01"), (second, "dit,ha-gan", "2026-01-02")):
+        assert run.main(["--out", str(out), "--models", names]) == 0
+        for raw in out.glob("*_raw.csv.gz"):
+            write_meta({**read_meta(raw), "date": day}, raw)
+        assert run.main(["--out", str(out), "--models", names]) == 0
+        results.publish(out / results.NAME, folder)
+    joined = read_table(folder / results.NAME, schemas.GENERATIVE)
+    days = {"dit": "2026-01-02", "ha-gan": "2026-01-02", "med-ddpm": "2026-01-01"}
+    assert joined["model"].tolist() == [name for name in days for _ in range(2)]
+    assert joined["date"].tolist() == [day for day in days.values() for _ in range(2)]
 
 
 def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) -> None:
