@@ -139,7 +139,8 @@ def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     settings, parts = (dict.fromkeys(c) for c in (shown["config"], shown.index.get_level_values("part")))
     starts = {part: start[1] for part in parts if (start := ELSEWHERE.fullmatch(part))}
     places = [PLACES[part] for part in PLACES if part in parts]
-    places += [f"the windows that begin at launch {listed(starts.values())}"] if starts else []
+    windows = "window that begins" if len(starts) == 1 else "windows that begin"
+    places += [f"the {windows} at launch {listed(starts.values())}"] if starts else []
     places += [f"the record {part}" for part in parts if part not in PLACES and part not in starts]
     reason = claim.rule.reason.format(card=card, settings=listed(settings), parts=listed(places))
     return Finding(view, reason, claim.value if len(same) else short_name(shown), card=card)

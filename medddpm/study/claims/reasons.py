@@ -79,22 +79,26 @@ class Judgement:
 
     def _spread(self) -> str:
         if len(self.by_run) == 1:
-            return "in one run"
+            return "one run"
         values = np.asarray(self.by_run)
         middle = np.abs(values.mean(axis=0))
         apart = np.divide(np.ptp(values, axis=0), middle, out=np.zeros_like(middle), where=middle > 0)
-        return f"as the mean of {len(self.by_run)} runs that lie {apart.max():.1%} apart"
+        return f"the mean of {len(self.by_run)} runs, {apart.max():.1%} apart"
 
     def _clipped(self) -> str:
         """How many launches have a hit rate of the L2 that is none; see `summaries`."""
         tables = [self._newest.of(setting) for setting in self._compared]
         above = sum(int(table["count"][table["l2_hit_pct"] > 100].sum()) for table in tables)
         every = sum(int(table["count"].sum()) for table in tables)
-        return f" {above} of {every} launches read above 100% of the L2's hits and count as 100%." if above else ""
+        return f" For {above} of {every} launches the L2 hit rate reads above 100%; it counts as 100%." if above else ""
 
     def _tied(self) -> str:
         first, last = np.mean(self.by_run, axis=0)
-        return f" A tie, since scores within {rules.TIE:.0%} count as equal: {self._scores()}." if first < last else ""
+        return (
+            f" It is a tie, because scores within {rules.TIE:.0%} of each other count as equal: {self._scores()}."
+            if first < last
+            else ""
+        )
 
     def _other(self, launches: str, settings: tuple[str, ...] = ()) -> str:
         """The claim's number of other launches."""

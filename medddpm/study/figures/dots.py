@@ -136,8 +136,9 @@ def caption(panels: list[Panel]) -> str:
         for name, what in blank.items()
     ]  # fmt: skip
     return (
-        "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black one "
-        f"the runs' extremes. Not stated or not measured: {'; '.join(listed) or 'nothing'}."
+        "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black "
+        "line joins the lowest and the highest run. Missing, because not stated or not measured: "
+        f"{'; '.join(listed) or 'nothing'}."
     )
 
 

@@ -156,4 +156,4 @@ def test_the_papers_own_card_tells_the_window_and_the_versions(recorded: Path) -
     shutil.copytree(recorded / "figures" / "records" / "H200", recorded / "figures" / "records" / "H100")
     describe(recorded, date="2030-01-01T00:00:00+00:00", torch="9.9.9")
     assert conditions.recorded_versions(recorded)["PyTorch"] != "9.9.9"
-    assert conditions.window(recorded)["P055"].reason == "The H100's windows were taken so."
+    assert conditions.window(recorded)["P055"].reason == "The windows of the H100 were measured with this value."

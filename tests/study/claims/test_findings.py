@@ -115,14 +115,14 @@ def test_a_tie_is_said() -> None:
     tied = run(launch("BASE", "gemm", priority=8.0), launch("BASE", "RowwiseMomentsCUDAKernel", priority=7.0))
     found = findings.finding(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
     assert found.our_value == "1-2"
-    assert "A tie, since scores within 20% count as equal" in found.reason
+    assert "It is a tie, because scores within 20% of each other count as equal" in found.reason
 
 
 def test_hit_rates_above_100_percent_are_clipped_and_said() -> None:
     rows = [launch("BASE", "gemm", l2_hit_pct=pct) for pct in (60.0, 250.0)]
     found = findings.finding(ask("P159", value="64.1"), {("H100", "window"): [run(*rows)]}, "window")
     assert found.our_value == "80"
-    assert "1 of 2 launches read above 100%" in found.reason
+    assert "For 1 of 2 launches the L2 hit rate reads above 100%" in found.reason
     within = findings.finding(ask("P159", value="64.1"), {("H100", "window"): [run(rows[0])]}, "window")
     assert "100%" not in within.reason
 
@@ -189,7 +189,7 @@ def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
     runs = {("H100", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
     found = findings.finding(ask("P159", value="64.1"), runs, "window")
     assert found.our_value == "63"
-    assert "on the H100, as the mean of 2 runs that lie 9.5% apart." in found.reason
+    assert "on the H100: the mean of 2 runs, 9.5% apart." in found.reason
 
 
 @pytest.mark.parametrize(

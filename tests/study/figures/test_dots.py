@@ -201,7 +201,9 @@ def test_the_legend_names_the_cards_and_views_that_occur() -> None:
 def test_the_caption_tells_what_is_blank() -> None:
     shown = one_panel()
     said = caption([shown])
-    assert said.endswith("Not stated or not measured: the paper's V100; the paper's H100: heat (OPT1).")
+    assert said.endswith(
+        "Missing, because not stated or not measured: the paper's V100; the paper's H100: heat (OPT1)."
+    )
     assert "*Paper* hollow, *measured* filled" in said
     line = ["A100\npaper"]
     whole = Panel(
