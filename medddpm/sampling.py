@@ -59,7 +59,7 @@ def sample_to_files(
     the same call draws those that are missing.
 
     Args:
-        checkpoint: published, ours or released; `checkpoints.shipped.weights()` travels with the package.
+        checkpoint: published, ours or released; `checkpoints.shipped.weights()` is the shipped model's.
         mask: labels as the model was trained with; any size and orientation.
         out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
         images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.

@@ -216,7 +216,7 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
         sample,
         "draw synthetic volumes for a mask",
         """
-        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model that travels with the package
+        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
@@ -227,8 +227,8 @@ def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--checkpoint",
         type=Path,
-        help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ that travels "
-        "with the package and draws a volume on two cores in less than a minute)",
+        help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ shipped "
+        "with the package, which draws a volume on two cores in less than a minute)",
     )
     command.add_argument("--mask", type=Path, required=True, help="the labels, in any size and orientation")
     command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; gets the mask's affine and header")

@@ -1,4 +1,4 @@
-"""The trained models that travel with the package: NAME.safetensors, NAME.csv (its training) and NAME.md (its card)."""
+"""The trained models shipped with the package: NAME.safetensors, NAME.csv (its training) and NAME.md (its card)."""
 
 from __future__ import annotations
 
@@ -60,5 +60,7 @@ def _file(name: str, suffix: str) -> Path:
     path = _FOLDER / (name + suffix)
     if not path.is_file():
         known = ", ".join(names()) or "none"
-        raise BadInput(path, "no such model travels with this package", f"give a checkpoint; the package has: {known}")
+        raise BadInput(
+            path, "no such model is shipped with this package", f"give a checkpoint; the package has: {known}"
+        )
     return path

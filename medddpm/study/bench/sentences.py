@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
+from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
 from medddpm.study.bench.tables import EAGER, OURS, against, called_of, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
@@ -23,30 +23,58 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     work, called = f"{_WORK[measure]} of {NETWORKS[network].title}", called_of(times)
     if called not in times.index:
         return f"On one {gpu} {work} was not measured on the fast path."
-    count, known = int(times.reindex(list(ORDINARY)).notna().sum()), len(ORDINARY)
-    tools = f"{count if count == known else f'{count} of the {known}'} ordinary tools"
-    names = {
-        "best ordinary": f"the best of {tools}" if count else "any ordinary tool",
-        "PyTorch": "PyTorch out of the box",
-        "BASE": "the paper's FP32",
-    }
+    known = times.reindex(list(ORDINARY))
+    names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
     found = against(table, network, measure)
     said: list[str] = []
     for opponent, row in found.dropna(subset="ms").iterrows():
-        which = f"{BENCH_SETTINGS[row['setting']].change}: " if opponent == "best ordinary" else ""
-        said.append(f"{exact(row['ratio'])} times as fast as {names[str(opponent)]} ({which}{three(row['ms'])} ms)")
+        which = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
+        where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
+        name = f"{names[str(opponent)]}{where} ({which}{three(row['ms'])} ms)"
+        said.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
-    text = f"On one {gpu} {work} takes {exact(times[called])} ms {how}"
-    sentences = [f"{text}: {', '.join(said)}." if said else f"{text}."]
-    ways = {"graphed_step": "with `graphed_step`", "FAST": "in the package's own training", EAGER: "without graphs"}
+    sentences = [f"On one {gpu} {work} takes {exact(times[called])} ms {how}."]
+    if said:
+        sentences.append(f"That is {_listed(said)}.")
+    ways = {
+        "graphed_step": "with `graphed_step`",
+        "FAST": "in the package's own training",
+        EAGER: "without CUDA graphs",
+    }
     beside = [(how, exact(times[row])) for row, how in ways.items() if row != called and row in times]
     if beside:
         (how, first), *rest = beside
-        more = "".join(f", {how} {value} ms" for how, value in rest)
-        sentences.append(f"{how[0].upper()}{how[1:]} it takes {first} ms{more}.")
-    if missing := [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]:
+        more = _listed([f"{first} ms", *(f"{value} ms {how}" for how, value in rest)])
+        sentences.append(f"{how[0].upper()}{how[1:]} it takes {more}.")
+    missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
+    if known.isna().all():
+        missing[0] = "any ordinary tool"
+    elif known.isna().any():
+        few = f"{known.isna().sum()} of the {len(known)} ordinary tools"
+        with_pytorch = names["PyTorch"] in missing
+        missing = [name for name in missing if name != names["PyTorch"]]
+        missing.insert(0, f"{few}, {names['PyTorch']} among them" if with_pytorch else few)
+    if missing:
         sentences.append(f"Not measured there: {', '.join(missing)}.")
     return " ".join(sentences)
+
+
+def tool(setting: BenchSetting) -> str:
+    """What a user would say that this ordinary setting is, as in "BF16 autocast with `cudnn.benchmark`"."""
+    if setting.untouched:
+        return "PyTorch out of the box"
+    compiled = (
+        "`torch.compile`" if setting.compiled == "default" else f"`torch.compile` in its mode `{setting.compiled}`"
+    )
+    added = [compiled] if setting.compiled else []
+    added += ["`cudnn.benchmark`"] if setting.search and not setting.replays else []
+    kind = "BF16 autocast" if setting.autocast else "TF32"
+    text = f"{kind} with {' and '.join(added)}" if added else kind
+    return f"{text}, in channels-last" if setting.switches.channels_last else text
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def exact(value: float) -> str:

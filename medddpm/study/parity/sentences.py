@@ -176,10 +176,11 @@ def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
         apart = _apart(kept, runs[reference], runs[setting])
         farthest = max(margins, key=lambda name: abs(margins[name]))
         subjects = len(apart) // len(PLANES)
+        most = f"the {in_words(farthest)} differs most, by {abs(margins[farthest]):.3f} of its margin"
         lines.append(
             f"{setting}: slices of {subjects} subjects differ from {reference}'s by {np.mean(apart):.2f} of 256 grey "
-            f"levels on average, {max(apart, default=np.nan):.2f} at most; of {len(margins)} metrics the "
-            f"{in_words(farthest)} differs most, by {abs(margins[farthest]):.3f} of its margin"
+            f"levels on average, {max(apart, default=np.nan):.2f} at most; of {len(margins)} metrics "
+            f"{most if abs(margins[farthest]) >= 0.0005 else 'none differs by a thousandth of its margin'}"
         )
     return "\n".join(lines)
 
