@@ -220,7 +220,8 @@ class Weight:
     """A parameter as the fast path computes with it: cast with all the others when the network's forward begins.
 
     Args:
-        module: the module that owns the parameter, which is read anew each time: it may have been replaced since.
+        module: the module that owns the parameter, which is read anew each time: it may have been replaced since, by
+            a buffer or a plain tensor too.
         name: of the parameter; if the module has none of that name, or it is None, the call returns None.
     """
 
@@ -231,8 +232,9 @@ class Weight:
 
     @property
     def parameter(self) -> Tensor | None:
-        """The parameter as the module holds it now."""
-        return self.module._parameters.get(self.name)
+        """The parameter as the module holds it now, or what it has by that name instead."""
+        own = self.module._parameters
+        return own[self.name] if self.name in own else getattr(self.module, self.name, None)
 
     def __call__(self) -> Tensor | None:
         """Returns the cast tensor inside a forward in reduced precision, else the parameter itself.
@@ -268,7 +270,9 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     Parameters stay as they are in memory, and their gradients arrive in float32 and in the parameters' own strides.
     Those that are channels-last already are cast by one launch, not one for each layer: they are many and most small.
     """
-    known = (p for w in weights if (p := w.parameter) is not None and p.dtype == torch.float32)
+    # Of parameters only: what is computed anew for each call, as by old hooks, may still be the last call's now.
+    held = (w.module._parameters.get(w.name) for w in weights)
+    known = (p for p in held if p is not None and p.dtype == torch.float32)
     # Of FSDP's, which are subclasses, a module has its own part only, until its own hooks gather the rest.
     parameters = {id(p): p for p in known if type(p) in (Tensor, nn.Parameter)}
     learned = [p for p in parameters.values() if p.requires_grad and torch.is_grad_enabled()]

@@ -57,7 +57,8 @@ def _is(layers: Any, *kinds: type[nn.Module]) -> bool:
 
 
 def _norms(layer: nn.Module) -> bool:
-    return type(layer) is GroupNorm32 and layer._parameters["weight"] is not None is not layer._parameters["bias"]
+    own = layer._parameters
+    return type(layer) is GroupNorm32 and own.get("weight") is not None is not own.get("bias")
 
 
 def _convolves(layer: Any, of: Weight, side: int) -> bool:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import logging
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -263,6 +264,35 @@ def test_parameters_may_change_under_it() -> None:
     assert distance(swapped, expected) < 1e-5
     restore(network)
     assert torch.equal(network(x), expected)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("hold", [nn.Module.register_buffer, setattr], ids=["buffer", "tensor"])
+@pytest.mark.parametrize("layer", [0, 1, 2, 3, 4])
+def test_a_buffer_or_a_tensor_in_place_of_a_parameter(
+    layer: int, hold: Callable[[nn.Module, str, Tensor], None], when: str, reduced: bool
+) -> None:
+    """As a filter that is fixed, or a bias that another network computes."""
+
+    def changed(network: nn.Sequential, name: str) -> None:
+        value = getattr(network[layer], name).detach() + 1
+        delattr(network[layer], name)
+        hold(network[layer], name, value)
+
+    layers = nn.Conv3d(3, 8, 1), nn.GroupNorm(2, 8), nn.Conv3d(8, 8, 1), nn.LayerNorm(6), nn.Linear(6, 4)
+    for name in ("weight", "bias"):
+        plain = nn.Sequential(*copy.deepcopy(layers))
+        fast, x = copy.deepcopy(plain), volume(2, 3, 6, 6, 6)
+        changed(plain, name)
+        if when == "before":
+            changed(fast, name)
+        accelerate(fast, report=None)
+        if when == "after":
+            changed(fast, name)
+        if reduced:
+            fast.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+        assert distance(fast(x), plain(x)) < (5e-2 if reduced else 1e-5), name
 
 
 def test_stand_ins_are_pickled_with_the_network() -> None:

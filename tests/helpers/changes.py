@@ -74,6 +74,14 @@ def no_norm(module: nn.Module, holder: nn.Module, name: str) -> bool | None:
     return None
 
 
+def as_buffers(module: nn.Module, holder: nn.Module, name: str) -> bool | None:
+    own = {key: p.detach() for key, p in module._parameters.items() if p is not None}
+    for key, tensor in own.items():
+        delattr(module, key)
+        module.register_buffer(key, tensor)
+    return bool(own)
+
+
 def circular(module: nn.Module, holder: nn.Module, name: str) -> bool | None:
     if not isinstance(module, nn.Conv3d) or max(module.kernel_size) == 1:
         return False
@@ -82,7 +90,8 @@ def circular(module: nn.Module, holder: nn.Module, name: str) -> bool | None:
 
 
 CHANGES: tuple[Change, ...] = (
-    hook, hook_before, own_forward, weight_norm, old_weight_norm, no_bias, tanh, no_norm, circular,
+    hook, hook_before, own_forward, weight_norm, old_weight_norm, no_bias, tanh, no_norm, as_buffers,
+    circular,
 )  # fmt: skip
 
 
