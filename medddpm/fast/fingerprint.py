@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from medddpm.fast.forward import HOOKS
 from medddpm.runtime import nested
@@ -21,6 +22,9 @@ INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself giv
 NEVER = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, enum.Enum, logging.Logger)
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 MOST = 100_000  # values that a network's attributes may hold
+PLACE: tuple[Callable[[Tensor], Any], ...] = (
+    Tensor.data_ptr, Tensor.stride, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
+)  # fmt: skip
 
 
 class Fingerprint:
@@ -56,23 +60,41 @@ class Fingerprint:
                     self.tables += _tables(value, seen)
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.held = [table.now if isinstance(table, _Contents) else table.copy() for table in self.tables]
+        self.alike = all(self._lies(t) for t in self._tensors() if t is not None)
         self.places = self._now()
         if sum(map(len, self.held)) > MOST:
             self.why = "its modules' attributes hold too much to compare"
         if _hooks_for_all():
             self.why = "hooks for all modules are set"
 
+    def _tensors(self) -> list[Tensor | None]:
+        """Every parameter and buffer, None where there is none."""
+        tables = ((own["_parameters"], own["_buffers"]) for own in self.own)
+        return [t for parameters, buffers in tables for table in (parameters, buffers) for t in table.values()]
+
     def _now(self) -> list[Any]:
-        return [
-            [None if t is None else self._place(t) for t in table.values()]
-            for own in self.own
-            for table in (own["_parameters"], own["_buffers"])
-        ]
+        """Which parameters and buffers there are, and where and how each lies in memory."""
+        # An object of its own in the same memory has a gradient of its own; in another order it is another tensor.
+        tensors = self._tensors()
+        held = [t for t in tensors if t is not None]
+        if self.alike:
+            return [list(map(read, held)) for read in PLACE] + [list(map(id, tensors))]
+        return [list(map(self._place, held)), list(map(id, tensors))]
 
     def _place(self, t: Tensor) -> Any:
-        if self.on_host or t.is_cuda or t.dim():
-            return t.data_ptr(), t.dtype, t.requires_grad
-        return t.item()  # beside tensors of another device it is a number
+        if self._lies(t):
+            return [read(t) for read in PLACE]
+        if is_lazy(t):
+            return None
+        if t.layout != torch.strided:
+            return None if t.is_inference() else t._version
+        return t.item()
+
+    def _lies(self, t: Tensor) -> bool:
+        """Whether it has a place in memory; beside tensors of another device, one without a dimension is a number."""
+        if is_lazy(t) or t.layout != torch.strided:
+            return False
+        return self.on_host or t.is_cuda or t.dim() > 0
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
@@ -80,9 +102,10 @@ class Fingerprint:
         # had, there are no others; where all have their attributes, their hooks are in the same tables.
         try:
             same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
+            same = same and not any(self.hooks) and self._now() == self.places
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
-        return same and not any(self.hooks) and self._now() == self.places and not _hooks_for_all()
+        return same and not _hooks_for_all()
 
 
 class _Attribute:

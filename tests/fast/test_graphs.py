@@ -210,6 +210,15 @@ def changes() -> dict[str, Callable[[nn.Module], None]]:
     def weight(network: Any) -> None:
         network.second.weight = nn.Parameter(network.second.weight.detach() * 2)
 
+    def another_parameter_in_the_same_memory(network: Any) -> None:
+        network.second.weight = nn.Parameter(network.second.weight.data)
+
+    def its_own_state_assigned(network: nn.Module) -> None:
+        network.load_state_dict(network.state_dict(), assign=True)
+
+    def the_same_memory_in_another_order(network: Any) -> None:
+        network.first.weight.data = network.first.weight.data.transpose(2, 3)
+
     def frozen(network: Any) -> None:
         network.first.requires_grad_(False)
 
@@ -236,7 +245,8 @@ def changes() -> dict[str, Callable[[nn.Module], None]]:
         network.number.numpy()[...] = 5
 
     all_of_them = (
-        moved, replaced, weight, frozen, one_output, padding, epsilon, setting_of_an_object, array,
+        moved, replaced, weight, another_parameter_in_the_same_memory, its_own_state_assigned,
+        the_same_memory_in_another_order, frozen, one_output, padding, epsilon, setting_of_an_object, array,
         number_on_the_host, number_written_through_numpy,
     )  # fmt: skip
     return {f.__name__: f for f in all_of_them}
@@ -265,6 +275,35 @@ def test_a_parameter_in_a_new_table_is_seen_though_it_is_equal() -> None:
     assert fingerprint.holds()
     network[0].weight = nn.Parameter(network[0].weight.detach().clone())
     assert not fingerprint.holds()
+
+
+class Smoothing(nn.Module):
+    """Holds a sparse matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(2, 3, 1)
+        self.register_buffer("matrix", torch.eye(6).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + (self.matrix @ x[0, 0, 0])
+
+
+def test_a_sparse_buffer(device: torch.device) -> None:
+    twins = Twins(device, Smoothing)
+    twins.train(4)
+    if device.type == "cpu":  # on a GPU its product may be what no graph can do
+        assert twins.graphs.captured == 1
+    for network in twins:
+        network.matrix.mul_(2)
+    twins.train(4)
+
+
+def test_layers_that_know_their_sizes_after_the_first_call(device: torch.device) -> None:
+    network = accelerate(nn.Sequential(nn.LazyConv3d(4, 3), nn.LazyBatchNorm3d()), report=None).to(device)
+    for seed in range(4):
+        loss_of(network(Twins.x(Twins(device), seed))).backward()
+    assert network.acceleration.graphs.captured == 1
 
 
 def test_new_shapes_are_captured_anew_and_not_without_end(device: torch.device) -> None:
