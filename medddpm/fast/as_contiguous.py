@@ -117,25 +117,26 @@ def _views(value: object) -> bool:
     if isinstance(value, functools.partial):
         return _views(value.func)
     if isinstance(value, FunctionType | MethodType):
-        return any(map(_calls, _written(value)))
+        return any(map(_calls, written(value)))
     return _class_views(value if isinstance(value, type) else type(value))
 
 
 @functools.cache
 def _class_views(kind: type) -> bool:
-    bases = (base for base in kind.__mro__ if not _is_known(base.__module__))
-    return any(_calls(f) for base in bases for each in vars(base).values() for f in _written(each))
+    bases = (base for base in kind.__mro__ if not is_known(base.__module__))
+    return any(_calls(f) for base in bases for each in vars(base).values() for f in written(each))
 
 
-def _written(value: object) -> Iterator[FunctionType]:
+def written(value: object) -> Iterator[FunctionType]:
     """The function that is behind a method or a decorator, if it is written in Python and not PyTorch's or ours."""
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     f = inspect.unwrap(value) if callable(value) else None
-    if isinstance(f, FunctionType) and not _is_known(f.__module__):
+    if isinstance(f, FunctionType) and not is_known(f.__module__):
         yield f
 
 
-def _is_known(module: str) -> bool:
+def is_known(module: str) -> bool:
+    """Whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
     return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
 
 
@@ -144,11 +145,11 @@ def _calls(function: FunctionType, seen: set[FunctionType] | None = None) -> boo
     if function in seen:
         return False
     seen.add(function)
-    names = set(_names([function.__code__]))
-    return bool(names & NAMES) or any(_calls(f, seen) for value in _known(function, names) for f in _written(value))
+    names = set(names_in([function.__code__]))
+    return bool(names & NAMES) or any(_calls(f, seen) for value in called_by(function, names) for f in written(value))
 
 
-def _known(function: FunctionType, names: set[str]) -> Iterator[object]:
+def called_by(function: FunctionType, names: set[str]) -> Iterator[object]:
     """The functions that this one may call: by the names of globals and of parts of modules, and those in its cells."""
     values = [function.__globals__.get(name) for name in names]
     for cell in function.__closure__ or ():
@@ -160,12 +161,13 @@ def _known(function: FunctionType, names: set[str]) -> Iterator[object]:
             yield value
         elif isinstance(value, functools.partial):
             yield value.func
-        elif isinstance(value, ModuleType) and not _is_known(value.__name__):
+        elif isinstance(value, ModuleType) and not is_known(value.__name__):
             yield from (part for name in names if isinstance(part := vars(value).get(name), FunctionType))
 
 
-def _names(codes: Iterable[object]) -> Iterator[str]:
+def names_in(codes: Iterable[object]) -> Iterator[str]:
+    """The names of globals and attributes in compiled code, and in that of the functions within it."""
     for code in codes:
         if isinstance(code, CodeType):
             yield from code.co_names
-            yield from _names(code.co_consts)
+            yield from names_in(code.co_consts)

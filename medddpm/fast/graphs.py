@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.fingerprint import Fingerprint, has_hooks
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
@@ -142,7 +142,7 @@ class Graphs:
 
     def _still(self) -> bool:
         """Whether what was in the way still is: hooks come and go."""
-        if "hooks" in self.why and not Fingerprint(self.network).why:
+        if "hooks" in self.why and not has_hooks(self.network):
             self.why = ""
         return bool(self.why)
 

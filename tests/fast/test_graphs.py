@@ -6,8 +6,13 @@ overwrite what another still needs; with a GPU the same tests run on real graphs
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
+import functools
 import gc
+import itertools
+import multiprocessing
 import pickle
 import random
 import weakref
@@ -275,6 +280,118 @@ def test_a_parameter_in_a_new_table_is_seen_though_it_is_equal() -> None:
     assert fingerprint.holds()
     network[0].weight = nn.Parameter(network[0].weight.detach().clone())
     assert not fingerprint.holds()
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    scale: float = 1.0
+
+
+class Schedule:
+    now = 0
+
+    def value(self) -> float:
+        return 1.0 / (1 + self.now)
+
+
+class Options:
+    twice = False
+
+
+TWICE = False
+OPTIONS = SimpleNamespace(twice=False)
+DRAWS = np.random.default_rng(0)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return 2 * x if TWICE or OPTIONS.twice or Options.twice else x
+
+
+class Reading(nn.Module):
+    """Reads settings in many places."""
+
+    scale = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(2, 3, 1)
+        self.slots, self.queue, self.shared = Slots(), collections.deque([1.0]), multiprocessing.Value("d", 1.0)
+        self.schedule, self.options = Schedule(), {"scale": 1.0}
+        self.value = self.schedule.value
+        self._settings = SimpleNamespace(scale=1.0)
+        self.partial = functools.partial(max, self.options)
+        options = {"scale": 1.0}
+        self.closure = lambda: options["scale"]
+        self.options_of_closure = lambda: options
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return doubled(x) * self.scale * self.slots.scale * self.queue[0] * self.closure() * self._settings.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(self.layer(x)) * self.shared.value * self.value() * self.partial.args[0]["scale"]
+
+
+def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
+    if place == "a class":
+        patch.setattr(Reading, "scale", 2.0)
+    if place == "slots":
+        network.slots.scale = 2.0
+    if place == "a queue":
+        network.queue[0] = 2.0
+    if place == "shared memory":
+        network.shared.value = 2.0
+    if place == "an object behind a method":
+        network.schedule.now = 1
+    if place == "an object with a private name":
+        network._settings.scale = 2.0
+    if place == "a partial function":
+        network.options["scale"] = 2.0
+    if place == "a closure":
+        network.options_of_closure()["scale"] = 2.0
+    if place == "a global":
+        patch.setitem(globals(), "TWICE", True)
+    if place == "a global object":
+        patch.setattr(OPTIONS, "twice", True)
+    if place == "a global class":
+        patch.setattr(Options, "twice", True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["a class", "slots", "a queue", "shared memory", "an object behind a method", "an object with a private name",
+     "a partial function", "a closure", "a global", "a global object", "a global class"],
+)  # fmt: skip
+def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = Reading(), Twins.x(Twins(torch.device("cpu")))
+    fingerprint, before = Fingerprint(network), network(x)
+    assert fingerprint.holds()
+    read(place, monkeypatch, network)
+    assert not torch.equal(network(x), before)
+    assert not fingerprint.holds()
+
+
+class Advancing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = itertools.count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * next(self.counter)
+
+
+class Drawing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * DRAWS.random()
+
+
+@pytest.mark.parametrize("kind", [Advancing, Drawing])
+def test_a_forward_that_advances_something(device: torch.device, kind: type[nn.Module]) -> None:
+    network = accelerate(nn.Sequential(nn.Conv3d(2, 3, 1), kind()).to(device), report=None)
+    x = Twins.x(Twins(device))
+    outs = [network(x) for _ in range(5)]
+    assert network.acceleration.graphs.captured == 0
+    assert network.acceleration.graphs.why == "its forward changes attributes of its modules"
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(outs))
 
 
 class Smoothing(nn.Module):
