@@ -117,14 +117,23 @@ class Fingerprint:
 
     def holds(self) -> bool:
         """Whether all of it is as it was."""
-        # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
-        # had, there are no others; where all have their attributes, their hooks are in the same tables.
         try:
-            same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
-            same = same and not any(self.hooks) and self._now() == self.places
+            return self._same() and self._now() == self.places and not _hooks_for_all()
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
-        return same and not _hooks_for_all()
+
+    def works_alike(self) -> bool:
+        """Whether the settings are as they were, and the parameters the same ones, wherever they lie."""
+        try:
+            return self._same() and list(map(id, self._tensors())) == self.places[-1]
+        except Exception:
+            return False
+
+    def _same(self) -> bool:
+        # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
+        # had, there are no others; where all have their attributes, their hooks are in the same tables.
+        same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
+        return same and not any(self.hooks)
 
 
 class _Attribute:

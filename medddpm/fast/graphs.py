@@ -135,7 +135,9 @@ class Graphs:
             return self._unfit("there is no memory for one", value)
         except RuntimeError as error:  # of CUDA, in words of its own
             return self._unfit(f"it cannot be captured ({str(error).splitlines()[0]})", value)
-        self.kept[key] = graphed, Fingerprint(self.network)
+        fingerprint = Fingerprint(self.network)
+        graphed.unchanged = fingerprint.works_alike
+        self.kept[key] = graphed, fingerprint
         del self.watched[key]
         self.replays += 1
         return graphed(value)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from medddpm.runtime import nested
 
@@ -126,6 +125,9 @@ class GraphedPass:
         pool: shared with other passes of which at most one is between forward and backward.
         draws: whether it draws from the device's generator.
 
+    Attributes:
+        unchanged: tells whether `function` still computes what it did, in the modes of then: the caller may set it.
+
     Raises:
         RuntimeError: it cannot be captured; torch.OutOfMemoryError, a kind of it: there is no memory for it.
     """
@@ -142,6 +144,10 @@ class GraphedPass:
         self.function, self.used, self.pool, self.draws = function, used, pool, draws
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.buffers = list(network.buffers())
+        self.modes = [(module, module.training) for module in network.modules()]
+        kind = pool.device.type
+        self.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        self.unchanged: Callable[[], bool] = lambda: True
         self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
         self.value = nested.filled(value, self.inputs)
         # A loss of an earlier step that is still alive ties the parameters' gradients to the stream of that step, which
@@ -195,18 +201,51 @@ class GraphedPass:
         each = iter(torch._foreach_mul(found, 1.0) if found else ())  # copies, in few calls: they are many and small
         return [None if t is None else next(each) for t in self.gradients]
 
-    def _computed(self, given: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients by running the function again, as it ran: the buffers keep what the first run left."""
-        inputs = [t.detach().requires_grad_(t.requires_grad) for t in given[: len(self.inputs)]]
-        wanted = [t for t in (*inputs, *given[len(self.inputs) :]) if t.requires_grad]
+    def _computed(
+        self, given: Sequence[Tensor], wanted: Sequence[bool], gradients: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradients of what is `wanted`, by running the function again, as it ran.
+
+        The buffers keep what the first run left. Where these gradients are to be differentiated, they can be.
+        """
+        again = torch.is_grad_enabled()
+        inputs = list(given[: len(self.inputs)])
+        if not again:
+            inputs = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
         kept = [t.clone() for t in self.buffers]
-        with torch.enable_grad():
+        with torch.enable_grad(), self._as_it_was():
+            if not self.unchanged():
+                raise RuntimeError(
+                    "a setting of the network has changed between its forward pass and this backward pass, which "
+                    "computes the forward pass again: it is a second one, or of other outputs than before"
+                )
             out = list(nested.tensors(self.function(nested.filled(self.value, inputs))))
-        pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
-        found = torch.autograd.grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
         for buffer, before in zip(self.buffers, kept, strict=True):
-            buffer.copy_(before)
-        return list(found)
+            buffer.data.copy_(before)  # a graph that holds it is as it was
+        pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
+        now = [*inputs, *given[len(self.inputs) :]]
+        places = [at for at, (t, want) in enumerate(zip(now, wanted, strict=True)) if want and t.requires_grad]
+        if not pairs or not places:  # all of it has been frozen since
+            return [None] * len(now)
+        outputs, directions = zip(*pairs, strict=True)
+        sought = [now[at] for at in places]
+        found = torch.autograd.grad(outputs, sought, directions, create_graph=again, allow_unused=True)
+        by_place = dict(zip(places, found, strict=True))
+        return [by_place.get(at) for at in range(len(now))]
+
+    @contextlib.contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """Inside, modules are in the mode of the forward pass, and autocast is as it was there."""
+        modes = [(module, module.training) for module, _ in self.modes]
+        kind, dtype, on = self.autocast
+        try:
+            for module, training in self.modes:
+                module.training = training
+            with torch.autocast(kind, dtype, on):
+                yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
 
 class _Replay(torch.autograd.Function):
@@ -223,20 +262,18 @@ class _Replay(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         graphed: GraphedPass = ctx.graphed
-        tensors = ctx.saved_tensors
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
         came = frozenset(at for at, g in enumerate(gradients) if g is not None)
         if not came:
             return (None,) * (1 + len(tensors))
-        if graphed.pool.end(ctx.turn) and came == graphed.used:
-            found = graphed._gradients([g for g in gradients if g is not None])
-        else:
-            with redrawn(graphed.pool.device, ctx.drawn):
-                found = graphed._computed(tensors, gradients)
-        each = iter(found)
-        return (None, *(next(each) if t.requires_grad else None for t in tensors))
+        differentiable = torch.is_grad_enabled()  # with `create_graph`
+        if not differentiable and graphed.pool.end(ctx.turn) and came == graphed.used:
+            each = iter(graphed._gradients([g for g in gradients if g is not None]))
+            return (None, *(next(each) if want else None for want in wanted))
+        with redrawn(graphed.pool.device, ctx.drawn):
+            return (None, *graphed._computed(tensors, wanted, gradients))
 
 
 @contextlib.contextmanager

@@ -460,6 +460,72 @@ def test_another_part_of_the_outputs_and_a_second_backward(device: torch.device)
         twins.check()
 
 
+def test_a_second_backward_in_the_mode_and_the_autocast_of_the_forward(device: torch.device) -> None:
+    """It computes the forward pass again, which was in training and under autocast; the backward pass is not."""
+    twins = Twins(device)
+
+    def both(network: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, evaluate: bool = False) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16):
+            out = network(x)
+        network.train(not evaluate)
+        loss_of(out, slice(0, 1) if evaluate else slice(None)).backward(retain_graph=True)
+        if evaluate:
+            loss_of(out, slice(1, 2)).backward()
+        network.train()
+
+    for seed in range(4):
+        twins.each(lambda n, o, seed=seed: both(n, o, twins.x(seed)))
+    assert twins.graphs.captured == 1
+    for evaluate in (True, False):
+        twins.each(lambda n, o, evaluate=evaluate: both(n, o, twins.x(5), evaluate))
+        twins.check()
+
+
+def test_a_setting_changed_before_a_second_backward_is_an_error(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(4)
+    out = twins.fast(twins.x())
+    loss_of(out).backward(retain_graph=True)
+    twins.fast.norm.eps = 0.5
+    with pytest.raises(RuntimeError, match="a setting of the network has changed"):
+        loss_of(out).backward()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_frozen_between_forward_and_backward(device: torch.device, again: bool) -> None:
+    twins = Twins(device)
+    twins.train(4)
+
+    def frozen(network: Any, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        out = network(twins.x(7))
+        network.first.requires_grad_(False)
+        for _ in range(1 + again):
+            loss_of(out).backward(retain_graph=True)
+
+    twins.each(frozen)
+    twins.check()
+
+
+def test_gradients_that_are_differentiated(device: torch.device) -> None:
+    """As a penalty of a discriminator's gradients is."""
+    twins = Twins(device)
+
+    def penalized(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        optimizer.zero_grad()
+        x = twins.x(seed, requires_grad=True)
+        out = network(x)
+        (slope,) = torch.autograd.grad(loss_of(out), x, create_graph=True)
+        (loss_of(out) + 100 * slope.square().sum()).backward()
+        optimizer.step()
+
+    for seed in range(6):
+        twins.each(lambda n, o, seed=seed: penalized(n, o, seed))
+    twins.check()
+    assert twins.graphs.captured == 1
+
+
 def test_a_weight_changed_before_the_backward_is_an_error(device: torch.device) -> None:
     twins = Twins(device)
     twins.train(3)
