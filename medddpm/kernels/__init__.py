@@ -5,5 +5,5 @@ function uses the Triton kernels (`*_triton`; on Hopper also `conv3d.hopper`) wh
 installed and the tensor is BF16, FP16 or FP32, on CUDA, channels-last in memory. Anything else runs the definition, so
 every input has an answer and a CPU needs no Triton. The kernels never wait for the device and use no atomics: a CUDA
 graph can capture them, and they give the same bits each time; `torch.compile` sees each launch as one operator
-(`operators`). They have first derivatives only; the definitions have all.
+(`operators`). They have first derivatives; a gradient that is to be differentiated is computed by PyTorch's functions.
 """

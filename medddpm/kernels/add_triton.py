@@ -13,10 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import SUM_WARPS, channel_block, even, summing
-from medddpm.kernels.operators import operator
+from medddpm.kernels.operators import derivatives, operator, twice
 from medddpm.kernels.tf32_triton import nearest
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
@@ -169,6 +170,10 @@ def add_backward(dy: Tensor, x: Tensor, other: Tensor | None, weight: Tensor) ->
     return [*d_parts, d_weights[0] if other is None else torch.cat(d_weights, 1)]
 
 
+def _skip(x: Tensor, other: Tensor | None, weight: Tensor) -> Tensor:
+    return functional.conv3d(x if other is None else torch.cat([x, other], 1), weight[:, :, None, None, None])
+
+
 class Add(torch.autograd.Function):
     """`add.add` by the kernels: h + x + bias, or h + bias + the 1³ convolution of x and other by `weight`."""
 
@@ -185,11 +190,16 @@ class Add(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of every tensor handed in; that of h is the incoming gradient itself."""
         dy = channels_last(grads[0])
-        d_bias = None if ctx.bias is None else column_sums(dy).to(ctx.bias)
+        again = twice()
+        d_bias = None
+        if ctx.bias is not None:
+            d_bias = (dy.sum((0, 2, 3, 4), dtype=torch.float32) if again else column_sums(dy)).to(ctx.bias)
         saved = ctx.saved_tensors  # unpacked once: a checkpoint computes it again for it, and takes no second asking
         if not saved:
             return dy, dy, None, None, d_bias
         x, other, weight = saved
+        if again:
+            return dy, *derivatives(_skip, saved, [dy]), d_bias
         d_x, *d_other, d_weight = add_backward(dy, x, other, weight)
         return dy, d_x, d_other[0] if d_other else None, d_weight, d_bias
 

@@ -12,6 +12,7 @@ programs a sample of a summing sweep.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from medddpm.kernels import running_triton
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import operator, traced
+from medddpm.kernels.operators import derivatives, operator, traced, twice
+from medddpm.kernels.running import Running
 
 SUM_TILE, APPLY_TILE, MERGE_TILE = 1024, 2048, 4096  # elements a program holds at once: summing, writing, merging
 PROGRAMS = 1056  # of a summing sweep, about: eight for each of an H200's 132 multiprocessors
@@ -547,6 +549,33 @@ def norm_backward(
     return results if d_residual is None else [*results, d_residual]
 
 
+def _definition(
+    mean: Tensor | None,
+    variance: Tensor | None,
+    eps: float,
+    groups: int,
+    activation: Any,
+    slope: float,
+    keep: bool,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    other: Tensor | None,
+    shift: Tensor | None,
+    residual: Tensor | None,
+    slopes: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """What `Norm` returns but the tables, in PyTorch's own functions."""
+    from medddpm.kernels import norm as beside  # which imports this module
+
+    running = None if mean is None or variance is None else Running(mean, variance, fixed=True)
+    arguments = beside.NormArguments(
+        x, groups, weight, bias, other, shift, residual, slopes, eps, activation, slope, running is not None, running
+    )
+    y = beside.group_norm_definition(arguments)
+    return (y, *(a for a in (x, other) if keep and a is not None))
+
+
 class Norm(torch.autograd.Function):
     """`norm.group_norm` by the kernels; `keep` also hands back the input, whose gradient backward adds in its sweep."""
 
@@ -575,6 +604,8 @@ class Norm(torch.autograd.Function):
         ctx.mark_non_differentiable(tables)
         if not traced():  # `torch.compile` knows gradients of zeros only
             ctx.set_materialize_grads(False)
+        if not traced():  # what gradients that are to be differentiated depend on as well
+            ctx.beside = weight, bias, shift, slopes, mean, variance, eps
         slopes = None if slopes is None else slopes.contiguous()
         ctx.save_for_backward(x, other, residual, slopes, tables)
         ctx.given = tuple(None if a is None else (a.dim(), a.dtype) for a in (weight, bias, shift, slopes))
@@ -591,6 +622,11 @@ class Norm(torch.autograd.Function):
         d_kept, d_kept_other, *_ = (*dkept, None, None)
         if dy is None:  # only what was handed through has been used
             return d_kept, None, None, d_kept_other, *(None,) * 10
+        if twice():
+            weight, bias, shift, own_slopes, *statistics = ctx.beside
+            given = x, weight, bias, other, shift, residual, own_slopes
+            options: Any = (*statistics, *ctx.arguments[:3], len(grads) > 2)
+            return *derivatives(functools.partial(_definition, *options), given, grads[:-1]), *(None,) * 7
         sums, d_x, *rest = norm_backward(dy, x, other, residual, slopes, tables, d_kept, d_kept_other, *ctx.arguments)
         d_other = None if other is None else rest[0]
         d_residual = None if residual is None else rest[-1]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +28,35 @@ _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
 def traced() -> bool:
     """Whether operations are being recorded, or go through a mode that wants to see them."""
     return torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+
+
+def twice() -> bool:
+    """Whether a backward pass that runs now is to be differentiated itself: what a launch returns cannot be."""
+    return torch.is_grad_enabled() and not traced()
+
+
+def derivatives(
+    function: Callable[..., Any], given: Sequence[Tensor | None], gradients: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients of a function in PyTorch's own operations, which can be differentiated once more.
+
+    Args:
+        function: takes `given`, returns a tensor or a tuple of them.
+        given: where a gradient is wanted of them, tensors that require it.
+        gradients: of what the function returns; None where there is none.
+
+    Returns:
+        one for each of `given`; None where none is wanted.
+    """
+    with torch.enable_grad():
+        apart = [None if t is None else t.view_as(t) for t in given]  # one tensor may be given in two places
+        results = function(*apart)
+        results = results if isinstance(results, tuple) else (results,)
+        pairs = [(y, g) for y, g in zip(results, gradients, strict=True) if g is not None and y.requires_grad]
+        wanted = [t for t in apart if t is not None and t.requires_grad]
+        outputs, directions = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in apart]
 
 
 def operator(fake: Callable[..., Any], mutates: Sequence[str] = ()) -> Callable[[F], F]:

@@ -14,9 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import operator
+from medddpm.kernels.operators import derivatives, operator, twice
 
 TILE = 1024  # elements a program holds of one operand
 SIDE = 2  # cells or voxels of a program's tile along H; the rest lie along W
@@ -151,6 +152,10 @@ def upsample_backward(dy: Tensor) -> Tensor:
     return dx
 
 
+def _definition(x: Tensor) -> Tensor:
+    return functional.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)
+
+
 class Upsample(torch.autograd.Function):
     """`upsample.upsample` by the kernels; weights and sums in float32."""
 
@@ -160,6 +165,10 @@ class Upsample(torch.autograd.Function):
         return upsample(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor | None:
         """See `upsample_backward`."""
+        if twice():
+            n, c, *sides = grads[0].shape
+            x = grads[0].new_zeros((n, c, *(side // 2 for side in sides)), requires_grad=True)  # which one, is the same
+            return derivatives(_definition, [x], grads)[0]
         return upsample_backward(grads[0])

@@ -49,6 +49,19 @@ def outputs_and_gradients(function: Any, given: dict[str, Tensor], incoming: lis
     return {f"result {i}": a for i, a in enumerate(results)} | dict(zip(leaves, gradients, strict=True))
 
 
+def second_derivatives(function: Any, given: dict[str, Tensor], incoming: list[Tensor]) -> dict[str, Tensor]:
+    """Of the sum of the gradients' squares: what a penalty on them trains by."""
+    leaves = {name: a.detach().requires_grad_() for name, a in given.items()}
+    dys = {f"incoming {i}": dy.detach().requires_grad_() for i, dy in enumerate(incoming)}
+    first = torch.autograd.grad(
+        as_tuple(function(**leaves)), list(leaves.values()), list(dys.values()), create_graph=True
+    )
+    penalty = torch.stack([g.square().mean() for g in first if g.requires_grad]).sum()
+    sought = leaves | dys
+    found = torch.autograd.grad(penalty, list(sought.values()), allow_unused=True)
+    return {name: a.detach() for name, a in zip(sought, found, strict=True) if a is not None}
+
+
 def check(kernel: Any, definition: Any, given: dict[str, Tensor], close: float, **options: Any) -> None:
     """Kernels three times, the third with incoming gradients in another memory order, and the definition in float64."""
     kernel, definition = partial(kernel, **options), partial(definition, **options)
@@ -65,3 +78,15 @@ def check(kernel: Any, definition: Any, given: dict[str, Tensor], close: float, 
         assert max(float((b.double() - right[name]).detach().norm()) for b in (a, turned[name])) < close * scale, name
         if name in ("x", "h", "other", "residual") or "result" in name:
             assert a.is_contiguous(memory_format=torch.channels_last_3d), name
+    if all(a.dtype == FP32 for a in given.values()):
+        check_twice(kernel, definition, given, incoming, close)
+
+
+def check_twice(kernel: Any, definition: Any, given: dict[str, Tensor], incoming: list[Tensor], close: float) -> None:
+    """Second derivatives, which PyTorch's functions compute: nothing of them may be missing."""
+    wide, dys = {name: a.double() for name, a in given.items()}, [a.double() for a in incoming]
+    ours, right = second_derivatives(kernel, given, incoming), second_derivatives(definition, wide, dys)
+    assert ours.keys() == right.keys()
+    scale = max(float(b.norm()) for b in right.values())
+    for name, a in ours.items():
+        assert float((a.double() - right[name]).norm()) < 4 * close * scale, f"second derivative of {name}"

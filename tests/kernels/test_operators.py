@@ -146,3 +146,33 @@ def test_eager_code_goes_past_the_dispatcher_and_a_mode_sees_the_operator() -> N
         again = group_norm(NormArguments(x, 2))
     assert any(event.name == "medddpm::norm" for event in seen.events() or [])
     assert torch.equal(y, again)
+
+
+class Product(torch.autograd.Function):
+    """x · y, whose backward pass is a launch: what it returns has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, none: None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, y)
+        ctx.set_materialize_grads(False)
+        return x * y, x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        x, y = ctx.saved_tensors
+        if operators.twice():
+            return tuple(operators.derivatives(lambda x, y, none: (x * y, x.exp()), (x, y, None), grads))
+        dy, of_exp = (torch.zeros_like(x) if g is None else g.detach() for g in grads)
+        return (dy * y + of_exp * x.exp()).detach(), (dy * x).detach(), None
+
+
+def test_gradients_that_are_differentiated_are_those_of_the_definition() -> None:
+    found = []
+    for product in (lambda *a: Product.apply(*a, None), lambda x, y: (x * y, x.exp())):
+        x = torch.linspace(0.5, 2.0, 4, dtype=torch.float64, requires_grad=True)
+        for first, second in (product(x, x), product(2 * x, x.detach())):  # one tensor in two places; one without
+            (slope,) = torch.autograd.grad(first.sum() + second.square().sum(), x, create_graph=True)
+            (bend,) = torch.autograd.grad(slope.square().sum(), x, retain_graph=True)
+            found.append((slope, bend, torch.autograd.grad(first.sum(), x)[0]))
+    for ours, right in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(ours, right)

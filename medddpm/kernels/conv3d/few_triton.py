@@ -25,9 +25,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import operator
+from medddpm.kernels.operators import derivatives, operator, twice
 from medddpm.kernels.tf32_triton import nearest
 
 SPREAD_ROWS = 64  # voxels a program takes at once, spreading
@@ -289,6 +290,14 @@ def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weigh
     return results
 
 
+def _definition(x: Tensor, weight: Tensor) -> Tensor:
+    return functional.conv3d(x, weight, padding=1)
+
+
+def _bias_gradient(ctx: Any, dy: Tensor) -> Tensor | None:
+    return None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+
+
 class FewIn(torch.autograd.Function):
     """`few_in`, with derivatives."""
 
@@ -296,14 +305,18 @@ class FewIn(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """(N, W, D, H, W), channels-last."""
         y, few = few_in(x, weight, bias)
-        ctx.save_for_backward(few, weight)
+        # A gradient that is to be differentiated is a function of x itself, where x has a gradient.
+        ctx.save_for_backward(few, weight, x if ctx.needs_input_grad[0] else None)
         ctx.bias = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        few, weight = ctx.saved_tensors
+        few, weight, x = ctx.saved_tensors
+        if twice():
+            x = few[:, 1:-1, 1:-1, 1:-1].permute(0, 4, 1, 2, 3) if x is None else x
+            return *derivatives(_definition, [x, weight], grads), _bias_gradient(ctx, grads[0])
         of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
         found = few_in_backward(grads[0], few, weight, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
@@ -324,7 +337,9 @@ class FewOut(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
+        db = _bias_gradient(ctx, grads[0])
+        if twice():
+            return *derivatives(_definition, [x, weight], grads), db
         of_x, of_weight = ctx.needs_input_grad[:2]
         found = few_out_backward(grads[0], x, weight, of_x, of_weight)
-        db = None if ctx.bias is None else grads[0].sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
         return found[0] if of_x else None, found[-1] if of_weight else None, db
