@@ -193,13 +193,14 @@ def hooked(module: nn.Module) -> bool:
 
 
 def transformed() -> bool:
-    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation or `fx.symbolic_trace` is at work.
+    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation, `fx` or `jit.trace` is at work.
 
     They ask more of a function than the kernels and `cast` have, so modules compute as they always did.
     """
     return (
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
         or (_symbolic_trace._is_fx_tracing_flag and not traced())
     )
 

@@ -62,8 +62,8 @@ def accelerate(
     own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
     model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
     former setting. On a GPU the kernels have derivatives of one output at a time (`is_grads_batched` is not for them);
-    within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit.script` makes
-    of it. A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
+    within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it.
+    A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
     with the original are.
 
     Args:

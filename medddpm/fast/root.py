@@ -67,7 +67,8 @@ class Root(Forward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the network's forward on any arguments. The network's own call runs its hooks, around this."""
         if transformed():
-            return self.original(*args, **kwargs)
+            with inside():  # its parts compute as they did, too, and hand on what they computed
+                return self.original(*args, **kwargs)
         special = next((t for t in nested.tensors((args, kwargs)) if _has_its_own_functions(t)), None)
         if special is not None:
             return self.as_one_function(type(special), args, kwargs)

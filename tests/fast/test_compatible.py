@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,6 +238,19 @@ def test_torchscript_compiles_the_network_itself() -> None:
     assert "forward" in network[0].__dict__
     restore(network)
     assert not {"__prepare_scriptable__", "_replicate_for_data_parallel"} & set(network.__dict__)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_trace_is_that_of_the_network_itself(learns: bool, reduced: bool, tmp_path: Path) -> None:
+    """And so it can be saved, and run where this package is not installed."""
+    plain = block()
+    network, x = accelerated(copy.deepcopy(plain), reduced), X.clone().requires_grad_(learns)
+    torch.jit.save(torch.jit.trace(network, (x,), check_trace=not reduced), tmp_path / "traced.pt")
+    loaded = torch.jit.load(tmp_path / "traced.pt")
+    assert torch.equal(loaded(X + 1), plain(X + 1))
+    assert "/fast/" not in str(loaded.inlined_graph)
+    assert distance(network(X), plain(X)) < 2e-2
 
 
 def test_a_replica_computes_with_its_own_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
