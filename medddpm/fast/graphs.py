@@ -29,6 +29,7 @@ from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
+SEEN = 64  # inputs without a graph, at most: a number that is another at each call makes one each time
 WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
@@ -114,6 +115,9 @@ class Graphs:
         if self.why and self._still():
             return self.run(value)
         watched = self.watched.setdefault(key, Watched())
+        if len(self.watched) > SEEN:
+            self.watched.clear()
+            return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
         if watched.calls < WATCHED or (torch.is_grad_enabled() and watched.learns and not watched.used):
             try:
                 return watched(self.run, value, self.network, device)

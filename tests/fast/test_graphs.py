@@ -432,6 +432,16 @@ def test_new_shapes_are_captured_anew_and_not_without_end(device: torch.device) 
     twins.train(2, side=4)
 
 
+def test_a_number_that_is_another_at_each_call(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    twins = Twins(device)
+    for call in range(graphs.SEEN + 5):
+        a, b = twins.each(lambda n, o, call=call: n(twins.x(call), 1.0 + call)[0])
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert len(twins.graphs.watched) <= graphs.SEEN
+    assert twins.graphs.why == f"it has had more than {graphs.SEEN} shapes or numbers that do not come again"
+    assert len(caplog.messages) == 1
+
+
 def test_gradients_of_the_inputs(device: torch.device) -> None:
     twins = Twins(device)
     for seed in range(5):
