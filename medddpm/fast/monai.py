@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
-from medddpm.fast.layers import Convolution, stand_in
+from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
 from medddpm.kernels.add import add
 from medddpm.kernels.layout import channels_last
@@ -44,8 +44,11 @@ class DynUNetBlock(Forward):
         if type(block).__name__ == "UnetBasicBlock":
             return run([block.conv2, block.norm2, block.lrelu], h)
         beside = [getattr(block, name) for name in ("conv3", "norm3") if hasattr(block, name)]
+        last = [block.conv2, block.norm2]
+        if beside and not all(idle(m) for m in block.conv2.modules() if type(m) in IDLE):
+            h = last.pop(0)(h)  # it drops values before the residual does: a seed drops the same
         residual = run(beside, inp) if beside else inp
-        return joined([block.conv2, block.norm2], h, residual, block.lrelu, self.sums)
+        return joined(last, h, residual, block.lrelu, self.sums)
 
 
 class DynUNet(Forward):

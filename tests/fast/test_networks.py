@@ -242,6 +242,22 @@ def test_dropout_stays_dropout() -> None:
         assert not torch.equal(network(*given), network(*given))
 
 
+@pytest.mark.parametrize("name", ["DynUNet", "UNet"])
+def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
+    torch.manual_seed(0)
+    network = alive(
+        dynamic(res_block=True, dropout=0.3) if name == "DynUNet" else monai_unet(num_res_units=2, dropout=0.3)
+    )
+    outs = []
+    for change in (restore, lambda network: accelerate(network, report=None)):
+        change(network)
+        torch.manual_seed(1)
+        outs.append(passed(network, *inputs(name)))
+    (plain, gradients), (fast, fast_gradients) = outs
+    assert distance(fast[0], plain[0]) < 1e-4
+    assert farthest(fast_gradients, gradients) < 1e-3
+
+
 def test_stochastic_depth_and_squeeze_excitation_are_left_to_the_block() -> None:
     from dynamic_network_architectures.building_blocks.residual import BasicBlockD
 
