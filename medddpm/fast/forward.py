@@ -52,6 +52,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, features: frozenset[str] = frozenset()) -> None:
         self.module: Any = module
+        self.own: Any = type(module).forward  # a user may put another in its place in the class, too
         self.sees_layout = sees_layout(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,6 +93,8 @@ class Forward:
     @property
     def intact(self) -> bool:
         """Whether `compute` computes what the module does now: those handled have no hooks, and its settings fit."""
+        if not traced() and type(self.module).forward is not self.own:
+            return False
         return not any(hooked(module) for module in self.handled) and self.fits()
 
     def fits(self) -> bool:
@@ -103,7 +106,11 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "network"}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own")}
+        return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"own": type(state["module"]).forward} | state)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the forward of the module's class, which may take volumes for contiguous ones."""
@@ -190,6 +197,14 @@ def hooked(module: nn.Module) -> bool:
     if forward is not None and not isinstance(forward, Forward):
         return True
     return torch.nn.modules.module._has_any_global_hook()
+
+
+def replaced_in_class(module: nn.Module) -> bool:
+    """Whether its class has another forward than the one that was written with it."""
+    base = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    forward: Any = vars(base)["forward"]
+    written = getattr(forward, "__module__", None), getattr(forward, "__qualname__", None)
+    return written != (base.__module__, f"{base.__qualname__}.forward") or hasattr(forward, "__wrapped__")
 
 
 def transformed() -> bool:

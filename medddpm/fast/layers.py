@@ -55,8 +55,8 @@ class Convolution(Forward):
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
 
     def fits(self) -> bool:
-        """Whether its padding is still of zeros."""
-        return bool(self.module.padding_mode == "zeros")
+        """Whether its padding is still of zeros, and nothing else convolves in its place."""
+        return bool(self.module.padding_mode == "zeros") and "_conv_forward" not in self.module.__dict__
 
     @property
     def pointwise(self) -> bool:

@@ -20,7 +20,7 @@ from torch import nn
 from medddpm.errors import BadInput
 from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chains, unet
 from medddpm.fast.as_contiguous import sees_layout
-from medddpm.fast.forward import Forward, Rule, Weight, hooked
+from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
 from medddpm.fast.graphs import Graphs
 from medddpm.fast.placing import Acceleration, put, remove, remove_strays
 from medddpm.fast.root import Root, held_back, sound
@@ -158,6 +158,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         if module in handled or "forward" in module.__dict__:
             continue
         free = not (held_back(module) if module is model else hooked(module))
+        free = free and rule is not None and not replaced_in_class(module)
         stand_in = rule(module, frozenset(features)) if rule is not None and free else None
         if stand_in is not None and stand_in.intact:
             stand_ins[module] = stand_in

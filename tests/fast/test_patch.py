@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import logging
 import pickle
@@ -10,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers.networks import block, distance, dynamic, farthest, passed, volume
+from helpers.networks import alive, block, distance, dynamic, farthest, passed, volume
+from monai.networks.blocks import ResidualUnit
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -23,6 +25,7 @@ from medddpm.fast.norm_chains import Norm
 from medddpm.fast.patch import FEATURES, RULES, accelerate, restore
 from medddpm.fast.root import sound
 from medddpm.kernels import dispatch
+from medddpm.unet import UNet3D
 
 
 def replaced(model: nn.Module) -> set[str]:
@@ -352,6 +355,53 @@ def test_settings_changed_afterwards_count(layer: nn.Module, name: str, value: o
             changed.eval()
     assert network(x).shape != before.shape or distance(network(x), before) > 1e-3
     assert distance(network(x), layer(x)) < 1e-5
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("kind", [nn.Conv3d, nn.GroupNorm, nn.Sequential, ResidualUnit, UNet3D])
+def test_another_forward_in_the_class(
+    kind: type[nn.Module], wraps: bool, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = kind.forward
+
+    def doubled(self: nn.Module, *args: Tensor) -> Tensor:
+        return 2 * own(self, *args)
+
+    torch.manual_seed(0)
+    given: tuple[Tensor, ...] = (volume(1, 3, 8, 8, 8),)
+    plain: nn.Module = nn.Sequential(nn.Conv3d(3, 8, 1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv3d(8, 2, 1))
+    if kind is ResidualUnit:
+        plain = nn.ModuleList([plain, ResidualUnit(3, 3, 8)])[1]
+    if kind is UNet3D:
+        plain, given = alive(UNet3D(8, 3, 1, 32, 1, channel_mult=(1, 2), attention_rates=())), (*given, torch.ones(1))
+    fast = copy.deepcopy(plain)
+    if when == "after":
+        accelerate(fast, report=None)
+    monkeypatch.setattr(kind, "forward", functools.wraps(own)(doubled) if wraps else doubled)
+    if when == "before":
+        accelerate(fast, report=None)
+    assert distance(fast(*given), plain(*given)) < 1e-4
+    assert distance(pickle.loads(pickle.dumps(fast))(*given), plain(*given)) < 1e-4
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_another_convolution_of_one_layer(when: str) -> None:
+    def standardized(layer: nn.Conv3d) -> None:
+        def convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return functional.conv3d(x, weight - weight.mean(), bias)
+
+        layer._conv_forward = convolved  # type: ignore[method-assign]
+
+    plain = nn.Sequential(nn.Conv3d(3, 8, 3), nn.Conv3d(8, 2, 1))
+    fast, x = copy.deepcopy(plain), volume(1, 3, 8, 8, 8)
+    standardized(plain[0])
+    if when == "before":
+        standardized(fast[0])
+    accelerate(fast, report=None)
+    if when == "after":
+        standardized(fast[0])
+    assert distance(fast(x), plain(x)) < 1e-5
 
 
 def test_weights_tied_by_their_memory_stay_tied() -> None:
