@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
+import dis
 import enum
 import functools
 import logging
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
+    CodeType,
     FunctionType,
     MemberDescriptorType,
     MethodType,
@@ -256,11 +258,18 @@ def _of_function(function: FunctionType, kind: type | None, seen: set[int]) -> I
         if id(each) in seen:
             continue
         seen.add(id(each))
-        named = [(each.__globals__, name) for name in names & each.__globals__.keys()]
+        named = [(each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
         spaces = [vars(space[name]) for space, name in named if _is_a_program_s(space[name])]
         named += ((space, name) for space in spaces for name in names & space.keys())
         yield from _of_values(functools.partial(_values, [n for n in named if _is_held(n[0][n[1]])]), seen)
         yield from _of_values(functools.partial(_cells, each), seen)
+
+
+@functools.cache
+def global_names(code: CodeType) -> frozenset[str]:
+    """The globals that compiled code reads, by its instructions: among its names are those of attributes as well."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return frozenset(own).union(*(global_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 def _of_values(read: Callable[[], list[Any]], seen: set[int]) -> Iterator[Any]:

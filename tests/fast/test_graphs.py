@@ -370,6 +370,17 @@ def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatc
     assert not fingerprint.holds()
 
 
+def test_a_global_of_an_attribute_s_name_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's `layer`, or `out`, is not what a forward reads by `self.layer`."""
+    fingerprint = Fingerprint(Reading())
+    monkeypatch.setitem(globals(), "layer", 1)
+    assert fingerprint.holds()
+    monkeypatch.setitem(globals(), "layer", torch.ones(2))
+    fingerprint = Fingerprint(Reading())
+    monkeypatch.setitem(globals(), "layer", torch.ones(2))
+    assert fingerprint.holds()
+
+
 class Advancing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
