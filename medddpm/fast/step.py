@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.fingerprint import Fingerprint, global_names
 from medddpm.fast.graphs import Watched, flags, graphable, make_pool
 from medddpm.runtime import cuda_graphs, nested, reports
 
 CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
 OFTEN = 10
+READ = "read: "  # begins the names of what the loss reads, among those of the optimizer's settings
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
 
@@ -41,9 +43,10 @@ def graphed_step(
             scheduler.step()
 
     The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
-    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change, or
-    another setting of the optimizer. If such a setting changes at every call, as OneCycleLR changes betas unless its
-    `cycle_momentum` is False, the step runs without a graph and says so once. On a CPU it runs as it is written.
+    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change,
+    another setting of the optimizer, or a number that `loss_fn` or `after` reads in a global or from around it. If such
+    a value changes at every call, as OneCycleLR changes betas unless its `cycle_momentum` is False, the step runs
+    without a graph and says so once. On a CPU it runs as it is written.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -146,7 +149,7 @@ class TrainingStep:
         except TypeError as error:
             raise BadInput("batch", f"it holds a {error}", "use tensors in tuples, lists and dicts") from None
         self._keep_rates(device)
-        settings = _settings(self.optimizer)
+        settings = self._set_now()
         if settings != self._settings:
             if self._settings and self._keep_changing(settings):
                 return None
@@ -160,6 +163,10 @@ class TrainingStep:
             self._kept[key] = known
         return known
 
+    def _set_now(self) -> list[dict[str, Any]]:
+        """The settings that a graph has in it: of the optimizer, and what the user's functions read besides tensors."""
+        return [*_settings(self.optimizer), *(_read_by(f) for f in (self.loss_fn, self.after))]
+
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
@@ -172,7 +179,10 @@ class TrainingStep:
             return False
         pairs = zip(settings, self._settings, strict=False)
         names = sorted({name for new, old in pairs for name in new if new[name] != old.get(name)})
-        self.why = f"the optimizer's {', '.join(names) or 'groups'} keep changing"
+        read = [name.removeprefix(READ) for name in names if name.startswith(READ)]
+        ours = f"the optimizer's {', '.join(names) or 'groups'}"
+        theirs = f"values that the loss reads ({', '.join(read)})"
+        self.why = f"{theirs if read else ours} keep changing"
         reports.report(f"graphed_step runs without a CUDA graph: {self.why}; only the learning rate may")
         self._forget()
         return True
@@ -202,7 +212,7 @@ class TrainingStep:
             state = self.optimizer.state.get(p, {})
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
-        self._settings = _settings(self.optimizer)
+        self._settings = self._set_now()
         self._sum_in_place()
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
@@ -330,6 +340,20 @@ def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
          for name, value in group.items()}
         for group in optimizer.param_groups
     ]  # fmt: skip
+
+
+def _read_by(function: Any) -> dict[str, Any]:
+    """The plain values in a function's cells and in the globals that it names: a weight of one of its terms, say."""
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return {}
+    code, found = function.__code__, {}
+    for name in global_names(code) & function.__globals__.keys():
+        found[name] = function.__globals__[name]
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is not filled yet
+            found[name] = cell.cell_contents
+    return {READ + name: value for name, value in found.items() if type(value) in nested.PLAIN}
 
 
 @contextlib.contextmanager

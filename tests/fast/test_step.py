@@ -218,6 +218,32 @@ def test_settings_that_change_at_every_call(device: torch.device, caplog: pytest
     assert caplog.messages == [said]
 
 
+@pytest.mark.parametrize("often", [False, True])
+def test_a_number_that_the_loss_reads(device: torch.device, often: bool) -> None:
+    """As the weight of a term that an epoch raises; or every step, and then there is no graph."""
+    torch.manual_seed(0)
+    plain = accelerate(Network().to(device), "tf32", graph=False, report=None)
+    fast, weight = copy.deepcopy(plain), 1.0
+
+    def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return weight * loss_of(network, x, y)
+
+    optimizers = [torch.optim.SGD(network.parameters(), 0.02) for network in (plain, fast)]
+    step = graphed_step(fast, loss, optimizers[1], batch(device))
+    for seed in range(6):
+        weight = 1.0 + (seed if often else seed // 3)
+        given = batch(device, seed)
+        optimizers[0].zero_grad()
+        expected = loss(plain, *given)
+        expected.backward()
+        optimizers[0].step()
+        torch.testing.assert_close(step(*given), expected.detach(), rtol=1e-4, atol=1e-5)
+    for p, q in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    said = "values that the loss reads (weight) keep changing" if often and module.graphable(device) else ""
+    assert step.why == said
+
+
 def test_making_a_step_changes_nothing(device: torch.device) -> None:
     torch.manual_seed(0)
     network = Network().to(device)
