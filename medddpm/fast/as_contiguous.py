@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from medddpm.fast.functions import called_by, is_known, names_in, written
 from medddpm.kernels.operators import traced
 
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -127,47 +127,10 @@ def _class_views(kind: type) -> bool:
     return any(_calls(f) for base in bases for each in vars(base).values() for f in written(each))
 
 
-def written(value: object) -> Iterator[FunctionType]:
-    """The function that is behind a method or a decorator, if it is written in Python and not PyTorch's or ours."""
-    value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    f = inspect.unwrap(value) if callable(value) else None
-    if isinstance(f, FunctionType) and not is_known(f.__module__):
-        yield f
-
-
-def is_known(module: str) -> bool:
-    """Whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
-    return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
-
-
 def _calls(function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
     seen = set() if seen is None else seen
     if function in seen:
         return False
     seen.add(function)
-    names = set(names_in([function.__code__]))
-    return bool(names & NAMES) or any(_calls(f, seen) for value in called_by(function, names) for f in written(value))
-
-
-def called_by(function: FunctionType, names: set[str]) -> Iterator[object]:
-    """The functions that this one may call: by the names of globals and of parts of modules, and those in its cells."""
-    values = [function.__globals__.get(name) for name in names]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is not filled yet
-            values.append(cell.cell_contents)
-    for value in values:
-        # Of nothing else: what stands for a missing package, as in MONAI, raises at any attribute.
-        if isinstance(value, FunctionType):
-            yield value
-        elif isinstance(value, functools.partial):
-            yield value.func
-        elif isinstance(value, ModuleType) and not is_known(value.__name__):
-            yield from (part for name in names if isinstance(part := vars(value).get(name), FunctionType))
-
-
-def names_in(codes: Iterable[object]) -> Iterator[str]:
-    """The names of globals and attributes in compiled code, and in that of the functions within it."""
-    for code in codes:
-        if isinstance(code, CodeType):
-            yield from code.co_names
-            yield from names_in(code.co_consts)
+    calls = (f for value in called_by(function) for f in written(value))
+    return not NAMES.isdisjoint(names_in(function.__code__)) or any(_calls(f, seen) for f in calls)

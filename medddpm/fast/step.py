@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint, global_names
+from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import Watched, flags, graphable, make_pool
 from medddpm.runtime import cuda_graphs, nested, reports
 
@@ -347,12 +348,8 @@ def _read_by(function: Any) -> dict[str, Any]:
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return {}
-    code, found = function.__code__, {}
-    for name in global_names(code) & function.__globals__.keys():
-        found[name] = function.__globals__[name]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it is not filled yet
-            found[name] = cell.cell_contents
+    space = function.__globals__
+    found = {name: space[name] for name in global_names(function.__code__) if name in space} | cells(function)
     return {READ + name: value for name, value in found.items() if type(value) in nested.PLAIN}
 
 

@@ -1,0 +1,220 @@
+"""What a value, a class or a function holds and reads that can change while it stays the same object."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import enum
+import functools
+import logging
+import os
+import random
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.fast.functions import called_by, cells, global_names, is_known, names_in, written
+from medddpm.runtime import nested
+
+NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
+PACKAGES = {"site-packages", "dist-packages"}
+CONTAINERS = (list, dict, set, deque)
+SMALL = 1 << 16  # bytes: of what is larger only the place is compared
+
+
+class Contents:
+    """Something whose contents are not compared by `==`.
+
+    Args:
+        read: returns what stands for them now.
+    """
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+    @property
+    def now(self) -> Any:
+        """What stands for them now."""
+        return self.read()
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.read() == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def is_its_own(name: str, value: Any) -> bool:
+    """Whether an attribute of this name is looked into: an object with a private one is another's, say a trainer."""
+    return not name.startswith("_") or isinstance(value, (*CONTAINERS, tuple)) or _is_of_settings(value)
+
+
+def _is_of_settings(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace | argparse.Namespace)
+
+
+def tables(value: Any, seen: set[int]) -> Iterator[Any]:
+    """Yields what is in a value and can change while the value stays the same object."""
+    if type(value) in nested.PLAIN or isinstance(value, NEVER) or id(value) in seen:
+        return
+    if type(value).__module__.startswith(f"{__package__}."):  # a stand-in, or the record of what was accelerated
+        return
+    if isinstance(value, FunctionType):
+        yield from _of_function(value, None, seen)
+        return
+    seen.add(id(value))
+    parts: Collection[Any] = ()
+    if isinstance(value, Tensor):
+        yield Contents(lambda: _of_tensor(value))
+    elif isinstance(value, CONTAINERS):
+        yield value
+        parts = value.values() if isinstance(value, dict) else value
+    elif isinstance(value, tuple):
+        parts = value
+    elif isinstance(value, MethodType):
+        parts = value.__self__, value.__func__
+    elif isinstance(value, functools.partial):
+        parts = value.func, value.args, value.keywords
+    elif (read := _reader(value)) is not None:
+        yield Contents(read)
+    else:
+        kind: type = type(value)
+        own, slots = getattr(value, "__dict__", None), _slots(kind)
+        if isinstance(own, dict):
+            yield own
+            parts = list(own.values())
+        if slots:
+            yield Contents(lambda: [getattr(value, name, None) for name in slots])
+            parts = [*parts, *(getattr(value, name, None) for name in slots)]
+    for part in list(parts):
+        yield from tables(part, seen)
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes that objects of a class hold elsewhere than in a `__dict__`."""
+    kinds = (base for base in kind.__mro__ if not is_known(base.__module__))
+    return tuple(name for base in kinds for name, part in vars(base).items() if type(part) is MemberDescriptorType)
+
+
+def of_class(kind: type, seen: set[int]) -> Iterator[Any]:
+    """Yields the attributes of a module's class and of those above it, and what its forward reads beside them."""
+    for base in kind.__mro__:
+        if id(base) in seen or is_known(base.__module__):
+            continue
+        seen.add(id(base))
+        yield vars(base)
+        for name, value in list(vars(base).items()):
+            if not hasattr(type(value), "__get__") and is_its_own(name, value):  # neither a method nor a property
+                yield from tables(value, seen)
+    for function in written(getattr(kind, "forward", None)):
+        yield from _of_function(function, kind, seen)
+
+
+def _of_function(function: FunctionType, kind: type | None, seen: set[int]) -> Iterator[Any]:
+    """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
+
+    Functions of installed packages are not looked into: what they keep in globals is caches, which calls fill.
+
+    Args:
+        function: a method of `kind`, or any other.
+        kind: whose methods it may call.
+        seen: the objects that need not be looked into.
+    """
+    waiting, reached = list(written(function)), set[FunctionType]()
+    while waiting:
+        each = waiting.pop()
+        if each in reached or _is_installed(each):
+            continue
+        reached.add(each)
+        names = names_in(each.__code__)
+        methods = [] if kind is None else [getattr(kind, name, None) for name in names]
+        waiting += (f for value in (*called_by(each), *methods) for f in written(value))
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        named = [(each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
+        spaces = [vars(space[name]) for space, name in named if _is_of_others(space[name])]
+        named += ((space, name) for space in spaces for name in names & space.keys())
+        yield from _of_values(functools.partial(_values, [n for n in named if _is_held(n[0][n[1]])]), seen)
+        yield from _of_values(functools.partial(_in_cells, each), seen)
+
+
+def _of_values(read: Callable[[], list[Any]], seen: set[int]) -> Iterator[Any]:
+    values = read()
+    if any(map(_is_held, values)):
+        yield Contents(read)
+    for value in values:
+        if isinstance(value, type) and _is_held(value):
+            yield vars(value)
+        else:
+            yield from tables(value, seen)
+
+
+def _is_held(value: Any) -> bool:
+    """Whether a value that a function names is a setting or holds some: it is no function, module or known class."""
+    if isinstance(value, type):
+        return not is_known(value.__module__) and not issubclass(value, nn.Module)
+    return not isinstance(value, NEVER)
+
+
+def _is_installed(function: FunctionType) -> bool:
+    file = function.__code__.co_filename
+    return file.startswith(os.path.dirname(os.__file__) + os.sep) or not PACKAGES.isdisjoint(file.split(os.sep))
+
+
+def _is_of_others(value: Any) -> bool:
+    """Whether it is a module that is neither Python's own nor PyTorch's."""
+    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *sys.stdlib_module_names}
+
+
+def _in_cells(function: FunctionType) -> list[Any]:
+    return list(cells(function).values())
+
+
+def _values(named: list[tuple[dict[str, Any], str]]) -> list[Any]:
+    return [space[name] for space, name in named]
+
+
+def of_attribute(own: dict[str, Any], name: str) -> tuple[Any, ...]:
+    """What stands for a tensor that is a plain attribute of a module; nothing where it is no tensor any more."""
+    value = own.get(name)
+    return _of_tensor(value) if isinstance(value, Tensor) else ()
+
+
+def _of_tensor(t: Tensor) -> tuple[Any, ...]:
+    """A tensor's place; and on the host, unless it is learned, what is in it: a graph reads it on the device only."""
+    if type(t) not in (Tensor, nn.Parameter) or t.layout != torch.strided:
+        return (id(t),)
+    if t.device.type != "cpu" or isinstance(t, nn.Parameter):
+        return (t.data_ptr(),)
+    version = None if t.is_inference() else t._version
+    if t.numel() * t.element_size() > SMALL or not t.numel() or t.is_quantized:
+        return t.data_ptr(), version
+    return t.data_ptr(), version, t.detach().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _reader(value: Any) -> Callable[[], Any] | None:
+    """What reads the contents of an array or of a generator of random numbers; None for any other object."""
+    if isinstance(value, torch.Generator):
+        return lambda: (value.get_state().numpy().tobytes(),)
+    if isinstance(value, random.Random):
+        return value.getstate
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        place = value.ctypes.data
+        return lambda: (place, value.tobytes() if value.nbytes <= SMALL and value.dtype != object else None)
+    if numpy is not None and isinstance(value, numpy.random.Generator | numpy.random.RandomState):
+        bits = value.bit_generator if isinstance(value, numpy.random.Generator) else value._bit_generator
+        return lambda: (repr(bits.state),)
+    if isinstance(value, bytearray | array | ctypes.Array | ctypes._SimpleCData):  # as multiprocessing.Value holds
+        return lambda: (bytes(value),)
+    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+        return lambda: (object(),)  # nothing tells whether it has advanced
+    return None
