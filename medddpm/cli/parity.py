@@ -13,7 +13,19 @@ from medddpm.runtime.arguments import positive, several, whole
 if TYPE_CHECKING:
     from medddpm.study.parity.plans import SamplerSteps
 
-PLANS = ("short", "offset", "paper", "long", "clipped", "contrasts", "samplers", "redrawn", "redrawn_fp32", "brats")
+PLANS = (
+    "short",
+    "offset",
+    "fp32",
+    "paper",
+    "long",
+    "clipped",
+    "contrasts",
+    "samplers",
+    "redrawn",
+    "redrawn_fp32",
+    "brats",
+)
 
 
 def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -27,8 +39,8 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
         medddpm parity --plan short --out runs/parity                         OPT1 and FAST from six seeds each
         medddpm parity --plan long,contrasts --out runs/parity --tables figures/records/H200
         medddpm parity --plan samplers --checkpoint runs/parity/long_fast_flair_128_c64_s0 --out runs/parity
-        medddpm parity --plan offset --settings base --out runs/parity        FP32's own runs, beside OPT1's and FAST's
-        medddpm parity --plan redrawn_fp32 --checkpoint runs/parity/offset_base_… --out runs/parity
+        medddpm parity --plan fp32 --out runs/parity                          OPT1 and FAST against FP32, at 32³
+        medddpm parity --plan redrawn_fp32 --checkpoint runs/parity/fp32_base_… --out runs/parity
         medddpm parity --plan brats --data my_case --out runs/parity
         medddpm parity --plan short --seeds 0,1 --size 16 --steps 10 --samplers dpm++:2 --device cpu --out runs/toy
         """,

@@ -16,6 +16,7 @@ from medddpm.study.parity.plans import (
     brats,
     clipped,
     contrasts,
+    fp32,
     long,
     offset,
     paper,
@@ -48,6 +49,7 @@ LEVELS = {
 STEPS = {
     "short": 40,
     "offset": 40,
+    "fp32": 40,
     "paper": 30,
     "long": 100,
     "clipped": 40,
@@ -108,7 +110,15 @@ def loss_rows(run: TrainingRun) -> list[dict[str, object]]:
 
 def every_run() -> list[TrainingRun]:
     """The runs of every plan."""
-    several = [*short(seeds=range(4)), *offset(seeds=range(4)), *paper(), *long(), *clipped(), *contrasts()]
+    several = [
+        *short(seeds=range(4)),
+        *offset(seeds=range(4)),
+        *fp32(seeds=range(4)),
+        *paper(),
+        *long(),
+        *clipped(),
+        *contrasts(),
+    ]
     return [*several, *brats(), *samplers(), *redrawn(), *redrawn_fp32()]
 
 

@@ -89,8 +89,7 @@ def test_a_pair_of_settings_is_complete_before_the_next_seed_begins() -> None:
 
 def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trained() -> None:
     training = ("offset_noise", "norm_groups", "clip_norm", "batch_size", "ema_decay")
-    pairs = [run for run in plans.offset() if run.setting != "BASE"]
-    for run, other in zip(plans.short(seeds=range(12)), pairs, strict=True):
+    for run, other in zip(plans.short(seeds=range(12)), plans.offset(), strict=True):
         own = {name: getattr(run.config, name) for name in training}
         assert replace(other, plan="short", config=replace(other.config, **own)) == run
         assert (run.config.offset_noise, run.config.clip_norm, run.config.batch_size) == (0.0, 0.0, 1)
@@ -98,8 +97,12 @@ def test_the_runs_with_offset_noise_are_the_short_ones_but_for_how_they_are_trai
         assert run.key != other.key
 
 
-def test_fp32_joins_every_pair_of_the_runs_with_offset_noise() -> None:
-    runs = plans.offset()
+def test_fp32_joins_pairs_like_those_with_offset_noise_but_smaller() -> None:
+    runs = plans.fp32()
+    pairs = [run for run in runs if run.setting != "BASE"]
+    for small, other in zip(pairs, plans.offset(), strict=True):
+        config = replace(other.config, image_size=32)
+        assert replace(other, plan="fp32", size=(32, 32, 32), config=config) == small
     triples = [runs[first : first + 3] for first in range(0, len(runs), 3)]
     assert len(triples) == 12
     for seed, (opt1, fast, base) in enumerate(triples):
@@ -107,7 +110,7 @@ def test_fp32_joins_every_pair_of_the_runs_with_offset_noise() -> None:
         assert opt1.config.seed == seed
         for run in (fast, base):
             assert replace(run, config=replace(run.config, setting="OPT1")) == opt1
-    assert plans.offset(["BASE"]) == [base for _, _, base in triples]
+    assert plans.fp32(["BASE"]) == [base for _, _, base in triples]
 
 
 def test_the_clipped_run_begins_as_the_long_one() -> None:
