@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import SUM_WARPS, channel_block, even, summing
-from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
 from medddpm.kernels.tf32_triton import nearest
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
@@ -191,9 +191,8 @@ class Add(torch.autograd.Function):
         """Gradients of every tensor handed in; that of h is the incoming gradient itself."""
         dy = channels_last(grads[0])
         again = twice()
-        d_bias = None
-        if ctx.bias is not None:
-            d_bias = (dy.sum((0, 2, 3, 4), dtype=torch.float32) if again else column_sums(dy)).to(ctx.bias)
+        summed = ctx.bias is not None and not again
+        d_bias = column_sums(dy).to(ctx.bias) if summed else bias_gradient(dy, ctx.bias)
         saved = ctx.saved_tensors  # unpacked once: a checkpoint computes it again for it, and takes no second asking
         if not saved:
             return dy, dy, None, None, d_bias

@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.operators import derivatives, operator, twice
@@ -152,10 +151,6 @@ def upsample_backward(dy: Tensor) -> Tensor:
     return dx
 
 
-def _definition(x: Tensor) -> Tensor:
-    return functional.interpolate(x, scale_factor=2, mode="trilinear", align_corners=False)
-
-
 class Upsample(torch.autograd.Function):
     """`upsample.upsample` by the kernels; weights and sums in float32."""
 
@@ -168,7 +163,9 @@ class Upsample(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor | None:
         """See `upsample_backward`."""
         if twice():
+            from medddpm.kernels.upsample import upsample_definition  # which imports this module
+
             n, c, *sides = grads[0].shape
             x = grads[0].new_zeros((n, c, *(side // 2 for side in sides)), requires_grad=True)  # which one, is the same
-            return derivatives(_definition, [x], grads)[0]
+            return derivatives(upsample_definition, [x], grads)[0]
         return upsample_backward(grads[0])

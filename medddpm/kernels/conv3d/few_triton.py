@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
 from medddpm.kernels.tf32_triton import nearest
 
 SPREAD_ROWS = 64  # voxels a program takes at once, spreading
@@ -294,10 +294,6 @@ def _definition(x: Tensor, weight: Tensor) -> Tensor:
     return functional.conv3d(x, weight, padding=1)
 
 
-def _bias_gradient(ctx: Any, dy: Tensor) -> Tensor | None:
-    return None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
-
-
 class FewIn(torch.autograd.Function):
     """`few_in`, with derivatives."""
 
@@ -316,7 +312,7 @@ class FewIn(torch.autograd.Function):
         few, weight, x = ctx.saved_tensors
         if twice():
             x = few[:, 1:-1, 1:-1, 1:-1].permute(0, 4, 1, 2, 3) if x is None else x
-            return *derivatives(_definition, [x, weight], grads), _bias_gradient(ctx, grads[0])
+            return *derivatives(_definition, [x, weight], grads), bias_gradient(grads[0], ctx.bias)
         of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
         found = few_in_backward(grads[0], few, weight, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
@@ -337,7 +333,7 @@ class FewOut(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
-        db = _bias_gradient(ctx, grads[0])
+        db = bias_gradient(grads[0], ctx.bias)
         if twice():
             return *derivatives(_definition, [x, weight], grads), db
         of_x, of_weight = ctx.needs_input_grad[:2]

@@ -18,7 +18,7 @@ from medddpm.kernels import dispatch
 from medddpm.kernels.conv3d.hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
 from medddpm.kernels.conv3d.hopper_weight import STRIP, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import derivatives, operator, traced, twice
+from medddpm.kernels.operators import bias_gradient, derivatives, operator, traced, twice
 
 LEAST = 32  # channels on either side
 COVERED = 0.7  # part of the tiles' voxels that must lie in the volume
@@ -146,7 +146,7 @@ class Conv(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight = ctx.saved_tensors
-        db = None if ctx.bias is None else grads[0].sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        db = bias_gradient(grads[0], ctx.bias)
         if twice():
             return *derivatives(lambda x, weight: functional.conv3d(x, weight, padding=1), [x, weight], grads), db
         of_x, of_weight = ctx.needs_input_grad[:2]

@@ -21,13 +21,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 
 from medddpm.kernels.depthwise import planes_triton as as_planes
 from medddpm.kernels.depthwise.weight_triton import Tile, Triple, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import channel_block
-from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
 
 TILES = Tile(256, 24, 4), Tile(256, 8, 4), Tile(128, 4, 2)  # tried in this order: see `_tile`
 BUSY = 512  # programs that keep a card at work: four for each of an H200's 132 multiprocessors
@@ -228,11 +227,13 @@ def _shape(weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> tup
 def _definition(
     x: Tensor, weight: Tensor, sides: Sequence[int], stride: Triple, padding: Triple, transposed: bool
 ) -> Tensor:
+    from medddpm.kernels.depthwise import depthwise_definition  # which imports this module
+
     if not transposed:
-        return functional.conv3d(x, weight, None, stride, padding, groups=x.shape[1])
+        return depthwise_definition(x, weight, None, stride, padding)
     least = [(i - 1) * s - 2 * p + k for i, k, s, p in zip(x.shape[2:], weight.shape[2:], stride, padding, strict=True)]
-    more = [side - size for side, size in zip(sides, least, strict=True)]
-    return functional.conv_transpose3d(x, weight, None, stride, padding, more, groups=x.shape[1])
+    more = cast(Triple, tuple(side - size for side, size in zip(sides, least, strict=True)))
+    return depthwise_definition(x, weight, None, stride, padding, more)
 
 
 class Depthwise(torch.autograd.Function):
@@ -259,7 +260,7 @@ class Depthwise(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Gradients of x, the weight and the bias."""
         x, weight = ctx.saved_tensors
-        d_bias = None if ctx.bias is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(ctx.bias)
+        d_bias = bias_gradient(dy, ctx.bias)
         if twice():
             both = derivatives(lambda x, weight: _definition(x, weight, dy.shape[2:], *ctx.options), [x, weight], [dy])
             return *both, d_bias, None, None, None, None
