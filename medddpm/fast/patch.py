@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from medddpm.errors import BadInput
-from medddpm.fast import layers, mednext, monai, monai_blocks, nnunet, norm_chains, unet
+from medddpm.fast import layers, norm_chains
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
 from medddpm.fast.graphs import Graphs
+from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, put, remove, remove_strays
 from medddpm.fast.root import Root, held_back, sound
 from medddpm.kernels import cards, dispatch

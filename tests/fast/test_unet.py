@@ -14,7 +14,7 @@ import torch
 from helpers.networks import alive, distance, farthest, passed
 from torch import nn
 
-from medddpm.fast import unet
+from medddpm.fast.networks import unet
 from medddpm.fast.patch import FEATURES, accelerate, restore
 from medddpm.kernels import add as kernels_add
 from medddpm.unet import ResBlock, UNet3D

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule
 from medddpm.fast.layers import REDUCED, idle, stand_in
-from medddpm.fast.monai import with_skip
+from medddpm.fast.networks.monai import with_skip
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
