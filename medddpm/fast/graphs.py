@@ -31,6 +31,7 @@ WATCHED = 2  # calls of a shape before it is captured: the first compiles and se
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
 SEEN = 64  # inputs without a graph, at most: a number that is another at each call makes one each time
 WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
+UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
 
@@ -283,7 +284,7 @@ def _waiting(found: list[str]) -> Iterator[None]:
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
         if WAITS in str(message):
-            found.append(f"{_line() or f'{filename}:{lineno}'} waits for the device")
+            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
         else:
             shown(message, category, filename, lineno, *rest)
 
@@ -298,10 +299,14 @@ def _waiting(found: list[str]) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def _line() -> str:
-    """The innermost line that runs now and is the user's: neither PyTorch's nor this package's."""
-    ours = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
+def _place() -> str:
+    """The innermost line that runs now and is the user's, neither PyTorch's nor this package's; or `UPDATE`."""
+    torchs = os.path.dirname(torch.__file__) + os.sep
+    ours = torchs, os.path.dirname(__file__) + os.sep, warnings.__file__
+    updates = torchs + "optim" + os.sep, torchs + os.path.join("amp", "grad_scaler.py")
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((*ours, warnings.__file__)):
+    while frame is not None and (path := frame.f_code.co_filename).startswith(ours):
+        if path.startswith(updates):
+            return UPDATE
         frame = frame.f_back  # type: ignore[assignment]
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.functions import cells, global_names
-from medddpm.fast.graphs import Watched, flags, graphable, make_pool
+from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.runtime import cuda_graphs, nested, reports
 
 CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
@@ -54,8 +54,8 @@ def graphed_step(
             work at each call, no value read back to the host, no random numbers of the host, no hooks inside.
         loss_fn: `loss_fn(model, *batch)` returns the loss, a scalar, or a tuple of it and of further tensors. Autocast,
             deep supervision and noise belong here.
-        optimizer: of the model's parameters. One that updates without the host: `fused=True`, or `capturable=True`,
-            which is set where there is such an option.
+        optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
+            or one with the option `capturable`, which is set.
         example: a batch, on the model's device, in the shape of those to come. Nothing is learned from it.
         accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
         clip_norm: the norm to which gradients are scaled down before an update.
@@ -225,7 +225,8 @@ class TrainingStep:
             for _ in range(2):
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
-                    raise BadInput("graphed_step", watched.why, REMEDY)
+                    remedy = "make the optimizer with fused=True" if watched.why.startswith(UPDATE) else REMEDY
+                    raise BadInput("graphed_step", watched.why, remedy)
         learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient

@@ -11,10 +11,12 @@ import copy
 import dataclasses
 import functools
 import gc
+import inspect
 import itertools
 import multiprocessing
 import pickle
 import random
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -663,6 +665,17 @@ def test_what_waits_for_the_device_is_named() -> None:
     assert torch.cuda.get_sync_debug_mode() == 0
     twins.train(5)
     assert twins.graphs.captured == 1
+
+
+def test_a_wait_within_pytorch_is_the_user_s_line_or_the_optimizer_s_update() -> None:
+    def from_within(path: str) -> str:
+        space: dict[str, Any] = {"place": graphs._place}
+        exec(compile("def waits():\n    return place()\n", path, "exec"), space)
+        return space["waits"]()
+
+    assert re.fullmatch(r"test_graphs\.py:\d+", from_within(functional.__file__))
+    for kind in (torch.optim.SGD, torch.amp.GradScaler):
+        assert from_within(inspect.getfile(kind)) == graphs.UPDATE
 
 
 @pytest.mark.gpu

@@ -228,7 +228,7 @@ def test_a_number_that_the_loss_reads(device: torch.device, often: bool) -> None
     def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return weight * loss_of(network, x, y)
 
-    optimizers = [torch.optim.SGD(network.parameters(), 0.02) for network in (plain, fast)]
+    optimizers = [torch.optim.SGD(network.parameters(), 0.02, fused=True) for network in (plain, fast)]
     step = graphed_step(fast, loss, optimizers[1], batch(device))
     for seed in range(6):
         weight = 1.0 + (seed if often else seed // 3)
@@ -361,9 +361,9 @@ def test_what_waits_is_named_with_its_line() -> None:
 
     with pytest.raises(BadInput, match=r"test_step.py:\d+ waits for the device"):
         graphed_step(network, waits, adam(network.parameters()), given)
-    with pytest.raises(BadInput, match="waits for the device"):
-        graphed_step(
-            network, loss_of, torch.optim.SGD(network.parameters(), 0.1), given, scaler=torch.amp.GradScaler("cuda")
-        )
+    for scaler in (None, torch.amp.GradScaler("cuda")):
+        unfused = torch.optim.SGD(network.parameters(), 0.1)
+        with pytest.raises(BadInput, match=r"the optimizer's update waits for the device; make .* fused=True"):
+            graphed_step(network, loss_of, unfused, given, scaler=scaler)
     step = graphed_step(network, loss_of, adam(network.parameters()), given)
     assert step(*given).item() > step(*given).item()
