@@ -97,12 +97,12 @@ def nvml(uuid: object = None) -> Iterator[tuple[Any, Any]]:
 
 
 def _driver_state() -> dict[str, Any]:
-    """The driver's version, and the first GPU's clocks at this moment; what the driver does not tell is None."""
-    state: dict[str, Any] = dict.fromkeys(("driver", "clock_sm_mhz", "clock_memory_mhz"))
+    """The driver's version, and the highest clocks of the first GPU; what the driver does not tell is None."""
+    state: dict[str, Any] = dict.fromkeys(("driver", "max_sm_mhz", "max_memory_mhz"))
     with contextlib.suppress(BadInput), nvml() as (library, handle), contextlib.suppress(library.NVMLError):
         state["driver"] = library.nvmlSystemGetDriverVersion()
-        state["clock_sm_mhz"] = library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM)
-        state["clock_memory_mhz"] = library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)
+        state["max_sm_mhz"] = library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM)
+        state["max_memory_mhz"] = library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_MEM)
     return state
 
 

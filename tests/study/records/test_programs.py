@@ -64,7 +64,7 @@ def driver(**answers: object) -> types.SimpleNamespace:
     known = {
         "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlSystemGetDriverVersion": lambda: "580.1", "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVMLError": NVMLError,
-        "nvmlDeviceGetClockInfo": lambda _, clock: {1: 1980, 2: 3201}[clock],
+        "nvmlDeviceGetMaxClockInfo": lambda _, clock: {1: 1980, 2: 3201}[clock],
     }  # fmt: skip
     return types.SimpleNamespace(**(known | answers))
 
@@ -77,7 +77,7 @@ def refuse(*_: object) -> None:
     ("library", "told"),
     [
         (driver(), ("580.1", 1980, 3201)),
-        (driver(nvmlDeviceGetClockInfo=refuse), ("580.1", None, None)),
+        (driver(nvmlDeviceGetMaxClockInfo=refuse), ("580.1", None, None)),
         (driver(nvmlInit=refuse), (None, None, None)),
         (None, (None, None, None)),
     ],
@@ -89,5 +89,5 @@ def test_the_driver_tells_its_version_and_clocks(library: object, told: tuple, m
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     meta = machine_meta(["medddpm"])
-    assert (meta["driver"], meta["clock_sm_mhz"], meta["clock_memory_mhz"]) == told
+    assert (meta["driver"], meta["max_sm_mhz"], meta["max_memory_mhz"]) == told
     assert meta["gpu"] == "NVIDIA H200"
