@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.networks import distance, farthest, inputs, made, passed
+from helpers.more_networks import MORE, SINGLE
+from helpers.networks import alive, distance, farthest, inputs, made, passed
 from medddpm.fast.patch import accelerate
 from medddpm.unet import UNet3D
 
@@ -149,10 +150,14 @@ def cases(name: str, network: nn.Module) -> list[Case]:
 
 
 def prepared(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The network of that name, and what it is given; in float64 but for our own, whose norms are in float32."""
+    """The network of that name, and what it is given; in float64 but for our own and others that are in float32."""
+    torch.manual_seed(0)
+    if name in MORE:
+        make, side = MORE[name]
+        dtype = torch.float32 if name in SINGLE else torch.float64
+        return alive(make().to(dtype)), inputs(name, dtype, side)
     if name != "UNet3D":
         return made(name, torch.float64), inputs(name, torch.float64)
-    torch.manual_seed(0)
     network = UNet3D(32, 3, 1, 32, 1, channel_mult=(1, 2), attention_rates=(2,))
     for parameter in network.parameters():
         nn.init.normal_(parameter, 1.0 if parameter.dim() == 1 else 0.0, 0.1)

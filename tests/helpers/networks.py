@@ -113,13 +113,17 @@ def inputs(name: str, dtype: torch.dtype = torch.float32, side: int = 8) -> tupl
 def passed(network: nn.Module, *args: Tensor) -> tuple[list[Tensor], dict[str, Tensor | None]]:
     """Outputs of a forward pass, and the gradients of a sum of them under fixed weights, by name."""
     network.zero_grad(set_to_none=True)
-    out = network(*args)
-    outputs = [out] if isinstance(out, Tensor) else list(out)
+    torch.manual_seed(4)  # dropout is the same in every pass
+    outputs = tensors(network(*args))
     generator = torch.Generator().manual_seed(2)
     weights = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for y in outputs]
     torch.autograd.backward([(y * w).sum() for y, w in zip(outputs, weights, strict=True)])
     gradients = {name: p.grad for name, p in network.named_parameters()}
     return [y.detach() for y in outputs], gradients
+
+
+def tensors(out: Any) -> list[Tensor]:
+    return [out] if isinstance(out, Tensor) else [t for part in out if part is not None for t in tensors(part)]
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -30,7 +30,9 @@ def is_one(layer: nn.Module, x: Tensor) -> bool:
     """
     split: Any = layer
     conv = getattr(split.conv, "conv", None)
-    if split.print_info or x.dim() != 5 or type(conv) is not nn.Conv3d or set(conv.dilation) != {1}:
+    if split.print_info or x.dim() != 5 or type(conv) is not nn.Conv3d:
+        return False
+    if set(conv.dilation) != {1} or conv.padding_mode != "zeros":  # others pad a split by its own values
         return False
     if x.numel() // x.shape[1] * max(conv.in_channels, conv.out_channels) >= INDEXED:
         return False
@@ -61,6 +63,10 @@ class PreNormBlock(Forward):
         """The layer that computes what this one, a convolution in the block, does of volumes such as x."""
         return layer
 
+    def shortcut(self) -> nn.Module | None:
+        """What the input goes through on its way to the sum; None if it is added as it is."""
+        return getattr(self.module, "nin_shortcut", None)
+
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C_in, D, H, W). Returns (N, C_out, D, H, W)."""
         block: Any = self.module
@@ -71,7 +77,7 @@ class PreNormBlock(Forward):
         h, x, _ = norm.kept(x, activation=acts[0])
         first, second = self.convolution(block.conv1, x), self.convolution(block.conv2, x)
         h = run([first, block.norm2, acts[-1]], h)
-        skip = getattr(block, "nin_shortcut", None)
+        skip = self.shortcut()
         if not self.sums:
             return (x if skip is None else skip(x)) + run([second], h)
         if skip is None or idle(skip):
@@ -96,11 +102,13 @@ class MaisiBlock(AutoencoderBlock):
 
     def convolution(self, layer: nn.Module, x: Tensor) -> nn.Module:
         """The convolution within MAISI's own, where that computes the same of the whole volume."""
-        return cast(nn.Module, layer.conv) if is_one(layer, x) else layer
+        split = stand_in(layer, MaisiConvolution)  # None if the user has changed it, or put another in its place
+        return cast(nn.Module, layer.conv) if split is not None and split.whole(x) else layer
 
-    def compute(self, x: Tensor) -> Tensor:
-        """x: (N, C_in, D, H, W). Returns (N, C_out, D, H, W)."""
-        return self.original(x) if self.module.norm1.print_info else super().compute(x)
+    def shortcut(self) -> nn.Module | None:
+        """As in its forward, which calls the shortcut only where the channels change."""
+        block: Any = self.module
+        return block.nin_shortcut if block.in_channels != block.out_channels else None
 
 
 class MaisiNorm(Norm):
