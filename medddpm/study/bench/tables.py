@@ -212,7 +212,9 @@ def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
 
 
 def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
-    """DRAM traffic of a whole step in the profile, GB: each launch's share of the peak times its duration.
+    """DRAM traffic of a whole step in the profile, GB, at most: each launch's share of the peak times its duration.
+
+    ncu's share is of the busiest part of the memory system, so this is more than the bytes that were moved.
 
     Args:
         kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts.
@@ -229,7 +231,7 @@ def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
 
 
 def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, network: str = OURS) -> pd.DataFrame:
-    """Rows whose DRAM bytes are known: counted over the whole measure, or else in the profile of a step.
+    """Rows whose DRAM bytes are known: of steps by their profiles where these are given, or else as counted.
 
     Args:
         table: schema `BENCH`.
@@ -242,7 +244,8 @@ def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, n
     parts = [rows_of(table, network, measure).reset_index() for measure in ("step", "forward")]
     rows = pd.concat(parts)
     by_profile = rows["setting"].map(dict(profiled or {})) / rows["median_ms"] * 1e3
-    rows["gbps"] = rows["gbps"].fillna(by_profile.where(rows["measure"] == "step"))
+    if profiled:  # the two ways do not compare: the profile has how long DRAM was busy, not what it moved
+        rows["gbps"] = rows["gbps"].where(rows["measure"] != "step", by_profile)
     rows = rows.dropna(subset=["gbps"])
     rows = rows.assign(intensity=1e3 * rows["tflops"] / rows["gbps"])
     return rows[["setting", "measure", "tflops", "gbps", "intensity"]].reset_index(drop=True)

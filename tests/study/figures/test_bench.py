@@ -261,6 +261,11 @@ def test_the_roofline_takes_the_profile_where_nothing_was_counted() -> None:
     step = bare[(bare["network"] == "med-ddpm") & (bare["measure"] == "step") & (bare["setting"] == "FAST")].iloc[0]
     assert points.loc["FAST", "gbps"] == pytest.approx(200.0 / step["median_ms"] * 1e3)
     assert tables.roofline(bare).empty
+    counted = bench_table().query("network == 'med-ddpm'")
+    both = tables.roofline(counted, {"FAST": 200.0}).set_index(["measure", "setting"])
+    assert list(both.loc["step"].index) == ["FAST"], "what a profile has does not compare with what was counted"
+    assert both.loc[("step", "FAST"), "gbps"] == points.loc["FAST", "gbps"]
+    assert both.loc[("forward", "FAST"), "gbps"] == 1000
 
 
 def test_each_part_of_a_step_has_its_floor() -> None:
