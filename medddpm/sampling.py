@@ -68,7 +68,7 @@ def sample_to_files(
         weights: "ema" or "model".
         seed: gives the same noise on every machine; each further volume takes the next seed.
         count: volumes; several are numbered, ``OUT_1.nii.gz`` and so on.
-        batch: volumes computed at once; it changes none of them.
+        batch: volumes computed at once; it changes them by rounding at most.
         setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from medddpm.runtime import cuda_graphs
 from medddpm.runtime.reports import log
 
 
@@ -75,7 +76,7 @@ class Switches:
                 tensor.data = tensor.data.contiguous(memory_format=self.memory_format)
             if not self.fast:
                 undo.callback(network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True).remove)
-            elif not hasattr(network, "acceleration"):
+            elif not cuda_graphs.is_accelerated(network):
                 self._accelerate(network, undo)
             yield self
 

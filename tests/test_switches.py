@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from medddpm import switches
 from medddpm.cli import options
 from medddpm.kernels import dispatch
+from medddpm.runtime.cuda_graphs import is_accelerated
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 
@@ -234,3 +235,12 @@ def test_one_warning_says_that_the_kernels_are_not_used(monkeypatch, caplog) -> 
     ((logger, level, message),) = caplog.record_tuples
     assert (logger, level) == ("medddpm", logging.WARNING)
     assert message.startswith("FAST: its kernels need a GPU")
+
+
+def test_a_network_with_an_attribute_acceleration_of_its_own_is_accelerated() -> None:
+    network = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1))
+    network.acceleration = 4  # of a scan, say
+    with FAST.on(network):
+        assert is_accelerated(network)
+    assert not is_accelerated(network)
+    assert network.acceleration == 4

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+MASK_LABELS = {"whole head": "brain 1 and lesion 2", "BraTS": "the parts of the tumour 1 to 3 and brain 4"}
 DTYPES = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 
 
@@ -51,7 +52,8 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
             "size": "×".join(map(str, content["size"])),
             "step": content["step"],
             "timesteps": content["timesteps"],
-            "volumes_a_step": training["batch_size"] * training["accumulation"],
+            "volumes_a_step": training["batch_size"] * training["accumulation"] * training.get("processes", 1),
+            "mask_labels": MASK_LABELS[content["layout"]],
         }
     )
     return card + "\n"
@@ -69,10 +71,12 @@ def parameters(state: Mapping[str, Tensor]) -> int:
 def losses(record: pd.DataFrame) -> dict[str, str | int]:
     """The card's figures from the training record."""
     last = record[record["step"] > 0.9 * record["step"].max()]
+    first, at_the_end = record["loss"].iloc[0], last["loss"].mean()
     return {
+        "went": "fell" if at_the_end < first else "rose",
         "first_step": int(record["step"].iloc[0]),
-        "first_loss": f"{record['loss'].iloc[0]:.3f}",
-        "last_loss": f"{last['loss'].mean():.4f}",
+        "first_loss": f"{first:.3f}",
+        "last_loss": f"{at_the_end:.4f}",
     }
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from medddpm.errors import BadInput
 from medddpm.fast.patch import accelerate, restore
+from medddpm.runtime.cuda_graphs import is_accelerated
 
 
 class Accelerate(Callback):
@@ -49,7 +50,7 @@ class Accelerate(Callback):
             found = type(strategy).__name__
             raise BadInput("strategy", f"{found} may split parameters among devices", "use one device, or ddp")
         network = self._found(pl_module)
-        if not hasattr(network, "acceleration"):
+        if not is_accelerated(network):
             accelerate(network.to(strategy.root_device), **self.options)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import nibabel as nib
 import numpy as np
@@ -160,6 +160,8 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
 def digest_of(paths: Iterable[Path]) -> str:
     """A digest of files, a few characters long; of a gzipped one its own checksum is taken, which costs no reading.
 
+    A file in several blocks, as bgzip writes, has a checksum of the last alone. It is read as a whole.
+
     Raises:
         BadInput: a file cannot be read.
     """
@@ -167,13 +169,25 @@ def digest_of(paths: Iterable[Path]) -> str:
     for path in paths:
         try:
             with open(path, "rb") as stream:
-                if path.name.lower().endswith(".gz"):
+                if path.name.lower().endswith(".gz") and not _in_blocks(path):
                     stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
                 found.update(path.name.encode("utf-8", "surrogateescape"))
                 found.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError as error:
             raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
     return found.hexdigest()[:16]
+
+
+def _in_blocks(path: Path) -> bool:
+    """Whether a gzipped volume is in several blocks: the last unpacks to less than all. So is what is no volume."""
+    try:
+        voxels: Any = cast(nib.Nifti1Image, nib.load(path)).dataobj
+        size = voxels.offset + math.prod(voxels.shape) * voxels.dtype.itemsize
+    except (OSError, EOFError, zlib.error, ImageFileError, HeaderDataError, HeaderTypeError, WrapStructError):
+        return True
+    with open(path, "rb") as stream:
+        stream.seek(-4, os.SEEK_END)
+        return int.from_bytes(stream.read(), "little") != size % 2**32
 
 
 def same_grid(

@@ -29,6 +29,12 @@ class Fingerprint:
     """
 
     def __init__(self, network: nn.Module) -> None:
+        try:
+            self._read(network)
+        except Exception as error:  # of values that cannot be walked through, a scripted part's or nested too deep
+            self.why = f"its modules cannot be compared ({type(error).__name__})"
+
+    def _read(self, network: nn.Module) -> None:
         self.own: list[dict[str, Any]] = []  # each module's attributes
         self.tables: list[Any] = []  # them, each module's parts, and whatever has contents of its own
         self.hooks: list[Any] = []

@@ -11,8 +11,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 
-def is_known(module: str) -> bool:
+def is_known(module: str | None) -> bool:
     """Whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
+    module = module or ""  # of what `eval` or `exec` made
     return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
 
 

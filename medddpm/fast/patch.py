@@ -136,7 +136,7 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module) -> None:
-    if isinstance(model._modules.get("_orig_mod"), nn.Module):
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Root):

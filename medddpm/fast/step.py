@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import FunctionType
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
@@ -19,6 +21,8 @@ from medddpm.runtime import cuda_graphs, nested, reports
 
 CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
 OFTEN = 10
+SHAPES = 16  # graphs at most: each keeps its inputs and outputs
+NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
 READ = "read: "  # begins the names of what the loss reads, among those of the optimizer's settings
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
@@ -27,7 +31,7 @@ def graphed_step(
     model: nn.Module,
     loss_fn: Callable[..., Any],
     optimizer: torch.optim.Optimizer,
-    example: Sequence[Any],
+    example: Sequence[Any] | Tensor | dict[str, Any],
     *,
     accumulate: int = 1,
     clip_norm: float | None = None,
@@ -45,9 +49,10 @@ def graphed_step(
 
     The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
     batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change,
-    another setting of the optimizer, or a number that `loss_fn` or `after` reads in a global or from around it. If such
-    a value changes at every call, as OneCycleLR changes betas unless its `cycle_momentum` is False, the step runs
-    without a graph and says so once. On a CPU it runs as it is written.
+    the optimizer's settings or state, or a number that `loss_fn` or `after` itself reads in a global or from around it:
+    not one within an object, or in a function that it calls. If such a value changes at every call, as OneCycleLR
+    changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a graph and says
+    so once. On a CPU it runs as it is written.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -55,12 +60,15 @@ def graphed_step(
         loss_fn: `loss_fn(model, *batch)` returns the loss, a scalar, or a tuple of it and of further tensors. Autocast,
             deep supervision and noise belong here.
         optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
-            or one with the option `capturable`, which is set.
-        example: a batch, on the model's device, in the shape of those to come. Nothing is learned from it.
+            or one with the option `capturable`, which is set. Its state must begin with zeros: NAdam, Rprop, ASGD and
+            SGD with dampening are refused.
+        example: a batch, on the model's device, in the shape of those to come, or its only tensor. Nothing is learned
+            from it.
         accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
         clip_norm: the norm to which gradients are scaled down before an update.
         scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
-        after: called behind each update, within the graph: an average of the weights, say.
+        after: called behind each update, within the graph: an average of the weights by `torch._foreach_lerp_`, say.
+            PyTorch's `AveragedModel` counts on the host: call its `update_parameters` after the step.
 
     Returns:
         the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own.
@@ -72,7 +80,7 @@ def graphed_step(
     if accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
-    step.prepare(tuple(example))
+    step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))
     return step
 
 
@@ -148,7 +156,8 @@ class TrainingStep:
         try:
             key = nested.shape_of(batch), flags(device), self.model.training, first, last
         except TypeError as error:
-            raise BadInput("batch", f"it holds a {error}", "use tensors in tuples, lists and dicts") from None
+            remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
+            raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_rates(device)
         settings = self._set_now()
         if settings != self._settings:
@@ -157,12 +166,26 @@ class TrainingStep:
             self._forget()
             self._settings = settings
         known = self._kept.get(key)
-        if known is None or not known.fingerprint.holds():
+        if known is None and len(self._kept) >= SHAPES:
+            self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
+            return None
+        if known is None or not known.fingerprint.holds() or not self._has(known.moments):
             if known is not None:
                 self._forget()
             known = self._captured(batch, place, device)
             self._kept[key] = known
         return known
+
+    def _has(self, moments: list[Tensor]) -> bool:
+        """Whether the optimizer's state is in these tensors: a checkpoint that was loaded is in others."""
+        now = self._moments() if moments else []
+        return len(now) == len(moments) and all(map(operator.is_, now, moments))
+
+    def _stop(self, why: str, more: str = "") -> None:
+        """From now on there is no graph; says why."""
+        self.why = why
+        reports.report(f"graphed_step runs without a CUDA graph: {why}{more}")
+        self._forget()
 
     def _set_now(self) -> list[dict[str, Any]]:
         """The settings that a graph has in it: of the optimizer, and what the user's functions read besides tensors."""
@@ -183,9 +206,7 @@ class TrainingStep:
         read = [name.removeprefix(READ) for name in names if name.startswith(READ)]
         ours = f"the optimizer's {', '.join(names) or 'groups'}"
         theirs = f"values that the loss reads ({', '.join(read)})"
-        self.why = f"{theirs if read else ours} keep changing"
-        reports.report(f"graphed_step runs without a CUDA graph: {self.why}; only the learning rate may")
-        self._forget()
+        self._stop(f"{theirs if read else ours} keep changing", "; only the learning rate may")
         return True
 
     def _sum_in_place(self) -> None:
@@ -206,6 +227,7 @@ class TrainingStep:
                 group["lr"] = rate
 
     def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured:
+        _refuse(self.optimizer, self.after)
         for group in self.optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
@@ -242,7 +264,8 @@ class TrainingStep:
         except RuntimeError as error:
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
             raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
-        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model))
+        moments = self._moments() if place == self.accumulate - 1 else []  # other calls do not update
+        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), moments)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -297,11 +320,14 @@ class TrainingStep:
                     else:
                         t.zero_()
 
-    def _tensors(self) -> list[Tensor]:
+    def _moments(self) -> list[Tensor]:
+        """The tensors of the optimizer's state."""
         state = self.optimizer.state
-        moments = [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
+        return [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
+
+    def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *moments, *gradients]
+        return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
 
 
 class Captured:
@@ -313,6 +339,7 @@ class Captured:
         replay: launches it.
         pool: the memory that it lies in.
         fingerprint: of the model as it was captured.
+        moments: the optimizer's state that it updates.
     """
 
     def __init__(
@@ -322,8 +349,9 @@ class Captured:
         replay: Callable[[], None],
         pool: Any,
         fingerprint: Fingerprint,
+        moments: list[Tensor],
     ) -> None:
-        self.inputs, self.outputs, self.fingerprint = inputs, outputs, fingerprint
+        self.inputs, self.outputs, self.fingerprint, self.moments = inputs, outputs, fingerprint, moments
         self._replay, self._pool = replay, pool
 
     def __call__(self, batch: tuple[Any, ...]) -> Any:
@@ -333,6 +361,21 @@ class Captured:
                 static.copy_(tensor, non_blocking=True)
             self._pool.replay(self._replay)
             return nested.mapped(self.outputs, Tensor.clone)
+
+
+def _refuse(optimizer: torch.optim.Optimizer, after: Any) -> None:
+    """Raises BadInput where a graph would train otherwise than the loop, and nothing else would tell."""
+    odd = isinstance(optimizer, NOT_FROM_ZERO) or any(group.get("dampening") for group in optimizer.param_groups)
+    if odd and not optimizer.state:
+        what = f"the state of {type(optimizer).__name__} begins otherwise than with zeros"
+        raise BadInput("optimizer", what, "use Adam, AdamW, RMSprop, or SGD without dampening")
+    function = getattr(after, "__func__", after)
+    near = [getattr(after, "__self__", None), *(cells(function).values() if isinstance(function, FunctionType) else ())]
+    if isinstance(function, FunctionType):
+        near += [function.__globals__.get(name) for name in global_names(function.__code__)]
+    if any(isinstance(value, AveragedModel) for value in near):
+        remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
+        raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

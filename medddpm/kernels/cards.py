@@ -28,7 +28,7 @@ GENERATIONS = (
     Generation("Volta, Turing and older", ((5, 0), (6, 0), (7, 0), (7, 5))),
     Generation("Ampere, Ada", ((8, 0), (8, 6), (8, 7), (8, 9))),
     Generation("Hopper", ((9, 0),), tested=("H100", "H200")),
-    Generation("Blackwell, data centre", ((10, 0), (10, 3), (11, 0))),
+    Generation("Blackwell, data centre and Jetson", ((10, 0), (10, 3), (11, 0))),
     Generation("Blackwell, GeForce RTX and GB10", ((12, 0), (12, 1))),
 )
 """In order; what comes after the last belongs to it."""

@@ -48,7 +48,9 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     except BadInput:
         raise
     except ValueError as error:
-        raise BadInput("--channels", str(error), "choose 32, 64, 96 …, or other --norm-groups") from None
+        raise BadInput(
+            "--channels", str(error), "choose a multiple of the norm's groups, or other --norm-groups"
+        ) from None
     unet.recompute(config.recompute)
     return unet
 

@@ -13,7 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from medddpm.checkpoints.files import load_checkpoint, read_checkpoint, save_checkpoint
+from medddpm.checkpoints.model_card import MASK_LABELS
 from medddpm.checkpoints.released import release
+from medddpm.data.layouts import LAYOUTS
 from medddpm.data.phantom import Phantom
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -133,3 +135,7 @@ def test_training_does_not_go_on_from_it(checkpoint: Path, tmp_path: Path) -> No
     trainer = Trainer(config, Phantom(1, (16, 16, 16)), torch.device("cpu"))
     with pytest.raises(BadInput):
         trainer.load(read_checkpoint(path), path)
+
+
+def test_the_card_knows_every_layout_s_labels() -> None:
+    assert set(MASK_LABELS) == {layout.name for layout in LAYOUTS}

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from medddpm.errors import BadInput
 from medddpm.fast import patch
+from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.forward import Forward
 from medddpm.fast.norm_chains import Norm
 from medddpm.fast.patch import FEATURES, RULES, accelerate, restore
@@ -537,3 +538,13 @@ def test_a_copy_of_a_part_is_restored_and_accelerated_again() -> None:
     assert distance(accelerate(part, report=None)(x), plain(x)) < 1e-5
     restore(network[0])
     assert "forward" in vars(network[0])  # the original stays as it was
+
+
+def test_functions_that_belong_to_no_module() -> None:
+    """As `eval` and `exec` make them."""
+    torch.manual_seed(0)
+    network = block()
+    network.act = eval("lambda x: x.relu()", {})
+    fast, x = accelerate(copy.deepcopy(network), "tf32", report=None), volume(1, 3, 4, 4, 4)
+    torch.testing.assert_close(fast(x), network(x), rtol=1e-4, atol=1e-5)
+    assert not Fingerprint(network).why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 from collections.abc import Callable
 from typing import Any
@@ -367,3 +368,72 @@ def test_what_waits_is_named_with_its_line() -> None:
             graphed_step(network, loss_of, unfused, given, scaler=scaler)
     step = graphed_step(network, loss_of, adam(network.parameters()), given)
     assert step(*given).item() > step(*given).item()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_checkpoint_loaded_after_the_step_was_made(device: torch.device, kind: type[torch.optim.Optimizer]) -> None:
+    """The graph updates the state that was loaded, not the one that it was captured with."""
+    options: dict[str, Any] = {"fused": True} | ({"momentum": 0.9} if kind is torch.optim.SGD else {})
+    torch.manual_seed(0)
+    plain = accelerate(Network().to(device), "tf32", graph=False, report=None)
+    fast = copy.deepcopy(plain)
+    optimizers = [kind(network.parameters(), 0.02, **options) for network in (plain, fast)]  # type: ignore[call-arg]
+    step = graphed_step(fast, loss_of, optimizers[1], batch(device))
+
+    def loop(seed: int) -> None:
+        optimizers[0].zero_grad()
+        loss_of(plain, *batch(device, seed)).backward()
+        optimizers[0].step()
+
+    kept: Any = None
+    for seed in range(6):
+        loop(seed)
+        step(*batch(device, seed))
+        if seed == 2:
+            kept = copy.deepcopy((fast.state_dict(), optimizers[1].state_dict()))
+    fast.load_state_dict(kept[0])
+    optimizers[1].load_state_dict(copy.deepcopy(kept[1]))
+    plain.load_state_dict(kept[0])
+    optimizers[0].load_state_dict(copy.deepcopy(kept[1]))
+    for seed in range(3, 9):
+        loop(seed)
+        step(*batch(device, seed))
+    for graph in step._kept.values():
+        assert all(map(operator.is_, graph.moments, step._moments()))
+        assert len(graph.moments) == len(step._moments()) > 0
+    for p, q in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch.device) -> None:
+    network, given = Network().to(device), batch(device)
+    average = torch.optim.swa_utils.AveragedModel(network)
+    damped = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, dampening=0.5)
+    odd = [
+        (torch.optim.NAdam(network.parameters(), 0.1), None, "NAdam begins otherwise than with zeros"),
+        (damped, None, "SGD begins otherwise than with zeros"),
+        (adam(network.parameters()), lambda: average.update_parameters(network), "AveragedModel counts on the host"),
+    ]
+    for optimizer, after, says in odd:
+        if module.graphable(device):
+            with pytest.raises(BadInput, match=says):
+                graphed_step(network, loss_of, optimizer, given, after=after)
+        else:
+            assert graphed_step(network, loss_of, optimizer, given, after=after)(*given) > 0
+
+
+def test_batches_that_never_come_again(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    network, given = Network().to(device), batch(device)
+    seen: list[str] = []
+
+    def loss(network: nn.Module, data: dict[str, Any]) -> Tensor:
+        seen.append(data["path"])
+        return loss_of(network, *data["pair"])
+
+    step = graphed_step(network, loss, adam(network.parameters()), {"pair": given, "path": "0.nii"})
+    for number in range(module.SHAPES + 3):
+        step({"pair": given, "path": f"{number}.nii"})
+    if module.graphable(device):
+        assert step.why.startswith(f"batches come in more than {module.SHAPES} shapes")
+        assert len([m for m in caplog.messages if "without a CUDA graph" in m]) == 1
+    assert seen[-1] == f"{module.SHAPES + 2}.nii"

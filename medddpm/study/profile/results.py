@@ -44,7 +44,7 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
     found = (_PAGE.fullmatch(path.name) for path in sorted(profiles.glob("*.csv.gz")))
     pages = [named for named in found if named and is_finished(profiles / named[0])]
     if not pages:
-        raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles.name}")
+        raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles}")
     for named in pages:
         page = profiles / named[0]
         machine = folder / gpu_folder_name(str(read_meta(page).get("gpu", "cpu")))

@@ -181,7 +181,7 @@ def test_nothing_finished_is_refused(tmp_path: Path, machine: Path, exists: bool
     folder = tmp_path / "profiles"
     if exists:
         meta_path(put(folder, "opt1_window_run1_raw", Raw().text())).unlink()
-    with pytest.raises(BadInput, match=r"profiles: holds no finished profile; medddpm profile --out profiles"):
+    with pytest.raises(BadInput, match=r"profiles: holds no finished profile; medddpm profile --out /.*/profiles"):
         list(adopt(folder, machine.parent))
     assert not machine.exists()
 
