@@ -169,7 +169,7 @@ def digest_of(paths: Iterable[Path]) -> str:
     for path in paths:
         try:
             with open(path, "rb") as stream:
-                if path.name.lower().endswith(".gz") and not _in_blocks(path):
+                if path.name.lower().endswith(".gz") and not _in_blocks(path, stream):
                     stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
                 found.update(path.name.encode("utf-8", "surrogateescape"))
                 found.update(hashlib.file_digest(stream, "sha256").digest())
@@ -178,16 +178,20 @@ def digest_of(paths: Iterable[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _in_blocks(path: Path) -> bool:
-    """Whether a gzipped volume is in several blocks: the last unpacks to less than all. So is what is no volume."""
+def _in_blocks(path: Path, packed: IO[bytes]) -> bool:
+    """Whether a gzipped volume is in several blocks: the last unpacks to less than all. So is what is no volume.
+
+    The stream of what is packed is left at its beginning.
+    """
     try:
         voxels: Any = cast(nib.Nifti1Image, nib.load(path)).dataobj
         size = voxels.offset + math.prod(voxels.shape) * voxels.dtype.itemsize
     except (OSError, EOFError, zlib.error, ImageFileError, HeaderDataError, HeaderTypeError, WrapStructError):
         return True
-    with open(path, "rb") as stream:
-        stream.seek(-4, os.SEEK_END)
-        return int.from_bytes(stream.read(), "little") != size % 2**32
+    packed.seek(-4, os.SEEK_END)
+    unpacked = int.from_bytes(packed.read(), "little")
+    packed.seek(0)
+    return unpacked != size % 2**32
 
 
 def same_grid(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -21,7 +21,7 @@ from medddpm.runtime import cuda_graphs, nested, reports
 
 CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
 OFTEN = 10
-SHAPES = 16  # graphs at most: each keeps its inputs and outputs
+SHAPES = 16  # of batches, at most: each has a graph for every place in an accumulation
 NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
 READ = "read: "  # begins the names of what the loss reads, among those of the optimizer's settings
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
@@ -106,7 +106,7 @@ class TrainingStep:
         self.accumulate, self.clip_norm, self.scaler, self.after = accumulate, clip_norm, scaler, after
         self.calls = 0
         self.why = ""
-        self._kept: dict[Hashable, Captured] = {}
+        self._kept: dict[tuple[Any, ...], Captured] = {}
         self._pools: dict[torch.device, Any] = {}
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
@@ -166,7 +166,7 @@ class TrainingStep:
             self._forget()
             self._settings = settings
         known = self._kept.get(key)
-        if known is None and len(self._kept) >= SHAPES:
+        if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
         if known is None or not known.fingerprint.holds() or not self._has(known.moments):
@@ -369,10 +369,7 @@ def _refuse(optimizer: torch.optim.Optimizer, after: Any) -> None:
     if odd and not optimizer.state:
         what = f"the state of {type(optimizer).__name__} begins otherwise than with zeros"
         raise BadInput("optimizer", what, "use Adam, AdamW, RMSprop, or SGD without dampening")
-    function = getattr(after, "__func__", after)
-    near = [getattr(after, "__self__", None), *(cells(function).values() if isinstance(function, FunctionType) else ())]
-    if isinstance(function, FunctionType):
-        near += [function.__globals__.get(name) for name in global_names(function.__code__)]
+    near = getattr(after, "__self__", None), *_around(after).values()
     if any(isinstance(value, AveragedModel) for value in near):
         remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
         raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
@@ -388,13 +385,17 @@ def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _read_by(function: Any) -> dict[str, Any]:
-    """The plain values in a function's cells and in the globals that it names: a weight of one of its terms, say."""
+    """The plain values that a function reads from around it: a weight of one of its terms, say."""
+    return {READ + name: value for name, value in _around(function).items() if type(value) in nested.PLAIN}
+
+
+def _around(function: Any) -> dict[str, Any]:
+    """What is in a function's cells and in the globals that it names."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return {}
     space = function.__globals__
-    found = {name: space[name] for name in global_names(function.__code__) if name in space} | cells(function)
-    return {READ + name: value for name, value in found.items() if type(value) in nested.PLAIN}
+    return {name: space[name] for name in global_names(function.__code__) if name in space} | cells(function)
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.more_networks import maisi_autoencoder
 from helpers.networks import alive, distance, farthest, passed, volume
 from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
-    AutoencoderKlMaisi,
     MaisiConvolution,
     MaisiGroupNorm3D,
 )
@@ -61,20 +61,11 @@ def test_networks_of_batch_norms(name: str, training: bool) -> None:
         assert torch.allclose(fast.get_buffer(key), buffer, rtol=1e-7, atol=1e-9), key
 
 
-def maisi(**changes: Any) -> nn.Module:
-    options: dict[str, Any] = {"num_splits": 2, "norm_float16": False, "print_info": False, "save_mem": True} | changes
-    network = AutoencoderKlMaisi(
-        spatial_dims=3, in_channels=1, out_channels=1, num_res_blocks=(1, 1), num_channels=(8, 16), norm_num_groups=4,
-        attention_levels=(False, True), latent_channels=4, with_encoder_nonlocal_attn=True, **options,
-    )  # fmt: skip
-    return alive(nn.Sequential(network.encoder, network.quant_conv_mu, network.post_quant_conv, network.decoder))
-
-
 @pytest.mark.parametrize("changes", [{}, {"num_splits": 1}, {"dim_split": 2}, {"use_convtranspose": True}], ids=str)
 def test_maisi_s_autoencoder(changes: dict[str, Any]) -> None:
     """In float32: its norms know no other dtype."""
     torch.manual_seed(0)
-    network = maisi(**changes)
+    network = alive(maisi_autoencoder(**changes))
     fast = accelerate(copy.deepcopy(network), report=None)
     assert kinds(fast) >= {"MaisiGroupNorm3D", "MaisiResBlock", "MaisiConvolution", "MaisiEncoder", "AEKLResBlock"}
     assert not left(fast)

@@ -422,7 +422,8 @@ def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch
             assert graphed_step(network, loss_of, optimizer, given, after=after)(*given) > 0
 
 
-def test_batches_that_never_come_again(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_batches_that_never_come_again(device: torch.device, accumulate: int, caplog: pytest.LogCaptureFixture) -> None:
     network, given = Network().to(device), batch(device)
     seen: list[str] = []
 
@@ -430,8 +431,12 @@ def test_batches_that_never_come_again(device: torch.device, caplog: pytest.LogC
         seen.append(data["path"])
         return loss_of(network, *data["pair"])
 
-    step = graphed_step(network, loss, adam(network.parameters()), {"pair": given, "path": "0.nii"})
-    for number in range(module.SHAPES + 3):
+    first = {"pair": given, "path": "0.nii"}
+    step = graphed_step(network, loss, adam(network.parameters()), first, accumulate=accumulate)
+    for number in range(module.SHAPES):
+        step({"pair": given, "path": f"{number}.nii"})
+    assert not step.why
+    for number in range(module.SHAPES, module.SHAPES + 3):
         step({"pair": given, "path": f"{number}.nii"})
     if module.graphable(device):
         assert step.why.startswith(f"batches come in more than {module.SHAPES} shapes")

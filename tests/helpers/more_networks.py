@@ -33,13 +33,12 @@ def maisi_diffusion() -> nn.Module:
     )  # fmt: skip
 
 
-def maisi_autoencoder() -> nn.Module:
+def maisi_autoencoder(**changes: Any) -> nn.Module:
     """Without what samples the latent: a reconstruction."""
+    options: dict[str, Any] = {"num_splits": 2, "norm_float16": False, "print_info": False, "save_mem": True} | changes
     network = AutoencoderKlMaisi(
-        spatial_dims=3, in_channels=1, out_channels=1, latent_channels=4, num_channels=(8, 16), num_res_blocks=(1, 1),
-        attention_levels=(False, False), with_encoder_nonlocal_attn=False, with_decoder_nonlocal_attn=False,
-        use_checkpointing=False, use_convtranspose=False, norm_num_groups=4, norm_float16=False, num_splits=2,
-        dim_split=1,
+        spatial_dims=3, in_channels=1, out_channels=1, num_res_blocks=(1, 1), num_channels=(8, 16), norm_num_groups=4,
+        attention_levels=(False, True), latent_channels=4, with_encoder_nonlocal_attn=True, **options,
     )  # fmt: skip
     return nn.Sequential(network.encoder, network.quant_conv_mu, network.post_quant_conv, network.decoder)
 
@@ -58,10 +57,9 @@ def swin() -> nn.Module:
 
 
 def vqvae() -> nn.Module:
-    options: dict[str, Any] = {"downsample_parameters": ((2, 4, 1, 1),) * 2}
     return VQVAE(
         3, 1, 1, channels=(8, 8), num_res_layers=1, num_res_channels=(8, 8), num_embeddings=8, embedding_dim=4,
-        upsample_parameters=((2, 4, 1, 1, 0),) * 2, ddp_sync=False, **options,
+        downsample_parameters=((2, 4, 1, 1),) * 2, upsample_parameters=((2, 4, 1, 1, 0),) * 2, ddp_sync=False,
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from monai.networks.nets import (
 )
 from torch import Tensor, nn
 
+from medddpm.runtime import nested
+
 
 def diffusion(attention: bool = True, **changes: Any) -> nn.Module:
     levels = (False, attention, attention)
@@ -114,16 +116,12 @@ def passed(network: nn.Module, *args: Tensor) -> tuple[list[Tensor], dict[str, T
     """Outputs of a forward pass, and the gradients of a sum of them under fixed weights, by name."""
     network.zero_grad(set_to_none=True)
     torch.manual_seed(4)  # dropout is the same in every pass
-    outputs = tensors(network(*args))
+    outputs = list(nested.tensors(network(*args)))
     generator = torch.Generator().manual_seed(2)
     weights = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for y in outputs]
     torch.autograd.backward([(y * w).sum() for y, w in zip(outputs, weights, strict=True)])
     gradients = {name: p.grad for name, p in network.named_parameters()}
     return [y.detach() for y in outputs], gradients
-
-
-def tensors(out: Any) -> list[Tensor]:
-    return [out] if isinstance(out, Tensor) else [t for part in out if part is not None for t in tensors(part)]
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -163,8 +163,8 @@ class Judgement:
             yield f"A whole step gives {step}."
         settings = self._rule.settings
         if len(settings) > 1:
-            parts = [(setting, mean(replace(self._rule, settings=(setting,)), self._own)) for setting in settings]
-            yield f"By setting it is {listed(f'{values} under {setting}' for setting, values in parts)}."
+            parts = [f"{self._other(self._rule.launches, (setting,))} under {setting}" for setting in settings]
+            yield f"By setting it is {listed(parts)}."
         elif settings != (summaries.BASE,) or not elsewhere:
             made = {setting: _made_of(self._newest.of(setting)) for setting in self._compared}
             (first, most), *others = made.items()

@@ -243,7 +243,7 @@ def test_the_roofline_has_what_was_counted() -> None:
     assert tables.flop(bench_table(), "step") == pytest.approx(STEP_TFLOP)
 
 
-def test_the_roofline_takes_the_profile_where_nothing_was_counted() -> None:
+def test_the_roofline_takes_steps_from_their_profiles() -> None:
     kernels = pd.DataFrame(
         {
             "config": ["BASE", "BASE", "BASE", "FAST"],
