@@ -13,14 +13,14 @@ import random
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.functions import called_by, cells, global_names, is_known, names_in, written
+from medddpm.fast.functions import called_by, cells, global_names, is_known, modules_in, names_in, wrapped
 from medddpm.runtime import nested
 
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
@@ -34,10 +34,11 @@ class Contents:
 
     Args:
         read: returns what stands for them now.
+        of: the something, if it is one object.
     """
 
-    def __init__(self, read: Callable[[], Any]) -> None:
-        self.read = read
+    def __init__(self, read: Callable[[], Any], of: object = None) -> None:
+        self.read, self.of = read, of
 
     @property
     def now(self) -> Any:
@@ -59,102 +60,131 @@ def _is_of_settings(value: Any) -> bool:
     return dataclasses.is_dataclass(value) or isinstance(value, SimpleNamespace | argparse.Namespace)
 
 
-def tables(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Yields what is in a value and can change while the value stays the same object."""
-    if type(value) in nested.PLAIN or isinstance(value, NEVER) or id(value) in seen:
-        return
-    if type(value).__module__.startswith(f"{__package__}."):  # a stand-in, or the record of what was accelerated
-        return
-    if isinstance(value, FunctionType):
-        yield from _of_function(value, None, seen)
-        return
-    seen.add(id(value))
-    parts: Collection[Any] = ()
-    if isinstance(value, Tensor):
-        yield Contents(lambda: _of_tensor(value))
-    elif isinstance(value, CONTAINERS):
-        yield value
-        parts = value.values() if isinstance(value, dict) else value
-    elif isinstance(value, tuple):
-        parts = value
-    elif isinstance(value, MethodType):
-        parts = value.__self__, value.__func__
-    elif isinstance(value, functools.partial):
-        parts = value.func, value.args, value.keywords
-    elif (read := _reader(value)) is not None:
-        yield Contents(read)
-    else:
+class Walk:
+    """Finds what values, classes and functions hold and read that can change while they stay the same objects.
+
+    Args:
+        known: objects that are not looked into.
+    """
+
+    def __init__(self, known: Iterable[object]) -> None:
+        self.seen = set(map(id, known))
+
+    def tables(self, value: Any) -> Iterator[Any]:
+        """Yields what is in a value and can change while the value stays the same object."""
+        if type(value) in nested.PLAIN or isinstance(value, NEVER) or id(value) in self.seen:
+            return
+        if type(value).__module__.startswith(f"{__package__}."):  # a stand-in, or the record of what was accelerated
+            return
+        if isinstance(value, FunctionType):
+            yield from self._of_function(value, None)
+            return
+        self.seen.add(id(value))
+        parts: Collection[Any] = ()
+        if isinstance(value, Tensor):
+            yield from self._of_a_tensor(value)
+        elif isinstance(value, CONTAINERS):
+            yield value
+            parts = value.values() if isinstance(value, dict) else value
+        elif isinstance(value, tuple):
+            parts = value
+        elif isinstance(value, MethodType):
+            parts = value.__self__, value.__func__
+        elif isinstance(value, functools.partial):
+            parts = value.func, value.args, value.keywords
+        elif (read := _reader(value)) is not None:
+            yield Contents(read, value)
+        else:
+            yield from self._of_an_object(value)
+        for part in list(parts):
+            yield from self.tables(part)
+
+    def of_class(self, kind: type) -> Iterator[Any]:
+        """Yields the attributes of a module's class and of those above it, and what its forward reads beside them."""
+        for base in kind.__mro__:
+            if id(base) in self.seen or is_known(base.__module__):
+                continue
+            self.seen.add(id(base))
+            yield vars(base)
+            for name, value in list(vars(base).items()):
+                if not hasattr(type(value), "__get__") and is_its_own(name, value):  # neither a method nor a property
+                    yield from self.tables(value)
+        yield from self._of_function(getattr(kind, "forward", None), kind)
+
+    def _of_a_tensor(self, t: Tensor) -> Iterator[Any]:
+        yield Contents(lambda: _of_tensor(t), t)
+
+    def _of_an_object(self, value: Any) -> Iterator[Any]:
         kind: type = type(value)
-        own, slots = getattr(value, "__dict__", None), _slots(kind)
+        own, slots = getattr(value, "__dict__", None), slots_of(kind)
+        parts: list[Any] = []
         if isinstance(own, dict):
             yield own
-            parts = list(own.values())
+            parts += own.values()
         if slots:
             yield Contents(lambda: [getattr(value, name, None) for name in slots])
-            parts = [*parts, *(getattr(value, name, None) for name in slots)]
-    for part in list(parts):
-        yield from tables(part, seen)
+            parts += (getattr(value, name, None) for name in slots)
+        for part in parts:
+            yield from self.tables(part)
+
+    def _of_a_class(self, kind: type) -> Iterator[Any]:
+        """Yields what is in a class that a function names."""
+        yield vars(kind)
+
+    def _reads(self, function: FunctionType) -> None:
+        """Is told of each function that is come upon."""
+
+    def _of_function(self, function: object, kind: type | None) -> Iterator[Any]:
+        """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
+
+        Functions of installed packages are not looked into: what they keep in globals is caches, which calls fill.
+
+        Args:
+            function: a method of `kind`, or any other.
+            kind: whose methods it may call.
+        """
+        waiting, reached = list(wrapped(function)), set[FunctionType]()
+        while waiting:
+            each = waiting.pop()
+            if each in reached:
+                continue
+            reached.add(each)
+            self._reads(each)
+            if _is_installed(each):
+                continue
+            names = names_in(each.__code__)
+            methods = [] if kind is None else [getattr(kind, name, None) for name in names]
+            waiting += (f for value in (*called_by(each), *methods) for f in wrapped(value))
+            if id(each) in self.seen:
+                continue
+            self.seen.add(id(each))
+            named = [(name, each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
+            others = [space[name] for _, space, name in named if _is_of_others(space[name])]
+            modules = [module for other in others for module in modules_in(other, names) if _is_of_others(module)]
+            named += ((f"{m.__name__}.{name}", vars(m), name) for m in modules for name in names & vars(m).keys())
+            yield from self._of_values(functools.partial(_values, [n for n in named if _is_held(n[1][n[2]])]))
+            yield from self._of_values(functools.partial(cells, each))
+            yield from self.tables(each.__defaults__)
+            yield from self.tables(each.__kwdefaults__)
+            if vars(each):
+                yield from self.tables(vars(each))
+
+    def _of_values(self, read: Callable[[], dict[str, Any]]) -> Iterator[Any]:
+        values = list(read().values())
+        if any(map(_is_held, values)):
+            yield Contents(read)
+        for value in values:
+            if isinstance(value, type) and _is_held(value):
+                yield from self._of_a_class(value)
+            else:
+                yield from self.tables(value)
 
 
 @functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
+def slots_of(kind: type) -> tuple[str, ...]:
     """The attributes that objects of a class hold elsewhere than in a `__dict__`."""
     kinds = (base for base in kind.__mro__ if not is_known(base.__module__))
     return tuple(name for base in kinds for name, part in vars(base).items() if type(part) is MemberDescriptorType)
-
-
-def of_class(kind: type, seen: set[int]) -> Iterator[Any]:
-    """Yields the attributes of a module's class and of those above it, and what its forward reads beside them."""
-    for base in kind.__mro__:
-        if id(base) in seen or is_known(base.__module__):
-            continue
-        seen.add(id(base))
-        yield vars(base)
-        for name, value in list(vars(base).items()):
-            if not hasattr(type(value), "__get__") and is_its_own(name, value):  # neither a method nor a property
-                yield from tables(value, seen)
-    for function in written(getattr(kind, "forward", None)):
-        yield from _of_function(function, kind, seen)
-
-
-def _of_function(function: FunctionType, kind: type | None, seen: set[int]) -> Iterator[Any]:
-    """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
-
-    Functions of installed packages are not looked into: what they keep in globals is caches, which calls fill.
-
-    Args:
-        function: a method of `kind`, or any other.
-        kind: whose methods it may call.
-        seen: the objects that need not be looked into.
-    """
-    waiting, reached = list(written(function)), set[FunctionType]()
-    while waiting:
-        each = waiting.pop()
-        if each in reached or _is_installed(each):
-            continue
-        reached.add(each)
-        names = names_in(each.__code__)
-        methods = [] if kind is None else [getattr(kind, name, None) for name in names]
-        waiting += (f for value in (*called_by(each), *methods) for f in written(value))
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        named = [(each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
-        spaces = [vars(space[name]) for space, name in named if _is_of_others(space[name])]
-        named += ((space, name) for space in spaces for name in names & space.keys())
-        yield from _of_values(functools.partial(_values, [n for n in named if _is_held(n[0][n[1]])]), seen)
-        yield from _of_values(functools.partial(_in_cells, each), seen)
-
-
-def _of_values(read: Callable[[], list[Any]], seen: set[int]) -> Iterator[Any]:
-    values = read()
-    if any(map(_is_held, values)):
-        yield Contents(read)
-    for value in values:
-        if isinstance(value, type) and _is_held(value):
-            yield vars(value)
-        else:
-            yield from tables(value, seen)
 
 
 def _is_held(value: Any) -> bool:
@@ -174,12 +204,8 @@ def _is_of_others(value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *sys.stdlib_module_names}
 
 
-def _in_cells(function: FunctionType) -> list[Any]:
-    return list(cells(function).values())
-
-
-def _values(named: list[tuple[dict[str, Any], str]]) -> list[Any]:
-    return [space[name] for space, name in named]
+def _values(named: list[tuple[str, dict[str, Any], str]]) -> dict[str, Any]:
+    return {shown: space[name] for shown, space, name in named}
 
 
 def of_attribute(own: dict[str, Any], name: str) -> tuple[Any, ...]:

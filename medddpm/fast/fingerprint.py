@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from medddpm.fast.contents import Contents, is_its_own, of_attribute, of_class, tables
+from medddpm.fast.contents import Contents, Walk, is_its_own, of_attribute
 from medddpm.fast.forward import HOOKS
 
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
@@ -41,7 +41,7 @@ class Fingerprint:
         self.why = ""
         names = {module: name for name, module in network.named_modules()}
         modules = list(_modules(network))
-        seen = set(map(id, modules))
+        walk = Walk(modules)
         for module in modules:
             own = module.__dict__
             self.tables += own, own["_modules"]
@@ -56,9 +56,9 @@ class Fingerprint:
                 if isinstance(value, Tensor):
                     self.tables.append(Contents(functools.partial(of_attribute, own, name)))
                 elif is_its_own(name, value):
-                    self.tables += tables(value, seen)
+                    self.tables += walk.tables(value)
         for kind in dict.fromkeys(map(type, modules)):
-            self.tables += of_class(kind, seen)
+            self.tables += walk.of_class(kind)
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.held = [table.now if isinstance(table, Contents) else table.copy() for table in self.tables]
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)

@@ -6,9 +6,13 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+WHOLE = {"vars", "__dict__", "asdict", "astuple", "attrgetter"}  # what reads attributes without naming them
+ANY = "*"
 
 
 def is_known(module: str | None) -> bool:
@@ -19,10 +23,21 @@ def is_known(module: str | None) -> bool:
 
 def written(value: object) -> Iterator[FunctionType]:
     """The function that is behind a method or a decorator, if it is written in Python and not PyTorch's or ours."""
+    yield from (f for f in _layers(value)[-1:] if not is_known(f.__module__))
+
+
+def wrapped(value: object) -> Iterator[FunctionType]:
+    """What `written` gives, and the functions that decorators have put around it: they read and call as well."""
+    yield from (f for f in _layers(value) if not is_known(f.__module__))
+
+
+def _layers(value: object) -> list[Any]:
+    """A function with the decorators' functions around it, the outermost first; empty if it is none in Python."""
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    f = inspect.unwrap(value) if callable(value) else None
-    if isinstance(f, FunctionType) and not is_known(f.__module__):
-        yield f
+    layers: list[Any] = []
+    if callable(value):
+        layers.append(inspect.unwrap(value, stop=lambda f: layers.append(f)))  # which returns None: it goes on
+    return [f for f in layers if isinstance(f, FunctionType)]
 
 
 def called_by(function: FunctionType) -> Iterator[object]:
@@ -35,7 +50,17 @@ def called_by(function: FunctionType) -> Iterator[object]:
         elif isinstance(value, functools.partial):
             yield value.func
         elif isinstance(value, ModuleType) and not is_known(value.__name__):
-            yield from (part for name in names if isinstance(part := vars(value).get(name), FunctionType))
+            for module in modules_in(value, names):
+                yield from (part for name in names if isinstance(part := vars(module).get(name), FunctionType))
+
+
+def modules_in(module: ModuleType, names: Iterable[str]) -> list[ModuleType]:
+    """A module, and those in it that code with these names may reach, as in `package.losses.term`."""
+    found = [module]
+    for each in found:
+        parts = (vars(each).get(name) for name in names)
+        found += (p for p in parts if isinstance(p, ModuleType) and p not in found and not is_known(p.__name__))
+    return found
 
 
 @functools.cache
@@ -49,6 +74,25 @@ def global_names(code: CodeType) -> frozenset[str]:
     """The globals that compiled code reads, by its instructions: among its names are those of attributes as well."""
     own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
     return frozenset(own).union(*map(global_names, _within(code)))
+
+
+@functools.cache
+def names_read(code: CodeType) -> frozenset[str]:
+    """The globals and attributes that compiled code reads, and does not only write; `ANY` where no name tells."""
+    own: set[str] = set()
+    texts: list[str] | None = None  # since `getattr` was named, whose call is to come
+    for each in dis.get_instructions(code):
+        if each.opname in LOADS:
+            own.add(each.argval)
+            texts = [] if each.argval == "getattr" else texts
+        elif texts is None:
+            continue
+        elif each.opname == "LOAD_CONST" and isinstance(each.argval, str):
+            texts.append(each.argval)
+        elif each.opname.startswith(("CALL", "FORMAT_", "BINARY_OP")):  # the latter two compute a text
+            own.update(texts if texts and each.opname.startswith("CALL") else {ANY})
+            texts = None
+    return frozenset(own if WHOLE.isdisjoint(own) else own | {ANY}).union(*map(names_read, _within(code)))
 
 
 def cells(function: FunctionType) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
 
-CHANGES = 3  # of the optimizer's settings, each within `OFTEN` calls of the one before
+CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
 SHAPES = 16  # of batches, at most: each has a graph for every place in an accumulation
 NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
-READ = "read: "  # begins the names of what the loss reads, among those of the optimizer's settings
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
 
@@ -49,10 +49,11 @@ def graphed_step(
 
     The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
     batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change,
-    the optimizer's settings or state, or a number that `loss_fn` or `after` itself reads in a global or from around it:
-    not one within an object, or in a function that it calls. If such a value changes at every call, as OneCycleLR
-    changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a graph and says
-    so once. On a CPU it runs as it is written.
+    the optimizer's settings or state, or a value that `loss_fn` or `after` reads: in a global or from around it, in an
+    object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
+    all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
+    OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
+    graph and says so once. On a CPU it runs as it is written.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -159,13 +160,19 @@ class TrainingStep:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_rates(device)
-        settings = self._set_now()
+        settings = _settings(self.optimizer)
         if settings != self._settings:
-            if self._settings and self._keep_changing(settings):
+            if self._settings and self._keep_changing(f"the optimizer's {_changed(settings, self._settings)}"):
                 return None
             self._forget()
             self._settings = settings
         known = self._kept.get(key)
+        if known is not None and not known.readings.holds():
+            names = ", ".join(known.readings.changed())
+            if self._keep_changing(f"values that the loss reads{f' ({names})' if names else ''}"):
+                return None
+            self._forget()
+            known = None
         if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
@@ -173,7 +180,8 @@ class TrainingStep:
             if known is not None:
                 self._forget()
             known = self._captured(batch, place, device)
-            self._kept[key] = known
+            if known is not None:
+                self._kept[key] = known
         return known
 
     def _has(self, moments: list[Tensor]) -> bool:
@@ -187,26 +195,17 @@ class TrainingStep:
         reports.report(f"graphed_step runs without a CUDA graph: {why}{more}")
         self._forget()
 
-    def _set_now(self) -> list[dict[str, Any]]:
-        """The settings that a graph has in it: of the optimizer, and what the user's functions read besides tensors."""
-        return [*_settings(self.optimizer), *(_read_by(f) for f in (self.loss_fn, self.after))]
-
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
 
-    def _keep_changing(self, settings: list[dict[str, Any]]) -> bool:
-        """Counts changes of settings that a graph has in it; after some in close succession there is none any more."""
+    def _keep_changing(self, what: str) -> bool:
+        """Counts changes of what a graph has in it; after some in close succession there is none any more."""
         self._changes = self._changes + 1 if self.calls - self._changed_at < OFTEN else 1
         self._changed_at = self.calls
         if self._changes < CHANGES:
             return False
-        pairs = zip(settings, self._settings, strict=False)
-        names = sorted({name for new, old in pairs for name in new if new[name] != old.get(name)})
-        read = [name.removeprefix(READ) for name in names if name.startswith(READ)]
-        ours = f"the optimizer's {', '.join(names) or 'groups'}"
-        theirs = f"values that the loss reads ({', '.join(read)})"
-        self._stop(f"{theirs if read else ours} keep changing", "; only the learning rate may")
+        self._stop(f"{what} keep changing", "; only the learning rate may")
         return True
 
     def _sum_in_place(self) -> None:
@@ -226,7 +225,7 @@ class TrainingStep:
                 rate.fill_(float(group["lr"]))
                 group["lr"] = rate
 
-    def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured:
+    def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured | None:
         _refuse(self.optimizer, self.after)
         for group in self.optimizer.param_groups:
             if "capturable" in group:
@@ -235,7 +234,7 @@ class TrainingStep:
             state = self.optimizer.state.get(p, {})
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
-        self._settings = self._set_now()
+        self._settings = _settings(self.optimizer)
         self._sum_in_place()
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
@@ -252,6 +251,11 @@ class TrainingStep:
         learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
+        known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
+        readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
+        if readings.why:
+            self._stop(readings.why)
+            return None
         if self.accumulate > 1 and learned:
             self._gradients |= {p: torch.zeros_like(p) for p in learned}
             self._kept.clear()  # what was captured before does not begin with these
@@ -265,7 +269,7 @@ class TrainingStep:
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
             raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
         moments = self._moments() if place == self.accumulate - 1 else []  # other calls do not update
-        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), moments)
+        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), readings, moments)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -339,6 +343,7 @@ class Captured:
         replay: launches it.
         pool: the memory that it lies in.
         fingerprint: of the model as it was captured.
+        readings: of `loss_fn` and `after`.
         moments: the optimizer's state that it updates.
     """
 
@@ -349,9 +354,11 @@ class Captured:
         replay: Callable[[], None],
         pool: Any,
         fingerprint: Fingerprint,
+        readings: Readings,
         moments: list[Tensor],
     ) -> None:
-        self.inputs, self.outputs, self.fingerprint, self.moments = inputs, outputs, fingerprint, moments
+        self.inputs, self.outputs, self.moments = inputs, outputs, moments
+        self.fingerprint, self.readings = fingerprint, readings
         self._replay, self._pool = replay, pool
 
     def __call__(self, batch: tuple[Any, ...]) -> Any:
@@ -384,9 +391,10 @@ def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _read_by(function: Any) -> dict[str, Any]:
-    """The plain values that a function reads from around it: a weight of one of its terms, say."""
-    return {READ + name: value for name, value in _around(function).items() if type(value) in nested.PLAIN}
+def _changed(settings: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
+    """The names of the settings that are not as before."""
+    pairs = zip(settings, before, strict=False)
+    return ", ".join(sorted({n for new, old in pairs for n in new if new[n] != old.get(n)})) or "groups"
 
 
 def _around(function: Any) -> dict[str, Any]:

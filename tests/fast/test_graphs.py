@@ -305,8 +305,23 @@ OPTIONS = SimpleNamespace(twice=False)
 DRAWS = np.random.default_rng(0)
 
 
-def doubled(x: Tensor) -> Tensor:
-    return 2 * x if TWICE or OPTIONS.twice or Options.twice else x
+FACTORS, DEFAULTS = {"scale": 1.0}, {"scale": 1.0}
+
+
+def times(factors: dict[str, float]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def inner(x: Tensor) -> Tensor:
+            return factors["scale"] * function(x)
+
+        return inner
+
+    return decorate
+
+
+@times(FACTORS)
+def doubled(x: Tensor, defaults: dict[str, float] = DEFAULTS) -> Tensor:
+    return 2 * x if TWICE or OPTIONS.twice or Options.twice else x * defaults["scale"]
 
 
 class Reading(nn.Module):
@@ -350,6 +365,10 @@ def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
         network.options["scale"] = 2.0
     if place == "a closure":
         network.options_of_closure()["scale"] = 2.0
+    if place == "a decorator":
+        patch.setitem(FACTORS, "scale", 2.0)
+    if place == "a default":
+        patch.setitem(DEFAULTS, "scale", 2.0)
     if place == "a global":
         patch.setitem(globals(), "TWICE", True)
     if place == "a global object":
@@ -361,7 +380,7 @@ def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
 @pytest.mark.parametrize(
     "place",
     ["a class", "slots", "a queue", "shared memory", "an object behind a method", "an object with a private name",
-     "a partial function", "a closure", "a global", "a global object", "a global class"],
+     "a partial function", "a closure", "a decorator", "a default", "a global", "a global object", "a global class"],
 )  # fmt: skip
 def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = Reading(), Twins.x(Twins(torch.device("cpu")))
