@@ -24,7 +24,7 @@ from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_clas
 from medddpm.fast.graphs import Graphs
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, put, remove, remove_strays
-from medddpm.fast.root import Root, held_back, sound
+from medddpm.fast.root import Root, held_back, root_of, sound
 from medddpm.kernels import cards, dispatch
 from medddpm.runtime import reports
 
@@ -120,7 +120,8 @@ def restore(model: nn.Module) -> nn.Module:
     """Undoes `accelerate`. Leaves any other model as it is.
 
     It also frees the graphs' memory, and the network's as soon as nothing holds the network. Without it both stay
-    until Python's garbage collector runs, for a network and its stand-ins hold each other.
+    until Python's garbage collector runs, for a network and its stand-ins hold each other. A network whose forward
+    another tool has wrapped since stays accelerated as a whole, with a warning: what the tool kept calls its parts.
 
     Args:
         model: the network, a wrapper that holds it, or a copy of a part of one.
@@ -129,8 +130,14 @@ def restore(model: nn.Module) -> nn.Module:
         `model`.
     """
     for network in list(model.modules()):  # it may stand in a wrapper
-        if isinstance(network.__dict__.get("forward"), Root):
+        root = root_of(network)
+        if root is None:
+            continue
+        if network.__dict__.setdefault("forward", root) is root:  # or it was deleted: the parts are to be restored yet
             remove(network)
+        elif reports.is_first():
+            what = f"another forward was put over that of {type(network).__name__}, which stays accelerated"
+            warnings.warn(f"restore: {what}; undo that first, then call restore again", stacklevel=2)
     remove_strays(model)
     return model
 

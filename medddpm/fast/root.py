@@ -151,6 +151,12 @@ class Root(Forward):
         return not x.is_cuda or _has_bf16(x.device)
 
 
+def root_of(network: nn.Module) -> Root | None:
+    """The stand-in that `accelerate` gave this network, whatever forward it has now; None for any other module."""
+    root = getattr(network.__dict__.get("__prepare_scriptable__"), "__self__", None)
+    return root if isinstance(root, Root) and root.module is network else None
+
+
 class Replica(Forward):
     """The forward of a copy that `nn.DataParallel` makes: when it is called, the copy has its parts and parameters."""
 

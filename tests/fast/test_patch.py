@@ -447,6 +447,38 @@ def test_restore_finds_the_network_in_a_wrapper() -> None:
     assert not any("forward" in module.__dict__ for module in wrapper.modules())
 
 
+def test_restore_says_that_another_tool_has_wrapped_the_forward() -> None:
+    """As Hugging Face's Accelerate does."""
+    network, x = block(), volume(1, 3, 8, 8, 8)
+    plain = network(x)
+    wrapper = nn.ModuleDict({"network": accelerate(network, report=None), "other": accelerate(block(), report=None)})
+    fast, graphs = network.forward, network.acceleration.graphs
+
+    @functools.wraps(fast)
+    def wrapped(*args: Tensor) -> Tensor:
+        return fast(*args)
+
+    network.forward = wrapped
+    line = r"^restore: another forward was put over that of Sequential, which stays accelerated; undo that first, then "
+    with pytest.warns(UserWarning, match=line):
+        assert restore(wrapper) is wrapper
+    assert not any("forward" in vars(module) for module in wrapper["other"].modules())
+    assert network.forward is wrapped
+    assert fast.graphs is graphs
+    assert all(isinstance(layer.forward, Forward) for layer in (network[0], network[1], network[3]))
+    assert distance(network(x), plain) < 1e-5
+    network.forward = fast
+    restore(network)
+    assert not any({"forward", "acceleration"} & set(vars(module)) for module in network.modules())
+
+
+def test_restore_where_the_forward_was_deleted() -> None:
+    network = accelerate(block(), report=None)
+    del network.forward
+    restore(network)
+    assert [set(vars(m)) for m in network.modules()] == [set(vars(m)) for m in block().modules()]
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 8, 8, 8), (3, 8, 8, 8)], ids=["empty batch", "no batch"])
 def test_unusual_shapes(shape: tuple[int, ...]) -> None:
     network = block()
