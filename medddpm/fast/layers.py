@@ -205,7 +205,7 @@ class Dropout(Forward):
     """nn.Dropout of a volume, computed by PyTorch itself.
 
     Which values are dropped depends on their order in memory: in that of a contiguous volume, a seed drops the same
-    values as without the fast path.
+    values as without the fast path. A layer that works in place drops in the order that it finds.
     """
 
     def compute(self, x: Tensor) -> Tensor:

@@ -13,9 +13,11 @@ import pytest
 import torch
 from helpers.gpu import DEVICE
 from helpers.networks import block, distance, farthest, inputs, made, passed, volume
+from helpers.pages import page_text
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, prune
 
 from medddpm.errors import BadInput
@@ -461,6 +463,40 @@ def test_a_seed_drops_the_same_values(inplace: bool) -> None:
     if not inplace:
         assert distance(fast, plain) < 1e-5
     assert ("1", "Dropout") in network.acceleration.left
+
+
+class Drawing(nn.Module):
+    """Changes a map by what it draws."""
+
+    def __init__(self, draw: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.draw(x)
+
+
+OTHER_DRAWS = {
+    "nn.AlphaDropout": nn.AlphaDropout(0.5),
+    "nn.Dropout(inplace=True)": nn.Dropout(0.5, inplace=True),
+    "F.dropout": Drawing(lambda h: functional.dropout(h, 0.5)),
+    "torch.randint_like": Drawing(lambda h: h + torch.randint_like(h, 9)),
+    "torch.empty_like(h).normal_()": Drawing(lambda h: h + torch.empty_like(h).normal_()),
+}
+
+
+@pytest.mark.parametrize("named", OTHER_DRAWS)
+def test_the_page_names_what_a_seed_draws_otherwise(named: str) -> None:
+    plain = nn.Sequential(nn.Conv3d(3, 8, 1), OTHER_DRAWS[named])
+    fast = accelerated(copy.deepcopy(plain))
+    outs = []
+    for network in (plain, fast):
+        torch.manual_seed(0)
+        outs.append(network(X))
+    assert distance(outs[1], outs[0]) > 0.1
+    assert abs(outs[1].mean() - outs[0].mean()) < 0.1
+    paragraph = page_text("site/fast_path.md").partition("Three things differ")[2].partition("An output")[0]
+    assert f"`{named}`" in paragraph
 
 
 class Region(nn.Module):
