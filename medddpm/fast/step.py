@@ -167,16 +167,15 @@ class TrainingStep:
             self._forget()
             self._settings = settings
         known = self._kept.get(key)
-        if known is not None and not known.readings.holds():
-            names = ", ".join(known.readings.changed())
-            if self._keep_changing(f"values that the loss reads{f' ({names})' if names else ''}"):
+        if known is not None and (changed := known.changed()):
+            if self._keep_changing(changed):
                 return None
             self._forget()
             known = None
         if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
-        if known is None or not known.fingerprint.holds() or not self._has(known.moments):
+        if known is None or not self._has(known.moments):
             if known is not None:
                 self._forget()
             known = self._captured(batch, place, device)
@@ -360,6 +359,15 @@ class Captured:
         self.inputs, self.outputs, self.moments = inputs, outputs, moments
         self.fingerprint, self.readings = fingerprint, readings
         self._replay, self._pool = replay, pool
+
+    def changed(self) -> str:
+        """What is not as it was captured, beside the optimizer's state; empty if nothing is."""
+        if not self.fingerprint.holds():
+            return "the model's settings or parameters"
+        if self.readings.holds():
+            return ""
+        names = ", ".join(self.readings.changed())
+        return f"values that the loss reads{f' ({names})' if names else ''}"
 
     def __call__(self, batch: tuple[Any, ...]) -> Any:
         """Copies the batch in, replays, and copies the outputs out."""

@@ -223,6 +223,17 @@ def test_settings_that_change_at_every_call(device: torch.device, caplog: pytest
     assert caplog.messages == [said]
 
 
+def test_a_model_that_counts_its_calls(device: torch.device) -> None:
+    """A number on the model that changes at every call would be captured anew at every call."""
+    network = Network().to(device)
+    step = graphed_step(network, loss_of, adam(network.parameters()), batch(device))
+    for seed in range(6):
+        network.calls = seed
+        step(*batch(device, seed))
+    said = "the model's settings or parameters keep changing"
+    assert step.why == (said if module.graphable(device) else "")
+
+
 @pytest.mark.parametrize("often", [False, True])
 def test_a_number_that_the_loss_reads(device: torch.device, often: bool) -> None:
     """As the weight of a term that an epoch raises; or every step, and then there is no graph."""
