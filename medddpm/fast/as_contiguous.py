@@ -22,8 +22,8 @@ RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view_as: Tensor.reshape_as,
 }
 STRIDED = (Tensor.as_strided, torch.as_strided)
-DRAWS = (torch.rand_like, torch.randn_like)
-NAMES = {"view", "view_as", "as_strided", "rand_like", "randn_like"}
+DRAWS = (torch.rand_like, torch.randn_like, torch.randint_like)
+NAMES = {"view", "view_as", "as_strided", "rand_like", "randn_like", "randint_like"}
 
 
 class AsContiguous(TorchFunctionMode):

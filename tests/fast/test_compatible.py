@@ -124,7 +124,8 @@ class Sampling(nn.Module):
     """As the bottleneck of an autoencoder does."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.randn_like(x) * torch.rand_like(x, dtype=torch.float64).to(x.dtype)
+        noise = torch.randn_like(x) * torch.rand_like(x, dtype=torch.float64).to(x.dtype)
+        return x + noise * torch.randint_like(x, 9)
 
 
 def test_a_seed_draws_the_same_noise() -> None:
@@ -480,7 +481,6 @@ OTHER_DRAWS = {
     "nn.AlphaDropout": nn.AlphaDropout(0.5),
     "nn.Dropout(inplace=True)": nn.Dropout(0.5, inplace=True),
     "F.dropout": Drawing(lambda h: functional.dropout(h, 0.5)),
-    "torch.randint_like": Drawing(lambda h: h + torch.randint_like(h, 9)),
     "torch.empty_like(h).normal_()": Drawing(lambda h: h + torch.empty_like(h).normal_()),
 }
 
