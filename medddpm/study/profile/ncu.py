@@ -102,7 +102,7 @@ def find() -> str:
     if found := programs.find("ncu"):
         return found
     where = f"it is neither on the PATH nor in {programs.CUDA}"
-    raise CannotMeasure("ncu", where, "install NVIDIA Nsight Compute, or measure elsewhere")
+    raise CannotMeasure("ncu", where, "install NVIDIA Nsight Compute, or run the same on a machine that has it")
 
 
 def need_gpu(what: str) -> None:
@@ -114,9 +114,8 @@ def need_gpu(what: str) -> None:
     import torch  # not for a dry run, which can do without
 
     if not torch.cuda.is_available():
-        raise CannotMeasure(
-            what, "PyTorch finds no NVIDIA GPU here", "measure on a machine with one; the records need none"
-        )
+        remedy = "run the same on a machine with one; the records need none"
+        raise CannotMeasure(what, "PyTorch finds no NVIDIA GPU here", remedy)
 
 
 def problem(done: subprocess.CompletedProcess[str]) -> str:

@@ -193,36 +193,31 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
         runs: see `plan`.
         out: the folder of NAME.csv.gz and NAME.meta.json.
         python: what runs the program; `Program.torch` names its PyTorch.
-        dry_run: print the commands and run nothing.
+        dry_run: print the commands and run nothing. They leave the same tables, without the descriptions by which
+            `results.adopt` knows whose they are: `medddpm parse` reads such tables.
 
     Returns:
         how many failed; each was named on stderr, and the rest went on.
 
     Raises:
-        CannotMeasure: there is no GPU or ncu here, or its counters are closed; the commands are printed first.
+        CannotMeasure: there is no GPU or ncu here, or its counters are closed.
         BadInput: the folder cannot be written, or a table that this command did not write stands where one is to go.
     """
-    lines = [shlex.join(command) for command in prepare_commands(runs)]
-    lines += [line for run in runs for line in run.lines(out)]
     if dry_run:
-        print("\n".join(lines))
+        commands = [["mkdir", "-p", str(out)], *prepare_commands(runs)]
+        print("\n".join([*map(shlex.join, commands), *(line for run in runs for line in run.lines(out))]))
         return 0
-    try:
-        if any(run.program.device != "cpu" for run in runs):
-            ncu.need_gpu("profile")
-        ncu.find()
-        for run in runs:
-            if not _is_there(run, out):
-                check_table(out / run.table)
-        with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
-            for command in prepare_commands(runs, replace(OWN, folder=Path(folder))):
-                if problem := programs.problem(programs.run(command)):
-                    raise BadInput("profile", f"the subject cannot be prepared ({problem})", REMEDY)
-            return _profile_all(runs, out, replace(python, folder=Path(folder)))
-    except ncu.CannotMeasure:
-        print("These commands measure the same on a machine that can:")
-        print("\n".join(lines))
-        raise
+    if any(run.program.device != "cpu" for run in runs):
+        ncu.need_gpu("profile")
+    ncu.find()
+    for run in runs:
+        if not _is_there(run, out):
+            check_table(out / run.table)
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+        for command in prepare_commands(runs, replace(OWN, folder=Path(folder))):
+            if problem := programs.problem(programs.run(command)):
+                raise BadInput("profile", f"the subject cannot be prepared ({problem})", REMEDY)
+        return _profile_all(runs, out, replace(python, folder=Path(folder)))
 
 
 def collection(run: ProfileRun, python: Interpreter = TYPED) -> ncu.Collection:
