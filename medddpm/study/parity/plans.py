@@ -31,6 +31,7 @@ SAMPLERS: tuple[SamplerSteps, ...] = (
 )
 BRATS = "brats"  # stands where a contrast does: the four-modality model
 EMA_EVERY = 10
+SPEC = "spec.json"  # what is to be done, in a run's folder
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.parity.checking import check_runs
-from medddpm.study.parity.plans import TrainingRun
+from medddpm.study.parity.plans import SPEC, TrainingRun
 from medddpm.study.parity.results import QUALITY, RESULT, check_tables, collect
 from medddpm.study.parity.subjects import prepare
 from medddpm.study.records.machine import machine_meta
@@ -62,7 +63,7 @@ def parity(
     data, tables = out / "data", tables or out
     if dry_run:
         for run in runs:
-            print(shlex.join(worker_command(out / run.key, data, device, "python")))
+            print(line(run, out / run.key, data, device))
         return 0
     visible = visible_gpus(device, gpus)
     check_tables(tables)
@@ -130,7 +131,7 @@ class Queue:
         folder = self.out / run.key
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)
-        run.write(folder / "spec.json")
+        run.write(folder / SPEC)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // len(self.gpus))))
         if gpu is not None:
@@ -174,6 +175,14 @@ def finished(store: Store, run: TrainingRun) -> bool:
 def worker_command(folder: Path, data: Path, device: str, python: str = sys.executable) -> list[str]:
     """The command of a run's process."""
     return [python, "-m", "medddpm.study.parity.worker", str(folder), "--data", str(data), "--device", device]
+
+
+def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
+    """What to type for a run: it writes what is to be done, which its process reads, and does it."""
+    words = worker_command(folder, data, device, "python")
+    place, spec = (shlex.quote(str(path)) for path in (folder, folder / SPEC))
+    described = shlex.quote(json.dumps(asdict(run)))
+    return f"mkdir -p {place} && printf '%s\\n' {described} > {spec} && {shlex.join(words)}"
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:

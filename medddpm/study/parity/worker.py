@@ -25,7 +25,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.parity.evaluate import evaluate_run, snapshot
-from medddpm.study.parity.plans import TrainingRun
+from medddpm.study.parity.plans import SPEC, TrainingRun
 from medddpm.study.parity.results import read_slices
 from medddpm.study.parity.subjects import volumes_of
 from medddpm.study.parity.training import Reached, Slices, trained
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(folder: Path, device: torch.device, data: Path) -> int:
     """Trains and evaluates the run of a folder; returns the exit code."""
-    run = TrainingRun.of(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+    run = TrainingRun.of(json.loads((folder / SPEC).read_text(encoding="utf-8")))
     volumes, held_out = volumes_of(run, data)
     if run.checkpoint is not None:
         diffusion, reached = load_checkpoint(run.checkpoint, device=device), Reached()

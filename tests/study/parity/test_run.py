@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -480,6 +482,23 @@ def test_the_commands_are_printed_and_nothing_is_done(tmp_path: Path, capsys: py
     assert len(printed) == 21
     assert all("-m medddpm.study.parity.worker" in line for line in printed)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_dry_run_prints_can_be_typed(
+    tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In place of the run's program the script of the queue's tests is run, which reads what the run is."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\n[ "$2" = medddpm.study.parity.worker ] && exec {sys.executable} {played} "$3"\n')
+    python.chmod(0o755)
+    monkeypatch.undo()  # the commands are the package's own
+    out, runs = tmp_path / "an out's folder", planned(["short"], settings=["FAST"], seeds=[0, 1])
+    assert parity_run.parity(runs, out, command=[], dry_run=True) == 0
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-e"], input=capsys.readouterr().out, text=True, check=True, env=environment)
+    for run in runs:
+        assert TrainingRun.of(json.loads((out / run.key / "result.json").read_text())["spec"]) == run
 
 
 def test_the_command_runs_the_plans_and_says_what_failed(
