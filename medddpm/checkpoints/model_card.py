@@ -8,16 +8,36 @@ from __future__ import annotations
 import importlib.resources
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
 MASK_LABELS = {"whole head": "brain 1 and lesion 2", "BraTS": "the parts of the tumour 1 to 3 and brain 4"}
+NOT_SAID = "not said"
 DTYPES = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 
 
-def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, record: pd.DataFrame) -> str:
+@dataclass(frozen=True)
+class Terms:
+    """What only the trainer of a model can say of it; empty where it is not said.
+
+    Args:
+        license: under which the weights may be used, as Hugging Face names it: "apache-2.0", "cc-by-4.0", "other".
+        author: who trained it.
+    """
+
+    license: str = ""
+    author: str = ""
+
+
+UNSAID = Terms()
+
+
+def model_card(
+    name: str, content: Mapping[str, Any], bytes_: int, dtype: str, record: pd.DataFrame, terms: Terms
+) -> str:
     """Writes the card as Markdown.
 
     Args:
@@ -27,6 +47,7 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
         bytes_: the file's size.
         dtype: its weights', as safetensors names it: "BF16".
         record: the training record: step, loss.
+        terms: the trainer's own.
     """
     config, training, state = content["config"], content["training"], content["ema"]
     phantom = training.get("phantom")
@@ -38,6 +59,11 @@ def model_card(name: str, content: Mapping[str, Any], bytes_: int, dtype: str, r
         | {
             "name": name,
             "about": content["about"],
+            "license": terms.license or NOT_SAID,
+            "license_field": f"license: {terms.license}\n"
+            if terms.license
+            else "",  # which Hugging Face lets be absent
+            "author": terms.author or NOT_SAID,
             "attention_rates": _listed(config["attention_rates"]),
             "bytes": bytes_,
             "channel_mult": _listed(config["channel_mult"]),

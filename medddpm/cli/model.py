@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -309,6 +310,7 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
         """
         medddpm release runs/head64 --out head64.safetensors           and head64.csv, head64.md
         medddpm release runs/head64 --out head64.safetensors --sampler ddim --steps 25 --held-out 0
+        medddpm release runs/mine --out mine.safetensors --license cc-by-4.0 --author 'A. Reader'
         """,
     )
     command.add_argument("run", type=Path, metavar="RUN", help="the --out of `medddpm train`")
@@ -333,13 +335,25 @@ def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"
     )
+    command.add_argument(
+        "--license", type=_license, default="", metavar="ID",
+        help="for the card, the weights' licence as Hugging Face names it: apache-2.0, cc-by-4.0, other … (not said)",
+    )  # fmt: skip
+    command.add_argument("--author", default="", metavar="NAME", help="for the card, who trained it (not said)")
     command.add_argument("--force", action="store_true", help="replace a released model that is there already")
     add_setting(command)
     add_device(command)
 
 
+def _license(text: str) -> str:
+    if not re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no licence's identifier: apache-2.0, cc-by-4.0, other …")
+    return text
+
+
 def release(arguments: argparse.Namespace) -> int:
     """Releases; see `medddpm.training.release.release_run`."""
+    from medddpm.checkpoints.model_card import Terms
     from medddpm.sampling import keep_freed_memory
     from medddpm.switches import SETTINGS
     from medddpm.training.release import release_run
@@ -352,6 +366,7 @@ def release(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         held_out=arguments.held_out,
         about=arguments.about,
+        terms=Terms(arguments.license, arguments.author),
         setting=SETTINGS[arguments.setting.upper()],
         device=arguments.device,
         progress=not arguments.quiet,

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from
-from medddpm.checkpoints.model_card import model_card
+from medddpm.checkpoints.model_card import UNSAID, Terms, model_card
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
@@ -51,6 +51,7 @@ def release_run(
     steps: int | None = None,
     held_out: int = 16,
     about: str = "",
+    terms: Terms = UNSAID,
     setting: Switches = BASE,
     device: str = "auto",
     progress: bool = False,
@@ -65,6 +66,7 @@ def release_run(
             timesteps.
         held_out: the number of new subjects to measure it on, if it was trained on the phantom; 0 for none.
         about: a sentence for the card: what it was trained on, and for how long.
+        terms: for the card: licence and author.
         setting, device: compute the volumes that are measured.
         progress: shows a bar over these volumes.
         force: replaces files of an earlier release.
@@ -87,7 +89,7 @@ def release_run(
     if held_out and (phantom := content["training"].get("phantom")):
         subjects = Phantom(held_out, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
         content["evaluation"] = evaluation(content, subjects, setting, device, progress)
-    _write(content, files, about)
+    _write(content, files, about, terms)
     return files
 
 
@@ -116,14 +118,15 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
     }
 
 
-def _write(content: Mapping[str, Any], files: Sequence[Path], about: str) -> None:
+def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms: Terms) -> None:
     """Writes weights, record and card, which appear together: a card is never beside another release's weights."""
     weights, record, card = files
     with replacing_together([record, card, weights]) as (new_record, new_card, new_weights):
         training_record(content["losses"].numpy()).to_csv(new_record, index=False, float_format="%.5f")
         released.write(content, new_weights, about=about)
         # A text in run.json may hold half of a character, which JSON can write and UTF-8 cannot.
-        new_card.write_text(_card(weights.stem, new_weights, new_record), "utf-8", errors="backslashreplace")
+        told = _card(weights.stem, new_weights, new_record, terms)
+        new_card.write_text(told, "utf-8", errors="backslashreplace")
 
 
 def _is_released(path: Path) -> bool:
@@ -137,17 +140,17 @@ def _is_released(path: Path) -> bool:
     return start.startswith("step,loss\n") if path.suffix == ".csv" else "library_name: medddpm" in start
 
 
-def card_of(path: Path) -> str:
-    """Writes the card of a released model from its file and the training record beside it."""
-    return _card(path.stem, path, path.with_suffix(".csv"))
+def card_of(path: Path, terms: Terms = UNSAID) -> str:
+    """Writes the card of a released model from its file, the training record beside it and its trainer's terms."""
+    return _card(path.stem, path, path.with_suffix(".csv"), terms)
 
 
-def _card(name: str, weights: Path, record: Path) -> str:
+def _card(name: str, weights: Path, record: Path, terms: Terms) -> str:
     with safe_open(weights, framework="pt") as file:
         dtype = file.get_slice("out.2.weight").get_dtype()
     content = released.read_released(weights)
     content["training"] = asdict(TrainConfig()) | content["training"]  # an earlier version's lacks newer fields
-    return model_card(name, content, weights.stat().st_size, dtype, pd.read_csv(record))
+    return model_card(name, content, weights.stat().st_size, dtype, pd.read_csv(record), terms)
 
 
 def training_of(run: Path) -> dict[str, Any]:

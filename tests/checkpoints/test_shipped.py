@@ -24,6 +24,7 @@ from safetensors import safe_open
 
 from medddpm.checkpoints import shipped
 from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
+from medddpm.checkpoints.model_card import Terms
 from medddpm.cli.main import main
 from medddpm.data.nifti import read_mask
 from medddpm.data.phantom import Phantom, write_phantom
@@ -40,6 +41,9 @@ STEPS, SEED = 20, 0
 CLOSE = 1e-4  # of intensities in [0, 1]
 
 # A perfect sample reaches 0.99 and 0.9 (`dice_reference`); noise at most 0.5 and 0.1.
+OWN = Terms(license="apache-2.0", author="the authors of `medddpm`")
+"""Of the models that travel, and of no others."""
+
 BRAIN, LESION = 0.95, 0.6
 
 
@@ -116,7 +120,7 @@ def test_it_is_small_and_says_what_it_is(name: str) -> None:
 def test_its_card_says_what_the_file_and_the_record_say(name: str) -> None:
     """Word for word what is made of them now, and some of it by another way."""
     path, card = shipped.weights(name), shipped.card(name).read_text()
-    assert card == card_of(path)
+    assert card == card_of(path, OWN)
     record, content = pd.read_csv(shipped.record(name)), read_checkpoint(path)
     assert list(record) == ["step", "loss"]
     assert record["step"].iloc[-1] == content["step"]

@@ -53,7 +53,7 @@ def commands(released: str, raw: str) -> list[Command]:
         Command(["train", "--data", "data", "--out", "run", "--scaling", "slice"], train),
         Command(["sample", "--checkpoint", released, "--mask", "data/mask/phantom_0000.nii.gz", "--out", "s.nii.gz"],
                 ["--steps", "1", "--sampler", "ddim", "--count", "1", "--batch", "1", "--device", "cpu", "-q"]),
-        Command(["release", "trained", "--out", "r.safetensors", "--held-out", "0", "--about", "a"],
+        Command(["release", "trained", "--out", "r.safetensors", "--held-out", "0", "--about", "a", "--license", "mit"],
                 ["--held-out", "0", "--device", "cpu", "-q"]),
         Command(["check", "data"], ["-q"]),
         Command(["parse", raw, "--out", "kernels.csv", "--setting", "opt1", "--view", "window"]),

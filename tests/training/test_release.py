@@ -134,6 +134,29 @@ def test_other_people_s_volumes_are_not_measured_and_not_named(
     assert "phantom_0000" not in card
 
 
+def test_a_card_says_of_licence_and_author_what_the_trainer_says(run: Path, tmp_path: Path, capsys) -> None:
+    """And nothing else: this package's own licence and authors are not those of weights that somebody trained."""
+    words = ["release", str(run), "--held-out", "0", "--device", "cpu", "-q", "--out"]
+    assert main([*words, str(tmp_path / "silent.safetensors")]) == 0
+    card = (tmp_path / "silent.md").read_text()
+    assert card.startswith("---\nlibrary_name: medddpm\n"), "a card without a licence has no such field"
+    assert "- **License:** not said\n" in card
+    assert "- **Developed by:** not said\n" in card
+    for own in ("apache", "Apache", "authors", "this repository", "this book", "the book", "two CPU cores"):
+        assert own not in card
+    told = ["--license", "cc-by-nc-4.0", "--author", "A. Reader, Århus"]
+    assert main([*words, str(tmp_path / "told.safetensors"), *told]) == 0
+    card = (tmp_path / "told.md").read_text("utf-8")
+    assert card.startswith("---\nlicense: cc-by-nc-4.0\nlibrary_name: medddpm\n")
+    assert "- **Developed by:** A. Reader, Århus\n" in card
+    assert "- **License:** cc-by-nc-4.0\n" in card
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, str(tmp_path / "m.safetensors"), "--license", "My: own"])
+    assert ended.value.code == 2
+    assert "argument --license: 'My: own' is no licence's identifier" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["nowhere", "--out", "m.safetensors"], [".", "--out", "m.safetensors"]])
 def test_a_folder_that_is_no_run_is_said(arguments: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
