@@ -149,6 +149,20 @@ def profile(arguments: argparse.Namespace) -> int:
 
 # bench
 
+MEASURES = ("step", "forward", "sample")
+INSTEAD = ("coverage", "throughput", "endurance", "scaling")
+"""The modes of `medddpm bench` beside its own, which times settings."""
+
+READ = {
+    "": ("setting", "ladder", "opponents", "network", "measure", "samples", "all_samples", "bandwidth", "batch",
+         "seconds"),
+    "coverage": ("network",),
+    "throughput": ("seconds",),
+    "endurance": ("seconds",),
+    "scaling": ("setting", "network", "gpus", "sharded", "measure", "samples", "seconds"),
+}  # fmt: skip
+"""The options that not every mode reads, by mode. None has a default of its own, so that those given are known."""
+
 
 def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     """`medddpm bench`."""
@@ -219,13 +233,12 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
         "--sharded", action="store_true",
         help="with --scaling: also steps whose weights, gradients and moments are shared out (FSDP2), under base, opt1",
     )  # fmt: skip
-    measures = ("step", "forward", "sample")
     command.add_argument(
-        "--measure", type=several(measures), default=measures, metavar="NAME,…",
-        help=f"samples only of med-ddpm, with --scaling also of med-ddpm-brats ({','.join(measures)})",
+        "--measure", type=several(MEASURES), metavar="NAME,…",
+        help=f"samples only of med-ddpm, with --scaling also of med-ddpm-brats ({','.join(MEASURES)})",
     )  # fmt: skip
     command.add_argument(
-        "--samples", type=whole(1), default=20,
+        "--samples", type=whole(1),
         help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
         "in which its clocks settle at its power limit (20)",
     )  # fmt: skip
@@ -239,7 +252,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
     command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
     command.add_argument("--again", action="store_true", help="measure finished rows again")
-    command.add_argument("--seconds", type=whole(1), default=600, help="the longest time for a row (600)")
+    command.add_argument("--seconds", type=whole(1), help="the longest time for a row (600)")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
 
@@ -277,10 +290,10 @@ def bench(arguments: argparse.Namespace) -> int:
 
     if _without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
+    _refuse_unread(arguments)
     if not arguments.dry_run:
         pick_device(arguments.device)
-    if (arguments.gpus or arguments.sharded) and not arguments.scaling:
-        arguments.wrong(f"argument --{'gpus' if arguments.gpus else 'sharded'}: only with --scaling")
+    arguments.samples, arguments.seconds = arguments.samples or 20, arguments.seconds or 600
     if arguments.coverage:
         return _coverage(arguments)
     if arguments.throughput is not None:
@@ -289,11 +302,20 @@ def bench(arguments: argparse.Namespace) -> int:
         return _endurance(arguments)
     if arguments.scaling:
         return _scaling(arguments)
-    networks = arguments.network or ["med-ddpm"]
+    networks, measures = arguments.network or ["med-ddpm"], arguments.measure or MEASURES
+    drawn = "med-ddpm" in networks and "sample" in measures
+    for option, read, where in (
+        ("ladder", "med-ddpm" in networks and arguments.setting is None, "of med-ddpm, without --setting"),
+        ("opponents", arguments.setting is None, "without --setting"),
+        ("all_samples", drawn, "with samples of med-ddpm"),
+        ("bandwidth", list(measures) != ["sample"], "of steps and forward passes"),
+    ):
+        if getattr(arguments, option) and not read:
+            arguments.wrong(f"argument {_option(option)}: only {where}")
     jobs = plan(
         networks,
         arguments.setting,
-        arguments.measure,
+        measures,
         ladder=arguments.ladder,
         opponents=arguments.opponents,
         all_samples=arguments.all_samples,
@@ -311,6 +333,21 @@ def bench(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+
+
+def _refuse_unread(arguments: argparse.Namespace) -> None:
+    """Ends the command, as a wrong argument does, where an option is given that its mode does not read."""
+    mode = next((name for name in INSTEAD if getattr(arguments, name) not in (None, False)), "")
+    for option in dict.fromkeys(name for names in READ.values() for name in names):
+        if option in READ[mode] or getattr(arguments, option) in (None, False):
+            continue
+        readers = [name for name in READ if option in READ[name]]
+        where = f"not with {_option(mode)}" if "" in readers else f"only with {' or '.join(map(_option, readers))}"
+        arguments.wrong(f"argument {_option(option)}: {where}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
@@ -337,25 +374,29 @@ def _endurance(arguments: argparse.Namespace) -> int:
 
 
 def _scaling(arguments: argparse.Namespace) -> int:
-    from medddpm.study.scaling.cases import MEASURES, NETWORKS, plan
+    from medddpm.study.scaling.cases import MEASURES as MEASURED
+    from medddpm.study.scaling.cases import NETWORKS, plan
     from medddpm.study.scaling.cases import SETTINGS as SCALED
     from medddpm.study.scaling.run import Options, measure_cases, present
 
     for option, given, allowed in (("network", arguments.network, NETWORKS), ("setting", arguments.setting, SETTINGS)):
         if unknown := [name for name in given or () if name not in allowed]:
             raise BadInput(f"--{option}", f"{unknown[0]} is not measured with --scaling", f"give {', '.join(allowed)}")
-    measured = {*arguments.measure, *(["all-reduce"] if "step" in arguments.measure else [])}
+    if unmeasured := [name for name in arguments.measure or () if name not in MEASURED]:
+        arguments.wrong(f"argument --measure: {unmeasured[0]} is not measured with --scaling")
+    asked = arguments.measure or MEASURED
+    measured = {*asked, *(["all-reduce"] if "step" in asked else [])}
     launches = plan(
         arguments.network or NETWORKS,
         [name.upper() for name in arguments.setting or SCALED],
         present(arguments.gpus, arguments.device),
-        [name for name in MEASURES if name in measured],
+        [name for name in MEASURED if name in measured],
         side=arguments.size,
         channels=arguments.channels,
         sharded=arguments.sharded,
     )
-    if not launches:
-        arguments.wrong(f"argument --measure: {', '.join(arguments.measure)} is not measured with --scaling")
+    if arguments.sharded and all(case.weights == "replicated" for cases in launches for case in cases):
+        arguments.wrong("argument --sharded: only of steps under base or opt1, on two GPUs or more")
     options = Options(
         samples=arguments.samples, limit=arguments.seconds, device=arguments.device, again=arguments.again
     )

@@ -44,7 +44,8 @@ from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.tables import read_meta, read_table, write_table
 
 CPU = torch.device("cpu")
-TOY = ["--size", "8", "--channels", "32", "--samples", "2", "--device", "cpu"]
+SMALL = ["--size", "8", "--channels", "32", "--device", "cpu"]
+TOY = [*SMALL, "--samples", "2"]
 
 
 def names(jobs: list[run.Job]) -> list[str]:
@@ -253,8 +254,15 @@ def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsy
         (["--measure", "sample", "--network", "monai-unet"], "nothing of monai-unet: only med-ddpm draws samples"),
         (["--measure", "sample", "--network", "med-ddpm,med-ddpm-brats"], "nothing of med-ddpm-brats: only med-ddpm"),
         (["--scaling", "--measure", "forward"], "forward is not measured with --scaling"),
-        (["--gpus", "1"], "argument --gpus: only with --scaling"),
-        (["--coverage", "--sharded"], "argument --sharded: only with --scaling"),
+        (["--scaling", "--measure", "step,forward"], "forward is not measured with --scaling"),
+        (["--scaling", "--sharded", "--setting", "fast"], "--sharded: only of steps under base or opt1, on two GPUs"),
+        (["--scaling", "--sharded", "--gpus", "1"], "argument --sharded: only of steps under base or opt1, on two"),
+        (["--ladder", "--setting", "fast"], "argument --ladder: only of med-ddpm, without --setting"),
+        (["--ladder", "--network", "monai-unet"], "argument --ladder: only of med-ddpm, without --setting"),
+        (["--opponents", "--setting", "fast"], "argument --opponents: only without --setting"),
+        (["--all-samples", "--measure", "step"], "argument --all-samples: only with samples of med-ddpm"),
+        (["--all-samples", "--network", "monai-unet"], "argument --all-samples: only with samples of med-ddpm"),
+        (["--bandwidth", "--measure", "sample"], "argument --bandwidth: only of steps and forward passes"),
         (["--coverage", "--throughput"], "argument --throughput: not allowed with argument --coverage"),
         (["--endurance", "5", "--scaling"], "argument --scaling: not allowed with argument --endurance"),
     ],
@@ -264,10 +272,47 @@ def test_what_measures_nothing_together_is_a_wrong_argument(
     tmp_path: Path, words: list[str], said: str, dry_run: list[str], capsys
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["bench", *words, *dry_run, "--out", str(tmp_path / "bench.csv"), *TOY])
+        main(["bench", *words, *dry_run, "--out", str(tmp_path / "bench.csv"), *SMALL])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+# Each mode, and what it does not read. Also the default of an option counts as given where somebody typed it.
+UNREAD = {
+    (): ["--gpus", "--sharded"],
+    ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples", "--bandwidth",
+                      "--batch", "--seconds", "--gpus", "--sharded"],
+    ("--throughput",): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples", "--all-samples",
+                        "--bandwidth", "--batch", "--gpus", "--sharded"],
+    ("--endurance", "9"): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples",
+                           "--all-samples", "--bandwidth", "--batch", "--gpus", "--sharded"],
+    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch"],
+}  # fmt: skip
+VALUES = {"--setting": "base", "--network": "med-ddpm", "--measure": "step,forward,sample", "--samples": "20",
+          "--batch": "1", "--seconds": "600", "--gpus": "1"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "option"), [(mode, option) for mode, unread in UNREAD.items() for option in unread])
+def test_an_option_that_a_mode_does_not_read_is_a_wrong_argument(
+    tmp_path: Path, mode: tuple[str, ...], option: str, capsys
+) -> None:
+    value = [VALUES[option]] if option in VALUES else []
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *mode, option, *value, "--dry-run", "--out", str(tmp_path / "bench.csv"), *SMALL])
+    assert stopped.value.code == 2
+    scaled = option in ("--gpus", "--sharded")
+    where = "only with --scaling" if scaled else f"not with {mode[0]}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"medddpm bench: error: argument {option}: {where}"
+
+
+def test_an_option_that_a_mode_reads_is_no_wrong_argument(tmp_path: Path, capsys) -> None:
+    every = {option for unread in UNREAD.values() for option in unread} | {"--seconds", "--network"}
+    for mode, unread in UNREAD.items():
+        for option in every - {*unread}:
+            value = ["step" if option == "--measure" else VALUES[option]] if option in VALUES else []
+            words = [*mode, option, *value, *(["--gpus", "2"] if option == "--sharded" else [])]
+            assert main(["bench", *words, "--dry-run", "--out", str(tmp_path / "bench.csv"), *SMALL]) == 0, words
 
 
 @pytest.mark.parametrize("words", [[], ["--coverage"], ["--throughput"], ["--endurance", "9"], ["--scaling"]])
@@ -324,7 +369,7 @@ def test_a_table_that_cannot_be_written_is_said_first(tmp_path: Path, out: str, 
 )
 def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[str], theirs: str, capsys) -> None:
     (tmp_path / theirs).write_text("patient,age\n")
-    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *TOY]) == 1
+    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     problem = "a file stands there that this command did not write; give the output another name"
     assert line == f"medddpm: {tmp_path / theirs}: {problem}"
@@ -334,7 +379,7 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
 @pytest.mark.parametrize("words", [["--setting", "base"], ["--throughput"], ["--scaling"]])
 def test_a_file_in_the_place_of_the_rows_folder_is_said_first(tmp_path: Path, words: list[str], capsys) -> None:
     (tmp_path / "bench.rows").touch()
-    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *TOY]) == 1
+    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.endswith("a file stands where its folder should be; choose another place\n")
