@@ -367,7 +367,7 @@ def _endurance(arguments: argparse.Namespace) -> int:
 
     options = Options(
         arguments.endurance, side=arguments.size or 128, channels=arguments.channels, seconds=arguments.seconds,
-        device=arguments.device,
+        device=arguments.device, again=arguments.again,
     )  # fmt: skip
     watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)
     return 0
@@ -409,7 +409,8 @@ def _coverage(arguments: argparse.Namespace) -> int:
 
     names = arguments.network or [network.name for network in NETWORKS.values() if not network.ours]
     place = {"device": arguments.device, "side": arguments.size, "width": arguments.channels}
-    failed = measure(names, arguments.out, command=sys.argv, dry_run=arguments.dry_run, **place)
+    how = {"again": arguments.again, "dry_run": arguments.dry_run}
+    failed = measure(names, arguments.out, command=sys.argv, **place, **how)
     return 1 if failed else 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,8 @@ from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.tables import both_paths, check_table, read_table, write_table
+from medddpm.study.records.store import TableStore
+from medddpm.study.records.tables import both_paths, found_at, read_table, table_of, write_table
 
 NAME = "coverage.csv"
 KINDS = ("own", "product", "left")
@@ -45,6 +46,28 @@ def kind_of(kernel: str) -> str:
     return "product"
 
 
+class Results(TableStore):
+    """The results beside a table: a file for each network. The table has those of one base width."""
+
+    def __init__(self, out: Path, meta: Mapping[str, Any], width: int) -> None:
+        super().__init__(out, meta)
+        self.width = width
+
+    def of(self, network: Network, side: int) -> Path:
+        """The file of a network."""
+        return self.row(f"{network.name}_{network.size(side)}_{self.width}")
+
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of this run's results (schema `COVERAGE`), in the networks' order; returns it."""
+        kept = [found for path in sorted(self.folder.glob(f"*_{self.width}.json")) if (found := self.read(path))]
+        kept.sort(key=lambda found: list(NETWORKS).index(found["network"]))
+        table = table_of([row for found in kept for row in found["rows"]], schemas.COVERAGE)
+        if len(table):
+            reports = {found["network"]: found["accelerated"] for found in kept}
+            write_table(table, self.out, schemas.COVERAGE, {**self.description(kept), "accelerated": reports})
+        return table
+
+
 def measure(
     names: Sequence[str],
     out: Path,
@@ -53,17 +76,20 @@ def measure(
     device: str = "auto",
     side: int | None = None,
     width: int = 64,
+    again: bool = False,
     dry_run: bool = False,
 ) -> dict[str, str]:
-    """Records the coverage of networks and writes the table (schema `COVERAGE`) after each.
+    """Records the coverage of each network that is missing, and writes the table (schema `COVERAGE`) after it.
 
     Args:
         names: out of `bench.networks.NETWORKS`.
-        out: the table, NAME.csv; the reports of `accelerate` go into its description.
+        out: the table, NAME.csv; NAME.meta.json, with the reports of `accelerate`, and the folder NAME.rows are
+            written beside it.
         command: the command line, for the record.
         device: "auto", "cuda" or "cpu". On a CPU the operators of PyTorch stand for kernels: a rehearsal.
         side: of the volumes; by default each network's own.
         width: the base width; 64 is each network's own.
+        again: whether existing results are recorded anew.
         dry_run: whether to print what would be recorded, and run nothing.
 
     Returns:
@@ -77,35 +103,37 @@ def measure(
             grid = network.size(side or network.side)
             print(f"{network.title}: one accelerated step, {grid}, batch {network.batch}, width {width}")
         return {}
-    check_table(out)
+    store = Results(out, machine_meta(command), width)
+    store.check()
     where = pick_device(device)
-    rows: list[dict[str, Any]] = []
-    reports: dict[str, str] = {}
-    failed: dict[str, str] = {}
     for place, name in enumerate(names, 1):
         network = NETWORKS[name]
-        print(f"[{place}/{len(names)}] {network.title} … ", end="", flush=True)
-        size = side or network.side
+        size, label = side or network.side, f"[{place}/{len(names)}] {network.title}"
+        path = store.of(network, size)
+        if store.read(path) is not None and not again:
+            print(f"{label}: there already", flush=True)
+            continue
+        path.unlink(missing_ok=True)
+        print(f"{label} … ", end="", flush=True)
         try:
             done, launches = _recorded(network, size, width, where)
         except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
-            failed[name] = (str(error).splitlines() or [type(error).__name__])[0]
+            store.failed[name] = (str(error).splitlines() or [type(error).__name__])[0]
             print("failed", flush=True)
-            print(f"medddpm: {name}: {failed[name]}", file=sys.stderr, flush=True)
+            print(f"medddpm: {name}: {store.failed[name]}", file=sys.stderr, flush=True)
         else:
             found = rows_of(name, size, network.batch, launches)
             total = sum(row["ms"] for row in found)
             covered = sum(row["ms"] for row in found if row["kind"] != "left")
             print(f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered", flush=True)
-            rows += found
-            reports[name] = str(done)
+            kept = {"network": name, "rows": found, "accelerated": str(done), "command": store.meta["command"]}
+            store.write(path, kept)
         if where.type == "cuda":
             torch.cuda.empty_cache()
-        if rows:
-            table = pd.DataFrame(rows, columns=list(schemas.COVERAGE.columns))
-            meta = {**machine_meta(command), "accelerated": reports, "failed": failed}
-            write_table(table, out, schemas.COVERAGE, meta)
-    return failed
+        store.collect()
+    if len(table := store.collect()):
+        print(f"{found_at(out)}: {len(table)} rows", flush=True)
+    return store.failed
 
 
 def rows_of(name: str, side: int, batch: int, launches: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:

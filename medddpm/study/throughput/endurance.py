@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import torch
 
@@ -22,7 +23,8 @@ from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
-from medddpm.study.records.tables import check_table, table_of, write_table
+from medddpm.study.records.store import TableStore
+from medddpm.study.records.tables import found_at, table_of, write_table
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
@@ -41,6 +43,7 @@ class Options:
         seconds: after which the training is ended; what was seen until then is kept.
         device: "auto", "cuda" or "cpu".
         every: seconds a row.
+        again: whether a training of this size that was watched to its end is watched anew.
     """
 
     steps: int
@@ -49,6 +52,17 @@ class Options:
     seconds: float = 600
     device: str = "auto"
     every: float = EVERY
+    again: bool = False
+
+    @property
+    def size(self) -> str:
+        """D×H×W of a volume, as 128x128x128."""
+        return "x".join([str(self.side)] * 3)
+
+    @property
+    def watched(self) -> dict[str, Any]:
+        """What makes a training another one."""
+        return asdict(replace(self, again=False))
 
     def training(self, run: Path) -> list[str]:
         """The command line, for this Python."""
@@ -57,35 +71,58 @@ class Options:
         return [sys.executable, "-m", "medddpm", "train", *size, *how]
 
 
+class Results(TableStore):
+    """The results beside a table: a file for each size."""
+
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
+        kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]
+        table = table_of([row for found in kept for row in found["rows"]], schemas.ENDURANCE)
+        if len(table):
+            write_table(table, self.out, schemas.ENDURANCE, self.description(kept))
+        return table
+
+
 def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> None:
-    """Trains and writes a row every `options.every` seconds to `out` (schema `ENDURANCE`); the run itself is removed.
+    """Trains, unless that is there already, and writes a row every `options.every` seconds (schema `ENDURANCE`).
+
+    The run itself is removed. Rows of trainings of other sizes stay in the table.
 
     Args:
-        out: the table, NAME.csv; NAME.meta.json is written beside it.
+        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         options: what is trained.
         command: the command line, for the record.
         dry_run: whether to print the training's command and run nothing.
 
     Raises:
-        BadInput: the table cannot be written; the training failed, or ended before a row was seen.
+        BadInput: the table cannot be written, or has another training of this size; the training failed, or ended
+            before a row was seen.
     """
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
         return
-    check_table(out)
-    meta = machine_meta(command)
+    store = Results(out, machine_meta(command))
+    store.check()
+    path = store.row(options.size)
+    if (found := store.read(path)) is not None and not options.again:
+        if found["watched"] != options.watched:
+            problem = f"it holds another training of {options.size}, of {found['watched']['steps']} steps"
+            raise BadInput(out, problem, "give --again to replace it, or choose another name")
+        store.collect()
+        print(f"{options.size}: there already", flush=True)
+        return
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
         run = Path(folder) / "run"
         seen, status = _watched(options, run)
         if status:
             raise BadInput("medddpm train", f"ended with {status}", "read the lines above")
         steps = logged_steps(run / "tensorboard")
-    size = "x".join([str(options.side)] * 3)
-    rows = [{"size": size, "step": step_at(row["at"], steps), **row} for row in seen]
+    rows = [{"size": options.size, "step": step_at(row["at"], steps), **row} for row in seen]
     if not rows:
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
-    written = write_table(table_of(rows, schemas.ENDURANCE), out, schemas.ENDURANCE, meta)
-    print(f"{written}: {len(rows)} rows", flush=True)
+    store.write(path, {"watched": options.watched, "rows": rows, "command": store.meta["command"]})
+    table = store.collect()
+    print(f"{found_at(out)}: {len(table)} rows", flush=True)
 
 
 def publish(out: Path, folder: Path) -> list[Path]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from medddpm.cli.main import main
 from medddpm.study.bench import coverage
+from medddpm.study.bench.networks import Network
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_meta, read_table
 
@@ -57,6 +60,35 @@ def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "BatchNorm3d (norm)" in meta["accelerated"]["monai-unet-batch"]
     assert "medddpm: monai-swinunetr: spatial dimensions" in capsys.readouterr().err
     assert len(coverage.shares(table)) == 2
+
+
+def test_what_was_recorded_is_kept_until_it_is_recorded_again(tmp_path: Path, monkeypatch, capsys) -> None:
+    out, recorded = tmp_path / "coverage.csv", []
+
+    def record(network: Network, side: int, width: int, _device: torch.device) -> tuple[str, list[tuple[str, float]]]:
+        recorded.append((network.name, side, width))
+        return f"report {len(recorded)}", [("_norm_apply", 1e6 * len(recorded))]
+
+    def bench(*words: str) -> list[tuple[str, float]]:
+        assert main(["bench", "--coverage", "--device", "cpu", "--out", str(out), *words]) == 0
+        table = read_table(out, schemas.COVERAGE)
+        return list(zip(table["network"], table["ms"], strict=True))
+
+    monkeypatch.setattr(coverage, "_recorded", record)
+    monkeypatch.setattr(sys, "argv", ["medddpm", "one", "call"])
+    assert bench("--network", "monai-unetr") == [("monai-unetr", 1.0)]
+    monkeypatch.setattr(sys, "argv", ["medddpm", "another"])
+    both = [("monai-unet", 2.0), ("monai-unetr", 1.0)]
+    assert bench("--network", "monai-unet,monai-unetr") == both, "in the networks' order"
+    assert "[2/2] MONAI UNETR: there already\n" in capsys.readouterr().out
+    meta = read_meta(out)
+    assert meta["accelerated"] == {"monai-unet": "report 2", "monai-unetr": "report 1"}
+    assert sorted(meta["command"].split("; ")) == ["medddpm another", "medddpm one call"]
+    out.unlink()
+    assert bench("--network", "monai-unet") == both
+    assert bench("--network", "monai-unet", "--again") == [("monai-unet", 3.0), ("monai-unetr", 1.0)]
+    assert bench("--network", "monai-unet", "--channels", "32") == [("monai-unet", 4.0)], "rows do not say the width"
+    assert len(recorded) == 4
 
 
 def test_a_dry_run_says_what_it_would_record_and_records_nothing(tmp_path: Path, capsys) -> None:

@@ -376,7 +376,9 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
     assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
 
 
-@pytest.mark.parametrize("words", [["--setting", "base"], ["--throughput"], ["--scaling"]])
+@pytest.mark.parametrize(
+    "words", [["--setting", "base"], ["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]]
+)
 def test_a_file_in_the_place_of_the_rows_folder_is_said_first(tmp_path: Path, words: list[str], capsys) -> None:
     (tmp_path / "bench.rows").touch()
     assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1

@@ -39,6 +39,41 @@ def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path) -
     assert tables.endured(table).loc["8x8x8", "steps"] == table["step"].iloc[-1]
 
 
+def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, trained = tmp_path / "e.csv", []
+
+    def watched(options: endurance.Options, _run: Path) -> tuple[list[dict[str, object]], int]:
+        trained.append(options.side)
+        at = float(len(trained))
+        row = {"at": at, "seconds": at, "busy_pct": 99.0, "host_mib": 9.0, "card_mib": None, "date": "2026-01-01"}
+        return [row], 0
+
+    def bench(*words: str) -> int:
+        return main(["bench", "--endurance", "9", "--device", "cpu", "--out", str(out), *words])
+
+    def seen() -> list[tuple[str, float]]:
+        table = read_table(out, schemas.ENDURANCE)
+        return list(zip(table["size"], table["seconds"], strict=True))
+
+    monkeypatch.setattr(endurance, "_watched", watched)
+    monkeypatch.setattr(endurance, "logged_steps", lambda _folder: [(0.0, 5)])
+    assert bench("--size", "16") == bench("--size", "16") == 0
+    assert capsys.readouterr().out.splitlines() == [f"{out}: 1 rows", "16x16x16: there already"]
+    assert bench("--size", "8") == 0
+    assert seen() == [("16x16x16", 1.0), ("8x8x8", 2.0)]
+    before = out.read_bytes()
+    assert bench("--size", "8", "--channels", "32") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    problem = "it holds another training of 8x8x8, of 9 steps; give --again to replace it, or choose another name"
+    assert line == f"medddpm: {out}: {problem}"
+    assert out.read_bytes() == before
+    assert bench("--size", "8", "--channels", "32", "--again") == 0
+    assert seen() == [("16x16x16", 1.0), ("8x8x8", 3.0)]
+    assert trained == [16, 8, 8]
+
+
 def test_a_training_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match="medddpm train: ended with 1; read the lines above"):
         endurance.watch(tmp_path / "e.csv", endurance.Options(9, **TOY | {"side": 9}), command=["x"])
