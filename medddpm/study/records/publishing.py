@@ -10,19 +10,22 @@ import pandas as pd
 
 from medddpm.runtime.files import replacing
 from medddpm.study.records.schemas import Schema
-from medddpm.study.records.tables import meta_path, read_meta, read_table, write_table
+from medddpm.study.records.tables import both_paths, found_at, meta_path, read_meta, read_table, write_table
 
 MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")
 """What a row may say of the machine that measured it, of `machine_meta`."""
 
 
 def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
-    """Copies tables and their descriptions into `folder`; returns the copies."""
+    """Copies tables, plain or compressed as they are, and their descriptions into `folder`; returns the copies."""
     copies = []
-    for path in (file for table in tables for file in (table, meta_path(table))):
-        copies.append(folder / path.name)
-        with replacing(copies[-1]) as temporary:
-            temporary.write_bytes(path.read_bytes())
+    for table in map(found_at, tables):
+        for path in (table, meta_path(table)):
+            copies.append(folder / path.name)
+            with replacing(copies[-1]) as temporary:
+                temporary.write_bytes(path.read_bytes())
+        for former in {*both_paths(folder / table.name)} - {folder / table.name}:
+            former.unlink(missing_ok=True)  # a table must not be there twice
     return copies
 
 
@@ -43,8 +46,8 @@ def joined(
     Raises:
         BadInput: a table does not fit the schema.
     """
-    record = folder / out.name
-    if not record.exists():
+    record = found_at(folder / out.name)
+    if not record.is_file():
         return copied([out], folder)
     new, old = (read_table(path, schema) for path in (out, record))
     meta, before = read_meta(out), read_meta(record)
@@ -58,6 +61,6 @@ def joined(
     together: dict[str, Any] = {"command": "; ".join(commands)}
     for name in ("accelerated", "failed"):
         if name in meta:
-            together[name] = before[name] | meta[name]
-    write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
-    return [record, meta_path(record)]
+            together[name] = before.get(name, {}) | meta[name]
+    written = write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
+    return [written, meta_path(written)]

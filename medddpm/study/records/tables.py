@@ -150,7 +150,7 @@ def of_any_machine(root: Path, name: str, schema: Schema) -> dict[str, pd.DataFr
     Raises:
         BadInput: one does not fit its schema.
     """
-    paths = [folder / name for folder in gpu_folders(root)]
+    paths = [found_at(folder / name) for folder in gpu_folders(root)]
     return {path.parent.name: read_table(path, schema) for path in paths if path.is_file()}
 
 
