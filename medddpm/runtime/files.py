@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gzip
+import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from medddpm.errors import BadInput
+
+_LEFT = re.compile(
+    r"\.(?P<kind>writing|former)-(?P<space>[0-9a-f]{8})-(?P<pid>\d+)-[a-z0-9_]{8}-(?P<name>.+)", re.DOTALL
+)
 
 
 @contextlib.contextmanager
@@ -21,8 +29,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path in `path`'s folder; moves it over `path` once the block has ended well.
 
     The temporary name keeps the whole suffix of `path` (``.nii.gz``), for writers that read the format from it. A block
-    that fails, or a process that is killed, leaves the old file at `path` as it was. A file that is replaced keeps its
-    permissions; of a symbolic link the file is replaced that it points to.
+    that fails, or a process that is killed, leaves the old file at `path` as it was; what a killed one leaves beside
+    it, the next process on this machine that writes `path` removes. A file that is replaced keeps its permissions; of a
+    symbolic link the file is replaced that it points to.
 
     Raises:
         BadInput: the disk is full, the folder read-only or a permission missing.
@@ -36,7 +45,7 @@ def replacing_together(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list
     """As `replacing`, for files that belong together: all of them are moved to their places, or none is.
 
     A process that is killed between the moves, which take no time that a user sees, may leave some moved; the last one
-    moves last. What has been moved aside for it is beside them as ``.former-…``.
+    moves last. What has been moved aside for it is beside them as ``.former-…``, until they are replaced once more.
 
     Raises:
         BadInput: as `replacing`; or the block raised one for a temporary path, which then names the file itself.
@@ -54,6 +63,8 @@ def replacing_together(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list
                     os.fsync(stream.fileno())
                 temporary.chmod(_permissions(place))  # mkstemp makes files for the owner alone
             _move(made, places)
+        for place in places:
+            _forget("former", place)  # not before: until then it may be the only copy
     except BadInput as error:
         named = {os.fspath(temporary): place for temporary, place in zip(made, places, strict=False)}
         if error.path not in named:
@@ -174,11 +185,61 @@ def _permissions(path: Path) -> int:
 
 
 def _beside(path: Path) -> Path:
-    """Makes an empty file in the folder of `path`, and that folder where it is missing."""
+    """Makes an empty file in the folder of `path`, and that folder where it is missing.
+
+    Its name says whose it is, so that a later process can tell whether it was left by one that was killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".writing-", suffix="-" + path.name, dir=path.parent)
+    _forget("writing", path)
+    owner = f"{space}-{os.getpid()}-" if (space := _space()) else ""
+    handle, name = tempfile.mkstemp(prefix=f".writing-{owner}", suffix="-" + path.name, dir=path.parent)
     os.close(handle)
     return Path(name)
+
+
+def _forget(kind: str, path: Path) -> None:
+    """Removes what dead processes left of writing `path`."""
+    for left in _left(path.parent).pop((kind, path.name), ()):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+@functools.cache
+def _left(folder: Path) -> dict[tuple[str, str], list[Path]]:
+    """What dead processes left in a folder, by its kind and the file that it belongs to.
+
+    It is looked for once: a folder may hold a hundred thousand samples, and each is written.
+    """
+    found: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _LEFT.fullmatch(entry.name)
+            if match and match["space"] == _space() and _is_dead(int(match["pid"])):
+                found[match["kind"], match["name"]].append(Path(entry.path))
+    return found
+
+
+@functools.cache
+def _space() -> str:
+    """Names the processes among which a number means one: those of this start of this machine, or of this container.
+
+    Others may write to the same disk, and whether they live is not known here. Empty where the system does not tell.
+    """
+    try:
+        boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{boot}{space}".encode()).hexdigest()[:8]
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 @contextlib.contextmanager

@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +108,91 @@ def test_files_that_belong_together_are_all_replaced_or_none_is(tmp_path: Path) 
     write("fourth")
     assert [path.read_text() for path in paths] == ["fourth"] * 3
     assert len(list(tmp_path.iterdir())) == 3
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from medddpm.runtime import files
+how, *paths = sys.argv[1:]
+def end(*_):
+    if how == "lives":
+        print("writing", flush=True)
+        time.sleep(60)
+    os.kill(os.getpid(), signal.SIGKILL)
+replaced = os.replace
+def replace(source, place):  # the second file is moved aside, and the process killed before the new one takes its place
+    if Path(place).name == "b":
+        end()
+    replaced(source, place)
+if how == "moves":
+    files.os.replace = replace
+with files.replacing_together(paths) as made:
+    for path in made:
+        path.write_text("half")
+    if how != "moves":
+        end()
+"""
+
+
+def killed(how: str, *paths: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, how, *map(str, paths)])
+    assert done.returncode == -signal.SIGKILL
+
+
+def there(folder: Path) -> list[str]:
+    """The names of the files, those left by a process cut to their beginnings and ends."""
+    return sorted(re.sub(r"^(\.[a-z]+-).*-", r"\1", path.name) for path in folder.iterdir())
+
+
+def write(*paths: Path) -> None:
+    with replacing_together(paths) as made:
+        for path in made:
+            path.write_text("new")
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_same(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in ("a", "b", "c"))
+    killed("writes", a, b)
+    killed("writes", a)
+    assert there(tmp_path) == [".writing-a", ".writing-b"], "one was removed as the other was begun"
+    write(a)
+    assert there(tmp_path) == [".writing-b", "a"], "b is another's to write"
+    check_writable(b)
+    assert there(tmp_path) == ["a"]
+    killed("writes", c)
+    write(c)
+    assert there(tmp_path) == [".writing-c", "a", "c"], "the folder is looked through once a process"
+
+
+def test_what_a_killed_process_moved_aside_stays_until_it_has_been_replaced(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in ("a", "b", "c"))
+    for path in (a, b, c):
+        path.write_text("old")
+    killed("moves", a, b, c)
+    assert there(tmp_path) == [".former-a", ".former-b", ".writing-b", ".writing-c", "a", "c"]
+    with pytest.raises(ZeroDivisionError), replacing_together([a, b, c]):
+        raise ZeroDivisionError
+    assert there(tmp_path) == [".former-a", ".former-b", "a", "c"]
+    assert {path.read_text() for path in tmp_path.glob(".former-*")} == {"old"}
+    write(a, b, c)
+    assert there(tmp_path) == ["a", "b", "c"]
+
+
+def test_what_a_living_process_or_another_machine_writes_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    command = [sys.executable, "-c", KILLED, "lives", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        (living,) = tmp_path.iterdir()
+        elsewhere = living.with_name(re.sub(r"-[0-9a-f]{8}-\d+-", "-01234567-999999999-", living.name))
+        of_no_process = living.with_name(".writing-abcdefgh-a")  # as a system without /proc leaves it
+        for name in (elsewhere, of_no_process):
+            name.touch()
+        write(path)
+        assert set(tmp_path.iterdir()) == {path, living, elsewhere, of_no_process}
+        other.kill()
 
 
 def test_an_error_of_a_temporary_file_names_the_file(tmp_path: Path) -> None:
