@@ -103,7 +103,7 @@ def measure(
             grid = network.size(side or network.side)
             print(f"{network.title}: one accelerated step, {grid}, batch {network.batch}, width {width}")
         return {}
-    store = Results(out, machine_meta(command), width)
+    store = Results(out, machine_meta(command, device), width)
     store.check()
     where = pick_device(device)
     for place, name in enumerate(names, 1):

@@ -133,7 +133,7 @@ def measure_rows(
                 print(shlex.join(collection(counted, options, folder).collect_command(folder / "report.ncu-rep")))
         return 0
     check_table(out.with_name(CEILINGS_TABLE))
-    store = Results(out, machine_meta(command))
+    store = Results(out, machine_meta(command, options.device))
     store.check()
     with ended_by_sigterm():
         _ceilings(store, options)

@@ -66,7 +66,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         for part in parts:
             print(shlex.join(_command(part, out, options, "python")))
         return 0
-    store = Results(out, machine_meta(command))
+    store = Results(out, machine_meta(command, options.device))
     _check([part for part in parts if options.again or store.read(store.part(part)) is None], store, options)
     out.mkdir(parents=True, exist_ok=True)
     with ended_by_sigterm():

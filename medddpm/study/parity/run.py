@@ -68,7 +68,7 @@ def parity(
     visible = visible_gpus(device, gpus)
     check_tables(tables)
     check_runs(runs, out, data)
-    queue = Queue(out, visible, machine_meta(command), tables, device)
+    queue = Queue(out, visible, machine_meta(command, device), tables, device)
     print(f"runs: {len(runs)}, {len(queue.gpus)} at a time", flush=True)
     prepare(runs, data)
     queue.work(runs)

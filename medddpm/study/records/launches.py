@@ -54,6 +54,7 @@ def measure(
     told: Callable[[dict[str, Any]], str],
     *,
     command: Sequence[str],
+    device: str,
     limit: float,
     again: bool,
     dry_run: bool,
@@ -69,6 +70,7 @@ def measure(
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         told: what a row's line says of its result.
         command: the command line, for the record.
+        device: what measures: "auto", "cuda" or "cpu".
         limit: seconds a row after which a launch is ended.
         again: whether existing rows are measured anew.
         dry_run: whether to print the commands, for any Python, and run nothing.
@@ -83,7 +85,7 @@ def measure(
         for launch in launches:
             print(shlex.join(["python", *launch.command(launch.rows)[1:]]))
         return 0
-    store = results(out, machine_meta(command))
+    store = results(out, machine_meta(command, device))
     store.check()
     titles = [row.title for launch in launches for row in launch.rows]
     labels = {title: f"[{place}/{len(titles)}] {title}" for place, title in enumerate(titles, 1)}

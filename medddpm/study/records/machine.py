@@ -27,17 +27,18 @@ def gpu_folder_name(gpu: str) -> str:
     return "-".join(words) or "gpu"
 
 
-def machine_meta(command: Sequence[str] | None = None) -> dict[str, Any]:
+def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> dict[str, Any]:
     """What a record says of this machine, now; a thing that the machine lacks is None.
 
     Args:
         command: the command line that measures; by default this process's own. It is recorded without its folders.
+        device: what measures. Of "cpu" the record names no card, whether the machine has one or not.
     """
     import torch
 
     cuda = torch.cuda.is_available()
     return {
-        "gpu": torch.cuda.get_device_name() if cuda else "cpu",
+        "gpu": torch.cuda.get_device_name() if cuda and device != "cpu" else "cpu",
         "processor": _processor(),
         **_driver_state(),
         **software(),

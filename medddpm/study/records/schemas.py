@@ -176,7 +176,7 @@ BENCH = Schema(
 )
 COVERAGE = Schema(
     {
-        "network": Column("str", "the network, as `medddpm.study.bench.coverage_networks` names it"),
+        "network": Column("str", "the network, as `medddpm bench --network` names it"),
         "side": Column("int64", "of a volume, all three sides", unit="voxel"),
         "batch": Column("int64", "volumes at once"),
         "kind": Column(

@@ -81,8 +81,9 @@ def measure_cases(
         for cases in planned
     ]
     return measure(
-        launches, Results, out, _told, command=command, limit=options.limit, again=options.again, dry_run=dry_run
-    )
+        launches, Results, out, _told,
+        command=command, device=options.device, limit=options.limit, again=options.again, dry_run=dry_run,
+    )  # fmt: skip
 
 
 def launch_command(place: Case, options: Options, folder: Path, rows: Sequence[Row]) -> list[str]:

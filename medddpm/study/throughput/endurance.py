@@ -101,7 +101,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
         return
-    store = Results(out, machine_meta(command))
+    store = Results(out, machine_meta(command, options.device))
     store.check()
     path = store.row(options.size)
     if (found := store.read(path)) is not None and not options.again:

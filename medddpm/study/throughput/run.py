@@ -55,8 +55,9 @@ def measure_levers(
         for lever in levers
     ]
     return measure(
-        launches, Results, out, _told, command=command, limit=options.limit, again=options.again, dry_run=dry_run
-    )
+        launches, Results, out, _told,
+        command=command, device=options.device, limit=options.limit, again=options.again, dry_run=dry_run,
+    )  # fmt: skip
 
 
 def lever_command(lever: Lever, options: Options, folder: Path) -> list[str]:

@@ -166,6 +166,15 @@ def test_machine_meta_says_what_measures_without_folders() -> None:
     json.dumps(meta)
 
 
+def test_what_a_cpu_measures_is_no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    assert machine_meta(["medddpm"])["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert machine_meta(["medddpm"], device="cpu")["gpu"] == "cpu"
+
+
 def test_a_told_commit_says_nothing_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEDDDPM_COMMIT", "abc")
     meta = machine_meta(["medddpm"])

@@ -96,7 +96,7 @@ def test_after_a_row_that_fails_the_others_are_measured(
             store.row(row.key).write_text(json.dumps(found))
         return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command: META)
+    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
     monkeypatch.setattr(run.programs, "run", processed)
     launches = plan(["med-ddpm"], ["BASE"], [1], side=8, channels=32)
     assert run.measure_cases(launches, store.out, run.Options(), command=["bench"]) == 1

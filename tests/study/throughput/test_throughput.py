@@ -149,7 +149,7 @@ def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path,
         Results(tmp_path / "t.csv", META).folder.joinpath(f"{key}.json").write_text(json.dumps(kept(20.0, lever=key)))
         return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command: META)
+    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
     monkeypatch.setattr(programs, "run", processed)
     levers = [BY_KEY["reference-fast"], BY_KEY["batch-2"], BY_KEY["batch-4"]]
     assert run.measure_levers(levers, tmp_path / "t.csv", run.Options(), command=["bench"]) == 1
