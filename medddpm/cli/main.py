@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from medddpm import __version__
+from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, complain
 from medddpm.cli.parity import add_parity
-from medddpm.cli.study import add_bench, add_book, add_parse, add_profile
+from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import log
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
@@ -49,6 +50,11 @@ def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple
     if len(sides) != 3:
         raise BadInput("--size", f"{len(sides)} numbers", "give one side, or H W D")
     return sides[0], sides[1], sides[2]
+
+
+def without_gz(path: Path) -> str:
+    """A table's path, whether it is given with the suffix of a compressed one or not."""
+    return str(path.resolve()).removesuffix(".gz")
 
 
 def add_renamed(command: argparse.ArgumentParser, name: str, former: str, **how: Any) -> None:

@@ -1,12 +1,11 @@
-"""Commands of the study: profile, parse, bench, book."""
+"""Commands of the study: profile, parse, book."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from medddpm.cli.options import PROFILE_VIEWS, SETTINGS, Commands, add_command, add_renamed
+from medddpm.cli.options import PROFILE_VIEWS, SETTINGS, Commands, add_command, add_renamed, without_gz
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import several, whole
 
@@ -55,7 +54,7 @@ def parse(arguments: argparse.Namespace) -> int:
 
     for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
         # The table, plain or compressed, would overwrite it or its description.
-        if _without_gz(given) == _without_gz(arguments.out):
+        if without_gz(given) == without_gz(arguments.out):
             raise BadInput(given, "--out would overwrite what is read", "give --out another name")
     check_table(arguments.out, force=arguments.force)
     view = arguments.view or ("step" if arguments.trace else "window")
@@ -67,10 +66,6 @@ def parse(arguments: argparse.Namespace) -> int:
         print(f"note: {note}")
     print(f"{written}: {parsed}")
     return 0
-
-
-def _without_gz(path: Path) -> str:
-    return str(path.resolve()).removesuffix(".gz")
 
 
 # profile
@@ -145,273 +140,6 @@ def profile(arguments: argparse.Namespace) -> int:
     settings = [name.upper() for name in arguments.setting]
     runs = plan(settings, arguments.view, arguments.repeat, arguments.details, program, arguments.run)
     return 1 if run(runs, arguments.out, python=python, dry_run=arguments.dry_run) else 0
-
-
-# bench
-
-MEASURES = ("step", "forward", "sample")
-INSTEAD = ("coverage", "throughput", "endurance", "scaling")
-"""The modes of `medddpm bench` beside its own, which times settings."""
-
-READ = {
-    "": ("setting", "ladder", "opponents", "network", "measure", "samples", "all_samples", "bandwidth", "batch",
-         "seconds"),
-    "coverage": ("network",),
-    "throughput": ("seconds",),
-    "endurance": ("seconds",),
-    "scaling": ("setting", "network", "gpus", "sharded", "measure", "samples", "seconds"),
-}  # fmt: skip
-"""The options that not every mode reads, by mode. None has a default of its own, so that those given are known."""
-
-
-def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
-    """`medddpm bench`."""
-    command = add_command(
-        commands,
-        bench,
-        "time training steps, forward passes and samples, each setting in its own process; finished rows are kept",
-        """
-        medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
-        medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
-        medddpm bench --opponents --measure step --out bench.csv               also PyTorch's own tools at their best
-        medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
-        medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
-        medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
-        medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
-        medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
-        medddpm bench --endurance 20000 --size 64 --out endurance.csv   is the GPU kept busy, and does memory grow?
-        medddpm bench --scaling --gpus 1,2 --out scaling.csv         one GPU and several, under torchrun
-        """,
-    )
-    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
-    add_renamed(
-        command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
-        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, graph, norm, upsampling, residual, edges, "
-        "attention, casts, fast, compile, compile-channels-last, fast-eager, fast-tf32, accelerate, "
-        "graphed-step, fast-compile, fast-reduce-overhead; ordinary tools: pytorch, cudnn-benchmark, "
-        "autocast-benchmark, compile-benchmark, reduce-overhead, max-autotune, and autocast-benchmark-channels-last, "
-        "compile-benchmark-channels-last, reduce-overhead-channels-last, max-autotune-channels-last "
-        "(base,opt1,opt2,opt12,fast; for others' networks opt1, every ordinary tool, fast, and fast as a reader has "
-        "it: fast-eager, accelerate, graphed-step)",
-    )  # fmt: skip
-    command.add_argument("--ladder", action="store_true", help="all up to fast-reduce-overhead, for med-ddpm")
-    command.add_argument(
-        "--opponents", action="store_true",
-        help="also every ordinary tool, for our networks; others' get them as it is. A search by cudnn.benchmark or "
-        "max-autotune takes minutes",
-    )  # fmt: skip
-    command.add_argument(
-        "--network", type=bench_networks, metavar="NAME,…",
-        help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
-        "nnunet-residual, nnunet-plain-deep, monai-dynunet-deep, monai-segresnet, monai-unet-batch, monai-autoencoder, "
-        "monai-unetr, monai-swinunetr, monai-mednext, monai-segresnet-ds, monai-vnet, monai-attention-unet, "
-        "monai-basic-unet, maisi-autoencoder, maisi-diffusion, med-ddpm-brats (med-ddpm; for --coverage all others')",
-    )  # fmt: skip
-    instead = command.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--coverage", action="store_true",
-        help="time nothing: record one accelerated step of each network, by what is launched",
-    )  # fmt: skip
-    instead.add_argument(
-        "--throughput", type=throughput_levers, nargs="?", const=[], metavar="NAME,…",
-        help="time trainings, each with one thing changed: all of `medddpm.study.throughput.levers`, or those named",
-    )  # fmt: skip
-    instead.add_argument(
-        "--endurance", type=whole(1), metavar="STEPS",
-        help="watch one default training of so many steps, of --seconds at most: GPU busy, memory, a row each ten "
-        "seconds",
-    )  # fmt: skip
-    instead.add_argument(
-        "--scaling", action="store_true",
-        help="time training steps, the sum of their gradients and samples on several GPUs: med-ddpm and "
-        "med-ddpm-brats under fast and opt1, or what --network, --setting and --measure name",
-    )  # fmt: skip
-    command.add_argument(
-        "--gpus", type=counts, metavar="N,…", help="with --scaling: on so many (1,2,4,8, as far as there are so many)"
-    )
-    command.add_argument(
-        "--sharded", action="store_true",
-        help="with --scaling: also steps whose weights, gradients and moments are shared out (FSDP2), under base, opt1",
-    )  # fmt: skip
-    command.add_argument(
-        "--measure", type=several(MEASURES), metavar="NAME,…",
-        help=f"samples only of med-ddpm, with --scaling also of med-ddpm-brats ({','.join(MEASURES)})",
-    )  # fmt: skip
-    command.add_argument(
-        "--samples", type=whole(1),
-        help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
-        "in which its clocks settle at its power limit (20)",
-    )  # fmt: skip
-    command.add_argument(
-        "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"
-    )
-    command.add_argument(
-        "--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute, in one more process"
-    )
-    command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
-    command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
-    command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
-    command.add_argument("--again", action="store_true", help="measure finished rows again")
-    command.add_argument("--seconds", type=whole(1), help="the longest time for a row (600)")
-    command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
-
-
-def bench_networks(text: str) -> list[str]:
-    """An argument type: names of networks, separated by commas."""
-    from medddpm.study.bench.networks import NETWORKS  # takes seconds to import
-
-    return several(list(NETWORKS))(text)
-
-
-def bench_settings(text: str) -> list[str]:
-    """An argument type: names of the bench's settings, separated by commas."""
-    from medddpm.study.bench.settings import BY_SLUG
-
-    return several(list(BY_SLUG))(text)
-
-
-def counts(text: str) -> list[int]:
-    """An argument type: whole numbers from 1, separated by commas."""
-    return list(dict.fromkeys(map(whole(1), text.split(","))))
-
-
-def throughput_levers(text: str) -> list[str]:
-    """An argument type: names of throughput's levers, separated by commas."""
-    from medddpm.study.throughput.levers import BY_KEY
-
-    return several(list(BY_KEY))(text)
-
-
-def bench(arguments: argparse.Namespace) -> int:
-    """Measures; see `medddpm.study.bench.run`."""
-    from medddpm.runtime.processes import pick_device
-    from medddpm.study.bench.run import Options, measure_rows, plan
-
-    if _without_gz(arguments.out).rpartition(".")[2] != "csv":
-        raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
-    _refuse_unread(arguments)
-    if not arguments.dry_run:
-        pick_device(arguments.device)
-    arguments.samples, arguments.seconds = arguments.samples or 20, arguments.seconds or 600
-    if arguments.coverage:
-        return _coverage(arguments)
-    if arguments.throughput is not None:
-        return _throughput(arguments)
-    if arguments.endurance is not None:
-        return _endurance(arguments)
-    if arguments.scaling:
-        return _scaling(arguments)
-    networks, measures = arguments.network or ["med-ddpm"], arguments.measure or MEASURES
-    drawn = "med-ddpm" in networks and "sample" in measures
-    for option, read, where in (
-        ("ladder", "med-ddpm" in networks and arguments.setting is None, "of med-ddpm, without --setting"),
-        ("opponents", arguments.setting is None, "without --setting"),
-        ("all_samples", drawn, "with samples of med-ddpm"),
-        ("bandwidth", list(measures) != ["sample"], "of steps and forward passes"),
-    ):
-        if getattr(arguments, option) and not read:
-            arguments.wrong(f"argument {_option(option)}: only {where}")
-    jobs = plan(
-        networks,
-        arguments.setting,
-        measures,
-        ladder=arguments.ladder,
-        opponents=arguments.opponents,
-        all_samples=arguments.all_samples,
-        side=arguments.size,
-        batch=arguments.batch,
-        channels=arguments.channels,
-    )
-    if unmeasured := [name for name in networks if name not in {job.case.network for job in jobs}]:
-        arguments.wrong(f"argument --measure: nothing of {', '.join(unmeasured)}: only med-ddpm draws samples")
-    options = Options(
-        samples=arguments.samples,
-        bandwidth=arguments.bandwidth,
-        again=arguments.again,
-        seconds=arguments.seconds,
-        device=arguments.device,
-    )
-    return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
-
-
-def _refuse_unread(arguments: argparse.Namespace) -> None:
-    """Ends the command, as a wrong argument does, where an option is given that its mode does not read."""
-    mode = next((name for name in INSTEAD if getattr(arguments, name) not in (None, False)), "")
-    for option in dict.fromkeys(name for names in READ.values() for name in names):
-        if option in READ[mode] or getattr(arguments, option) in (None, False):
-            continue
-        readers = [name for name in READ if option in READ[name]]
-        where = f"not with {_option(mode)}" if "" in readers else f"only with {' or '.join(map(_option, readers))}"
-        arguments.wrong(f"argument {_option(option)}: {where}")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _throughput(arguments: argparse.Namespace) -> int:
-    from medddpm.study.throughput.levers import BY_KEY
-    from medddpm.study.throughput.run import Options, measure_levers
-
-    options = Options(
-        side=arguments.size or 128, channels=arguments.channels, limit=arguments.seconds, device=arguments.device,
-        again=arguments.again,
-    )  # fmt: skip
-    levers = [BY_KEY[name] for name in arguments.throughput or BY_KEY]
-    return 1 if measure_levers(levers, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
-
-
-def _endurance(arguments: argparse.Namespace) -> int:
-    from medddpm.study.throughput.endurance import Options, watch
-
-    options = Options(
-        arguments.endurance, side=arguments.size or 128, channels=arguments.channels, seconds=arguments.seconds,
-        device=arguments.device, again=arguments.again,
-    )  # fmt: skip
-    watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)
-    return 0
-
-
-def _scaling(arguments: argparse.Namespace) -> int:
-    from medddpm.study.scaling.cases import MEASURES as MEASURED
-    from medddpm.study.scaling.cases import NETWORKS, plan
-    from medddpm.study.scaling.cases import SETTINGS as SCALED
-    from medddpm.study.scaling.run import Options, measure_cases, present
-
-    for option, given, allowed in (("network", arguments.network, NETWORKS), ("setting", arguments.setting, SETTINGS)):
-        if unknown := [name for name in given or () if name not in allowed]:
-            raise BadInput(f"--{option}", f"{unknown[0]} is not measured with --scaling", f"give {', '.join(allowed)}")
-    if unmeasured := [name for name in arguments.measure or () if name not in MEASURED]:
-        arguments.wrong(f"argument --measure: {unmeasured[0]} is not measured with --scaling")
-    asked = arguments.measure or MEASURED
-    measured = {*asked, *(["all-reduce"] if "step" in asked else [])}
-    launches = plan(
-        arguments.network or NETWORKS,
-        [name.upper() for name in arguments.setting or SCALED],
-        present(arguments.gpus, arguments.device),
-        [name for name in MEASURED if name in measured],
-        side=arguments.size,
-        channels=arguments.channels,
-        sharded=arguments.sharded,
-    )
-    if arguments.sharded and all(case.weights == "replicated" for cases in launches for case in cases):
-        arguments.wrong("argument --sharded: only of steps under base or opt1, on two GPUs or more")
-    options = Options(
-        samples=arguments.samples, limit=arguments.seconds, device=arguments.device, again=arguments.again
-    )
-    return 1 if measure_cases(launches, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
-
-
-def _coverage(arguments: argparse.Namespace) -> int:
-    from medddpm.study.bench.coverage import measure
-    from medddpm.study.bench.networks import NETWORKS
-
-    names = arguments.network or [network.name for network in NETWORKS.values() if not network.ours]
-    place = {"device": arguments.device, "side": arguments.size, "width": arguments.channels}
-    how = {"again": arguments.again, "dry_run": arguments.dry_run}
-    failed = measure(names, arguments.out, command=sys.argv, **place, **how)
-    return 1 if failed else 0
 
 
 # book
