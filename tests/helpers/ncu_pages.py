@@ -32,7 +32,7 @@ LOG = (
     "==WARNING== Note: Running with uncontrolled GPU\n"
 )
 CLASS_CELL = "2,000 (Floating Point: 1,000; Integer: 600; Load/Store: 250; Control: 100; Movement: 30; Predicate: 20)"
-UNITS = {"ns": "ns", "cycle": "cycle", "inst": "inst", "%": "%", "warp": "warp"}
+UNITS = {"byte": "byte", "ns": "ns", "cycle": "cycle", "inst": "inst", "%": "%", "warp": "warp"}
 
 
 def page(rows: Sequence[Sequence[object]]) -> str:

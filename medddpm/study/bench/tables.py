@@ -20,6 +20,7 @@ from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 NAME = "bench.csv"
 OURS = "med-ddpm"
 EAGER = "FAST eager"
+BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
@@ -212,19 +213,21 @@ def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
 
 
 def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
-    """DRAM traffic of a whole step in the profile, GB, at most: each launch's share of the peak times its duration.
-
-    ncu's share is of the busiest part of the memory system, so this is more than the bytes that were moved.
+    """DRAM traffic of a whole step in the profile, GB, as `_gigabytes` has it.
 
     Args:
-        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts.
+        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts. Where two settings
+            or more have runs whose bytes were counted, only such runs do.
         peak_gbps: the bandwidth that `dram_pct` is a share of, GB/s.
 
     Returns:
         setting to GB.
     """
+    has = kernels[BYTES[0]].notna().groupby([kernels["config"], kernels["run"]], observed=True).transform("any")
+    counted = kernels["config"][has].nunique() > 1  # a setting's bytes compare with another's that were found alike
+    kernels = kernels[has] if counted else kernels
     first = kernels[kernels["run"] == kernels.groupby("config", observed=True)["run"].transform("min")]
-    gigabytes = first["count"] * first["duration_ns"] / 1e9 * first["dram_pct"].fillna(0) / 100 * peak_gbps
+    gigabytes = _gigabytes(first, peak_gbps, counted)
     return {
         str(setting): float(total) for setting, total in gigabytes.groupby(first["config"], observed=True).sum().items()
     }
@@ -282,7 +285,7 @@ def remaining(
         launches=kernels["count"],
         ms=kernels["count"] * kernels["duration_ns"] / 1e6,
     )
-    used["gb"] = used["ms"] / 1e3 * used["dram_pct"].fillna(0) / 100 * peak_gbps
+    used["gb"] = _gigabytes(used, peak_gbps, counted=bool(used[BYTES[0]].notna().any()))
     parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
     parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
     products = {
@@ -295,6 +298,15 @@ def remaining(
         if name in parts.index:
             parts.loc[name, "floor_ms"] = 1e3 * work / limits["bf16"]
     return parts.sort_values("ms", ascending=False)
+
+
+def _gigabytes(kernels: pd.DataFrame, peak_gbps: float, counted: bool) -> pd.Series[float]:
+    """What all launches of each row move through DRAM: as counted, or at most, by its share of the peak and its time.
+
+    ncu's share is of the busiest part of the memory system, so the time tells of more than the bytes that were moved.
+    """
+    by_time = kernels["duration_ns"] * kernels["dram_pct"].fillna(0) / 100 * peak_gbps
+    return kernels["count"] * (kernels[BYTES].sum(axis="columns") if counted else by_time) / 1e9
 
 
 def _part(kernel: str, family: str) -> str:

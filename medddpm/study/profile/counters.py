@@ -38,6 +38,8 @@ METRICS = {
         ),
         "%",
     ),
+    "dram_read_bytes": Metric(("dram__bytes_read.sum",), "byte", optional=True),
+    "dram_written_bytes": Metric(("dram__bytes_write.sum",), "byte", optional=True),
     "warps_per_cycle": Metric(("sm__warps_active.avg.per_cycle_active",), "warp"),
     # The V100 has none of the three (the paper, Section 3.2).
     "stall_long_scoreboard": Metric(("smsp__warps_issue_stalled_long_scoreboard.sum",), "warp", optional=True),

@@ -16,6 +16,7 @@ class Column:
         unit: the unit of every number in it; empty for names, counts and ratios.
         nullable: whether a value may be missing (an empty field).
         allowed: the only values a "str" column may hold; empty for any.
+        later: whether tables were written before there was the column; read, it is then empty.
     """
 
     dtype: str
@@ -23,6 +24,7 @@ class Column:
     unit: str = ""
     nullable: bool = False
     allowed: tuple[str, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -367,6 +369,12 @@ KERNELS = Schema(
         "l1_hit_pct": _counter("L1 hit rate by sectors", "%"),
         "l2_hit_pct": _counter("L2 hit rate by sectors", "%"),
         "dram_pct": _counter("DRAM bandwidth, share of its peak", "%"),
+        "dram_read_bytes": Column(
+            "float64", "bytes that one launch reads from DRAM", "byte", nullable=True, later=True
+        ),
+        "dram_written_bytes": Column(
+            "float64", "bytes that one launch writes to DRAM", "byte", nullable=True, later=True
+        ),
         "warps_per_cycle": _counter("warps resident on an active SM", "warp/cycle"),
         "stall_long_scoreboard": _counter("warp cycles waiting for global or local memory", "warp"),
         "stall_math_pipe": _counter("warp cycles waiting for a busy pipe", "warp"),

@@ -74,6 +74,8 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
         raise BadInput(found, f"is not a readable table ({error})", _RESTORE) from None
     if not isinstance(raw.index, pd.RangeIndex):  # pandas takes what is too much for row names
         raise BadInput(found, "a row has more fields than there are columns", _RESTORE)
+    for name in (n for n, column in schema.columns.items() if column.later and n not in raw.columns):
+        raw[name] = ""
     _same_columns(raw, schema, found)
     return pd.DataFrame({n: _parsed(raw[n], c, n, found) for n, c in schema.columns.items()})
 

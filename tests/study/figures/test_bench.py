@@ -76,7 +76,7 @@ def kernels_table() -> pd.DataFrame:
         ("Memset", "memset and memcpy", 1, 1e3, np.nan),
     ]
     columns = ["kernel", "family", "count", "duration_ns", "dram_pct"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=columns).assign(**dict.fromkeys(tables.BYTES, np.nan))
 
 
 def written(root: Path, table: pd.DataFrame, gpu: str = "H200") -> Path:
@@ -251,10 +251,17 @@ def test_the_roofline_takes_steps_from_their_profiles() -> None:
             "count": [2, 1, 9, 1],
             "duration_ns": [1e9, 1e9, 1e9, 5e8],
             "dram_pct": [50.0, np.nan, 100.0, 10.0],
+            **dict.fromkeys(tables.BYTES, np.nan),
         }
     )
     moved = tables.moved(kernels, peak_gbps=4000.0)
     assert moved == {"BASE": 4000.0, "FAST": 200.0}, "of the first run of each"
+    kernels.loc[2, tables.BYTES] = [3e9, 1e9]
+    assert tables.moved(kernels, peak_gbps=4000.0) == moved, (
+        "FAST's were not counted, and one alone compares with nothing"
+    )
+    kernels.loc[3, tables.BYTES] = [5e9, 1e9]
+    assert tables.moved(kernels, peak_gbps=4000.0) == {"BASE": 36.0, "FAST": 6.0}, "of the first run that counted them"
     bare = bench_table().assign(gbps=np.nan)
     points = tables.roofline(bare, moved).set_index("setting")
     assert set(points["measure"]) == {"step"}, "a profile is of a step"
@@ -283,6 +290,10 @@ def test_each_part_of_a_step_has_its_floor() -> None:
     assert floors["triton pointwise"] == pytest.approx(2.0)
     assert np.isnan(floors["convolution, other"])
     assert floors["memset and memcpy"] == 0
+    counted = kernels_table()
+    counted.loc[4, tables.BYTES] = [1e9, 0.5e9]
+    parts = tables.remaining(counted, work, LIMITS, peak_gbps=5000.0)
+    assert parts.loc["triton pointwise", "gb"] == 4 * 1.5, "as counted"
 
 
 def test_volumes_count_the_batch() -> None:

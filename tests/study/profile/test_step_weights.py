@@ -43,7 +43,7 @@ def test_what_adds_up_is_scaled_and_rates_are_not() -> None:
         "ipc", "tensor_pct", "fma_pct", "alu_pct", "sm_throughput_pct", "l1_hit_pct", "l2_hit_pct", "dram_pct",
         "warps_per_cycle",
     }  # fmt: skip
-    assert len(EXTENSIVE) == 2 + 3 + 9
+    assert len(EXTENSIVE) == 2 + 2 + 3 + 9
 
 
 def test_work_goes_by_time_within_a_kind(tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     assert meta["columns"]["time"] == {"dtype": "float64", "unit": "ms", "meaning": "how long"}
 
 
+def test_a_column_that_came_later_is_empty_in_a_former_table(tmp_path: Path) -> None:
+    path = write_table(rows(), tmp_path / "bench.csv", SCHEMA, {})
+    later = Schema({**SCHEMA.columns, "bytes": Column("float64", "moved", nullable=True, later=True)})
+    assert read_table(path, later)["bytes"].isna().all()
+    write_table(rows().assign(bytes=1.0), path, later, {})
+    assert read_table(path, later)["bytes"].tolist() == [1.0] * 3
+    with pytest.raises(BadInput, match="has unknown column bytes"):
+        read_table(path, SCHEMA)
+
+
 def test_large_table_is_zipped_the_same_way_each_time(tmp_path: Path) -> None:
     small, large = rows(), rows(30_000)
     plain = write_table(small, tmp_path / "t.csv", SCHEMA, {})
