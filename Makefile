@@ -53,13 +53,12 @@ lint: $(READY)
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
 
-# Compiled when first imported: most of it never is, and all of it takes longer than the download.
 $(READY): requirements.lock requirements.nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up .venv from requirements.lock: some minutes, once."
 	"$(PYTHON)" -m venv .venv
-	$(PY) -m pip install -qq --no-compile -r requirements.lock
-	$(PY) -m pip install -qq --no-compile --no-deps -r requirements.nodeps.lock
+	$(PY) -m pip install -qq -r requirements.lock
+	$(PY) -m pip install -qq --no-deps -r requirements.nodeps.lock
 	$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
