@@ -52,6 +52,7 @@ def model_card(
     config, training, state = content["config"], content["training"], content["ema"]
     phantom = training.get("phantom")
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
+    field = f"license: {terms.license}\n" if terms.license else ""  # Hugging Face lets it be absent
     card = _text("template").format_map(
         config
         | training
@@ -60,9 +61,7 @@ def model_card(
             "name": name,
             "about": content["about"],
             "license": terms.license or NOT_SAID,
-            "license_field": f"license: {terms.license}\n"
-            if terms.license
-            else "",  # which Hugging Face lets be absent
+            "license_field": field,
             "author": terms.author or NOT_SAID,
             "attention_rates": _listed(config["attention_rates"]),
             "bytes": bytes_,

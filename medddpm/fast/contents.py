@@ -51,6 +51,11 @@ class Contents:
     __hash__ = None  # type: ignore[assignment]
 
 
+def copies(tables: Iterable[Any]) -> list[Any]:
+    """What tables hold now, to be compared with them later."""
+    return [table.now if isinstance(table, Contents) else table.copy() for table in tables]
+
+
 def is_its_own(name: str, value: Any) -> bool:
     """Whether an attribute of this name is looked into: an object with a private one is another's, say a trainer."""
     return not name.startswith("_") or isinstance(value, (*CONTAINERS, tuple)) or _is_of_settings(value)

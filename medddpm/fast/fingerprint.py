@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from medddpm.fast.contents import Contents, Walk, is_its_own, of_attribute
+from medddpm.fast.contents import Contents, Walk, copies, is_its_own, of_attribute
 from medddpm.fast.forward import HOOKS
 
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
@@ -60,7 +60,7 @@ class Fingerprint:
         for kind in dict.fromkeys(map(type, modules)):
             self.tables += walk.of_class(kind)
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
-        self.held = [table.now if isinstance(table, Contents) else table.copy() for table in self.tables]
+        self.held = copies(self.tables)
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)
         self.places = self._now()
         if sum(map(len, self.held)) > MOST:

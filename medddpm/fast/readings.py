@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import Contents, Walk, slots_of
+from medddpm.fast.contents import Contents, Walk, copies, slots_of
 from medddpm.fast.fingerprint import INTERNAL, MOST
 from medddpm.fast.functions import ANY, is_known, names_read
 
@@ -51,7 +51,7 @@ class Readings:
             kinds = dict.fromkeys(type(each) for each in known if isinstance(each, nn.Module))
             self.tables += [table for kind in kinds for table in walk.of_methods(kind)]
         self.tables.append(Contents(functools.partial(_places, walk.tensors)))
-        self.held = [table.now if isinstance(table, Contents) else table.copy() for table in self.tables]
+        self.held = copies(self.tables)
         if sum(map(len, self.held)) > MOST:
             self.why = "what the loss reads is too much to compare"
 
