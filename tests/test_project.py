@@ -330,7 +330,8 @@ def test_citation_and_changelog_know_the_version() -> None:
 
 @pytest.mark.parametrize(("gpu", "page"), [("H100", "README.md"), ("H200", "site/fast_path.md")])
 def test_pages_repeat_what_the_bench_comes_to(gpu: str, page: str) -> None:
-    assert sentences.headline(tables.recorded(ROOT)[gpu], gpu) in page_text(page)
+    said = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", page_text(page))  # a link's words alone
+    assert sentences.headline(tables.recorded(ROOT)[gpu], gpu) in said
 
 
 README_NETWORKS = {
@@ -357,6 +358,17 @@ def test_readmes_table_repeats_the_bench() -> None:
     assert list(heavy.index) == ["monai-unet-batch"]
     more, less = heavy.iloc[0][["peak_gib", "peak_best_gib"]]
     assert f"({more:.2f} against {less:.2f} GiB)" in page_text("README.md")
+
+
+def test_readme_repeats_how_far_results_lie_from_float32s() -> None:
+    record, errors = tables.recorded(ROOT)["H200"], ["rel_error_output", "rel_error_grad"]
+    steps = [tables.rows_of(record, network, "step")[errors] for network in README_NETWORKS.values()]
+    ours = [rows.loc[["accelerate", "graphed_step"]] for rows in steps]
+    more = max((own / rows.loc["autocast benchmark"]).max(axis=None) for own, rows in zip(ours, steps, strict=True))
+    low, high = 100 * pd.concat(ours).min(), 100 * pd.concat(ours).max()
+    outputs, gradients = (f"by {low[error]:.1f} to {high[error]:.2g}%" for error in errors)
+    said = f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {more:.2f} times as much as under"
+    assert said in page_text("README.md")
 
 
 def claims_of(view: str) -> pd.DataFrame:

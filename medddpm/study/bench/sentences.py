@@ -36,16 +36,13 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     sentences = [f"On one {gpu} {work} takes {exact(times[called])} ms {how}."]
     if said:
         sentences.append(f"That is {_listed(said)}.")
+    own = "it" if called == "FAST" else "FAST"
     ways = {
-        "graphed_step": "with `graphed_step`",
-        "FAST": "in the package's own training",
-        EAGER: "without CUDA graphs",
+        "graphed_step": "With `graphed_step` it takes",
+        "FAST": "FAST, the package's own training, takes",
+        EAGER: f"Without CUDA graphs {own} takes",
     }
-    beside = [(how, exact(times[row])) for row, how in ways.items() if row != called and row in times]
-    if beside:
-        (how, first), *rest = beside
-        more = _listed([f"{first} ms", *(f"{value} ms {how}" for how, value in rest)])
-        sentences.append(f"{how[0].upper()}{how[1:]} it takes {more}.")
+    sentences += [f"{how} {exact(times[row])} ms." for row, how in ways.items() if row != called and row in times]
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
     if known.isna().all():
         missing[0] = "any ordinary tool"
@@ -55,7 +52,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         missing = [name for name in missing if name != names["PyTorch"]]
         missing.insert(0, f"{few}, {names['PyTorch']} among them" if with_pytorch else few)
     if missing:
-        sentences.append(f"Not measured there: {', '.join(missing)}.")
+        sentences.append(f"Not measured on the {gpu}: {', '.join(missing)}.")
     return " ".join(sentences)
 
 
