@@ -28,6 +28,8 @@ from packaging.version import Version
 
 from medddpm.study.bench import sentences, tables
 from medddpm.study.claims import verdicts
+from medddpm.study.profile import tables as kernel_tables
+from medddpm.study.profile import windows
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table
 
@@ -381,8 +383,8 @@ def test_readme_and_summary_repeat_how_many_numbers_hold() -> None:
         for found in map(verdicts.measured, map(claims_of, ("claims", "claims_step")))
     ]
     (window, held), (step, held_there) = counts
-    said = f"On an H100, {window} numbers were measured in the paper's window, and {held} of them are reproduced; "
-    assert f"{said}{step} over a whole step, and {held_there} are reproduced." in page_text("README.md")
+    said = f"On the H100, {held} of the {window} numbers measured in the paper's window are reproduced, "
+    assert f"{said}and {held_there} of the {step} measured over a whole step " in page_text("README.md")
     lead = " ".join(nbformat.read(ROOT / "notebooks" / "00_summary.ipynb", as_version=4).cells[0].source.split())
     assert f"{held} of the {window} that an H100 can decide" in lead
     assert f"Over a whole training step {held_there} of {step} are" in lead
@@ -393,6 +395,22 @@ def test_readme_repeats_what_channels_last_costs() -> None:
     ratio = [Decimal(value).quantize(Decimal("0.01"), ROUND_HALF_UP) for value in stated]  # as a float 1.275 is less
     said = "takes {} times the baseline's cycles in the paper's window and {} times in a whole training step"
     assert said.format(*ratio) in page_text("README.md")
+
+
+def test_readme_repeats_what_other_windows_show() -> None:
+    starts = [f"window-{start}" for start in (0, 160, 300, 640)]
+    kernels = kernel_tables.kernels(ROOT, ("window", "step", *starts))
+    kernels, launches = kernels[kernels["gpu"] == "H100"], kernel_tables.launches(ROOT, "H100")
+    costs = {name: windows.costs(launches[name], kernels[kernels["config"] == name]) for name in ("BASE", "OPT2")}
+    cycles = windows.from_every_start(costs["OPT2"], costs["BASE"])["cycles_active"]
+    said = f"from {1 / cycles.min():.0f} times fewer cycles than the baseline to {cycles.max():.0f} times as many. "
+    assert said in page_text("README.md")
+    least, most = (windows.profiled(kernels, "OPT2", "BASE").agg(how) for how in ("min", "max"))
+    fewer = (
+        f"from {1 / least['cycles_active']:.0f} times fewer ({1 / least['instructions']:.0f} times fewer instructions)"
+    )
+    said = f"Windows profiled at five starts show {fewer} to {most['cycles_active']:.0f} times as many."
+    assert said in page_text("README.md")
 
 
 def test_readme_is_short() -> None:
