@@ -10,6 +10,7 @@ brings inputs into the layout, casts weights and sets autocast around the whole 
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -192,7 +193,8 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         put(module, stand_in)
     put(model, root)
     model.__dict__.update(__prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica)
-    done = Acceleration(precision, features, tuple(replaced), tuple(left), _note(model, precision), root.graphs)
+    note = functools.partial(_note, model, precision)
+    done = Acceleration(precision, features, tuple(replaced), tuple(left), note, root.graphs)
     if root.attribute:
         model.__dict__["acceleration"] = done
     return done
@@ -208,17 +210,24 @@ def _weights(values: Iterable[object]) -> Iterator[Weight]:
 
 def _note(model: nn.Module, precision: str) -> str:
     """Says why the model's device does not run the kernels, or that they are untested there; empty if neither."""
-    parameter = next(model.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    if device.type == "cuda" and dispatch.serves(device) and sound():
-        unknown = cards.untested(torch.cuda.get_device_capability(device))
-        return f"; {unknown}" if unknown else ""
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    device, dtype = parameter.device, parameter.dtype
     if device.type != "cuda":
         why = f"on {device.type}"
+    elif dispatch.too_old(device):
+        why = f"{_card(device)} is below 8.0"
+    elif not sound():
+        why = "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
+    elif dtype == torch.float64:
+        why = "with parameters in float64"
+    elif not dispatch.serves(device):
+        return "; without Triton: computed by PyTorch's own functions"
     else:
-        why = "without Triton" if sound() else "with a cuDNN whose BF16 convolutions are wrong (9.8 to 9.14)"
-    float32 = precision == "bf16" and why != "without Triton"
-    return f"; {why}: computed by PyTorch's own functions{' in float32' if float32 else ''}"
+        unknown = cards.untested(torch.cuda.get_device_capability(device))
+        return f"; {unknown}" if unknown else ""
+    expected = precision == "tf32" and dtype == torch.float32
+    own = "" if expected else f" in {str(dtype).removeprefix('torch.')}"
+    return f"; {why}: computed by PyTorch's own functions{own}"
 
 
 def _card(device: torch.device) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ ADDED = ("forward", "__getstate__", "__prepare_scriptable__", "_replicate_for_da
 
 @dataclass(frozen=True)
 class Acceleration:
-    """A record of what `accelerate` did; its string is the report.
+    """A record of what `accelerate` did; its string is the report, and says where the network is when it is made.
 
     It is kept as `model.acceleration`, unless the network has an attribute of that name itself.
 
@@ -28,7 +28,8 @@ class Acceleration:
         features: those that are on.
         replaced: name, class and stand-in of each module that has one.
         left: name and class of each layer that is left alone.
-        note: why the model's device does not run the kernels, or that they are untested there; empty if neither.
+        note: says why the device that the network is on now does not run the kernels, or that they are untested there;
+            empty if neither.
         graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
     """
 
@@ -36,13 +37,13 @@ class Acceleration:
     features: tuple[str, ...]
     replaced: tuple[tuple[str, str, str], ...]
     left: tuple[tuple[str, str], ...]
-    note: str = ""
+    note: Callable[[], str] = field(compare=False, repr=False)
     graphs: Graphs | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         replaced = Counter(f"{kind} ({what})" for _, kind, what in self.replaced)
         left = Counter(kind for _, kind in self.left)
-        lines = [f"fast path: {self.precision}, {', '.join(self.features)}{self.note}"]
+        lines = [f"fast path: {self.precision}, {', '.join(self.features)}{self.note()}"]
         for title, counts in (("replaced", replaced), ("left alone", left)):
             listed = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
             lines.append(f"  {title}: {listed or 'nothing'}")

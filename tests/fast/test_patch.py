@@ -8,6 +8,7 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -537,17 +538,49 @@ def test_a_model_on_an_old_card_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch
     assert [parameter.stride() for parameter in network.parameters()] == strides
 
 
+def on_card(
+    monkeypatch: pytest.MonkeyPatch,
+    network: nn.Module,
+    capability: tuple[int, int] = (9, 0),
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Has the network's parameters seem to lie on a card with Triton."""
+    parameter = SimpleNamespace(device=torch.device("cuda:0"), dtype=dtype, is_floating_point=lambda: True)
+    monkeypatch.setattr(network, "parameters", lambda recurse=True: iter([parameter]))
+    monkeypatch.setattr(dispatch, "serves", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Tesla T4")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+
+
+def test_the_report_says_where_the_network_is_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `accelerate(model).cuda()`."""
+    printed: list[str] = []
+    network = accelerate(block(), report=printed.append)
+    other = copy.deepcopy(network).double()
+    own = ": computed by PyTorch's own functions in "
+    assert f"; on cpu{own}float32\n" in printed[0]
+    assert f"; on cpu{own}float32\n" in str(network.acceleration)
+    assert f"; on cpu{own}float64\n" in str(other.acceleration)
+    assert f"; on cpu{own}bfloat16\n" in str(network.bfloat16().acceleration)
+    assert f"; on meta{own}bfloat16\n" in str(network.to("meta").acceleration)
+    assert f"; on cpu{own}float64\n" in str(pickle.loads(pickle.dumps(other)).acceleration)
+    on_card(monkeypatch, network)
+    first = f"fast path: bf16, {', '.join(FEATURES)}"
+    assert str(network.acceleration).splitlines()[0] == first
+    on_card(monkeypatch, network, dtype=torch.float64)
+    assert str(network.acceleration).splitlines()[0] == f"{first}; with parameters in float64{own}float64"
+    on_card(monkeypatch, network, capability=(7, 5))
+    old = "compute capability 7.5 of Tesla T4 is below 8.0"
+    assert str(network.acceleration).splitlines()[0] == f"{first}; {old}{own}float32"
+
+
 @pytest.mark.parametrize(("capability", "known"), [((9, 0), True), ((8, 6), False), ((12, 0), False)])
 def test_the_report_says_where_the_kernels_were_never_tested(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], known: bool
 ) -> None:
-    class OnCard:
-        device = torch.device("cuda:0")
-
     network = block()
-    monkeypatch.setattr(network, "parameters", lambda recurse=True: iter([OnCard()]))
-    monkeypatch.setattr(dispatch, "serves", lambda device: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    on_card(monkeypatch, network, capability)
     note = patch._note(network, "bf16")
     assert (note == "") == known
     assert (
