@@ -24,6 +24,7 @@ CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of 
 OFTEN = 10
 SHAPES = 16  # of batches, at most: each has a graph for every place in an accumulation
 NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
+FITTING = "use Adam, AdamW, RMSprop, or SGD with fused=True and without dampening"
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
 
@@ -53,7 +54,8 @@ def graphed_step(
     object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
     all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
     OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
-    graph and says so once. On a CPU it runs as it is written.
+    graph and says so once. On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
+    there too.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -62,7 +64,7 @@ def graphed_step(
             deep supervision and noise belong here.
         optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
             or one with the option `capturable`, which is set. Its state must begin with zeros: NAdam, Rprop, ASGD and
-            SGD with dampening are refused.
+            SGD with dampening are refused, and so is LBFGS, which asks for the loss again.
         example: a batch, on the model's device, in the shape of those to come, or its only tensor. Nothing is learned
             from it.
         accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
@@ -137,6 +139,7 @@ class TrainingStep:
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Captures the step for batches of this shape, and leaves everything else as it is."""
+        _refuse(self.optimizer, self.scaler, self.after)  # on a CPU too: what is taken there is taken on a GPU
         if self._graphable(batch):
             for place in {0, self.accumulate - 1}:
                 self._graph(batch, place)
@@ -225,7 +228,7 @@ class TrainingStep:
                 group["lr"] = rate
 
     def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured | None:
-        _refuse(self.optimizer, self.after)
+        _refuse(self.optimizer, self.scaler, self.after)
         for group in self.optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
@@ -245,8 +248,9 @@ class TrainingStep:
             for _ in range(2):
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
-                    remedy = "make the optimizer with fused=True" if watched.why.startswith(UPDATE) else REMEDY
-                    raise BadInput("graphed_step", watched.why, remedy)
+                    if watched.why.startswith(UPDATE):
+                        raise _waits(self.optimizer)
+                    raise BadInput("graphed_step", watched.why, REMEDY)
         learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
@@ -378,16 +382,31 @@ class Captured:
             return nested.mapped(self.outputs, Tensor.clone)
 
 
-def _refuse(optimizer: torch.optim.Optimizer, after: Any) -> None:
-    """Raises BadInput where a graph would train otherwise than the loop, and nothing else would tell."""
-    odd = isinstance(optimizer, NOT_FROM_ZERO) or any(group.get("dampening") for group in optimizer.param_groups)
+def _refuse(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, after: Any) -> None:
+    """Raises BadInput for what no graph repeats and can be told without one, where nothing else might tell."""
+    name, groups = type(optimizer).__name__, optimizer.param_groups
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise BadInput("optimizer", f"{name} asks for the loss several times in an update", FITTING)
+    odd = isinstance(optimizer, NOT_FROM_ZERO) or any(group.get("dampening") for group in groups)
     if odd and not optimizer.state:
-        what = f"the state of {type(optimizer).__name__} begins otherwise than with zeros"
-        raise BadInput("optimizer", what, "use Adam, AdamW, RMSprop, or SGD without dampening")
+        raise BadInput("optimizer", f"the state of {name} begins otherwise than with zeros", FITTING)
+    # Of others' optimizers only their update on a GPU tells.
+    own = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+    unscaled = scaler is not None and scaler.is_enabled()
+    able = all(group.get("fused") or ("capturable" in group and not unscaled) for group in groups)
+    if own and not able:
+        raise _waits(optimizer)
     near = getattr(after, "__self__", None), *_around(after).values()
     if any(isinstance(value, AveragedModel) for value in near):
         remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
         raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
+
+
+def _waits(optimizer: torch.optim.Optimizer) -> BadInput:
+    """Says that the optimizer reads values on the host, which a graph cannot do."""
+    fusing = "fused" in optimizer.defaults
+    remedy = "make the optimizer with fused=True" if fusing else "use Adam, AdamW or SGD, made with fused=True"
+    return BadInput("graphed_step", f"{UPDATE} waits for the device", remedy)
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

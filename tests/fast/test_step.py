@@ -457,10 +457,15 @@ def test_what_waits_is_named_with_its_line() -> None:
 
     with pytest.raises(BadInput, match=r"test_step.py:\d+ waits for the device"):
         graphed_step(network, waits, adam(network.parameters()), given)
+
+    class Mine(torch.optim.SGD):
+        """One that only its update tells of."""
+
     for scaler in (None, torch.amp.GradScaler("cuda")):
-        unfused = torch.optim.SGD(network.parameters(), 0.1)
-        with pytest.raises(BadInput, match=r"the optimizer's update waits for the device; make .* fused=True"):
-            graphed_step(network, loss_of, unfused, given, scaler=scaler)
+        for kind in (torch.optim.SGD, Mine):
+            unfused = kind(network.parameters(), 0.1)
+            with pytest.raises(BadInput, match=r"the optimizer's update waits for the device; make .* fused=True"):
+                graphed_step(network, loss_of, unfused, given, scaler=scaler)
     step = graphed_step(network, loss_of, adam(network.parameters()), given)
     assert step(*given).item() > step(*given).item()
 
@@ -501,20 +506,56 @@ def test_a_checkpoint_loaded_after_the_step_was_made(device: torch.device, kind:
 
 
 def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch.device) -> None:
+    """On a CPU as on a GPU: what a reader tries on a laptop holds on the card."""
     network, given = Network().to(device), batch(device)
     average = torch.optim.swa_utils.AveragedModel(network)
     damped = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, dampening=0.5)
+    waits = "graphed_step: the optimizer's update waits for the device; "
     odd = [
-        (torch.optim.NAdam(network.parameters(), 0.1), None, "NAdam begins otherwise than with zeros"),
+        (torch.optim.NAdam(network.parameters(), 0.1), None, "NAdam begins otherwise than with zeros; use Adam, "),
         (damped, None, "SGD begins otherwise than with zeros"),
+        (torch.optim.SGD(network.parameters(), 0.1), None, f"{waits}make the optimizer with fused=True"),
+        (
+            torch.optim.Adafactor(network.parameters(), 0.1),
+            None,
+            f"{waits}use Adam, AdamW or SGD, made with fused=True",
+        ),
+        (torch.optim.LBFGS(network.parameters()), None, "optimizer: LBFGS asks for the loss several times"),
         (adam(network.parameters()), lambda: average.update_parameters(network), "AveragedModel counts on the host"),
     ]
     for optimizer, after, says in odd:
-        if module.graphable(device):
-            with pytest.raises(BadInput, match=says):
-                graphed_step(network, loss_of, optimizer, given, after=after)
-        else:
-            assert graphed_step(network, loss_of, optimizer, given, after=after)(*given) > 0
+        with pytest.raises(BadInput, match=says):
+            graphed_step(network, loss_of, optimizer, given, after=after)
+    unfused = torch.optim.AdamW(network.parameters(), 0.01)
+    with pytest.raises(BadInput, match=f"{waits}make the optimizer with fused=True"):
+        graphed_step(network, loss_of, unfused, given, scaler=torch.amp.GradScaler(device.type))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adamax])
+def test_optimizers_that_need_not_be_fused(device: torch.device, kind: Any) -> None:
+    if module.graphable(device) and device.type == "cpu":
+        pytest.skip("PyTorch has no capturable optimizer on a CPU")
+    network, given = Network().to(device), batch(device)
+    step = graphed_step(network, loss_of, kind(network.parameters(), 0.01), given)
+    assert step(*given) > step(*given)
+
+
+def test_another_s_optimizer_is_taken_as_it_is(device: torch.device) -> None:
+    """Only its update can tell whether it waits; this one's does not."""
+
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.01})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(group["lr"] * p.grad)
+
+    network, given = Network().to(device), batch(device)
+    step = graphed_step(network, loss_of, Plain(network.parameters()), given)
+    assert step(*given) > step(*given)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
