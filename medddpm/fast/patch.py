@@ -66,7 +66,8 @@ def accelerate(
     former setting. On a GPU the kernels have derivatives of one output at a time (`is_grads_batched` is not for them);
     within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it.
     A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
-    with the original are.
+    with the original are. What `model.compile()` has compiled in place, before or after, is compiled anew with the
+    fast path when it is called next.
 
     Args:
         model: any network; its parameters stay as they are, in memory too, and an optimizer may hold them already.
@@ -87,8 +88,8 @@ def accelerate(
 
     Raises:
         BadInput: if a precision, feature or kind of graph does not exist; if a part of the model is accelerated by
-            itself, or the model is part of an accelerated one; if its forward is already replaced by something else, or
-            compiled.
+            itself, or the model is part of an accelerated one; if its forward is already replaced by something else; if
+            it is what `torch.compile` returned.
     """
     if precision not in PRECISIONS:
         raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")

@@ -101,6 +101,40 @@ def test_what_changes_afterwards_is_seen() -> None:
     assert distance(compiled(x), before) > 0.1
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "a part"])
+@pytest.mark.parametrize("called", [False, True], ids=["not called yet", "called"])
+def test_what_is_compiled_in_place_is_compiled_anew_with_the_fast_path(called: bool, whole: bool) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x) + 1
+
+    def compiler(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    inner, x = Mine(), volume(2, 3, 8, 8, 8)
+    network = nn.Sequential(inner)
+    twin = copy.deepcopy(network)
+    plain = network(x)
+    (network if whole else inner).compile(backend=compiler)
+    if called:
+        assert torch.equal(network(x), plain)
+        assert graphs
+    before = len(graphs)
+    for each in (network, twin):
+        accelerate(each, report=None).forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    agree(twin, network, x, close=1e-2)
+    assert distance(network(x), plain) > 1e-4, "it is not in BF16: what was compiled before is called"
+    assert len(graphs) > before
+    assert torch.equal(restore(network)(x), plain)
+
+
 def test_by_the_compiler_itself() -> None:
     if " " in torch.__file__ or shutil.which("g++") is None:
         pytest.skip("PyTorch compiles for a CPU by g++, and not from a path with a space")
