@@ -49,6 +49,9 @@ RULES: dict[str, Rule] = {
 PLAIN = (Forward, layers.Dropout, norm_chains.InstanceNorm)
 """Stand-ins under which PyTorch's own function computes the layer: it counts as left alone."""
 
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Where they hold nothing there is no layer that could be left alone."""
+
 
 def accelerate(
     model: nn.Module,
@@ -187,7 +190,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         if (module not in stand_ins or type(stand_ins[module]) in PLAIN)
         and module not in handled
         and next(module.children(), None) is None
-        if not layers.idle(module)
+        if not layers.idle(module) and not (type(module) in CONTAINERS and len(module) == 0)
     ]
     for module, stand_in in stand_ins.items():
         stand_in.network = weakref.ref(model)

@@ -63,6 +63,15 @@ def test_unknown_layers_are_left_alone_and_named() -> None:
     ]
 
 
+def test_a_list_that_holds_nothing_is_not_said_to_be_left_alone() -> None:
+    """As in MONAI's UNETR."""
+    network = block()
+    for name, kind in enumerate((nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict)):
+        network.add_module(f"empty {name}", kind())
+    network.add_module("full", nn.ParameterList([nn.Parameter(torch.ones(1))]))
+    assert accelerate(network, report=None).acceleration.left == (("full", "ParameterList"),)
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_first_rank_logs_the_report(
     rank: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
