@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medddpm.checkpoints import released
-from medddpm.checkpoints.files import diffusion_from, read_checkpoint
+from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.data.layouts import LAYOUTS, Layout
 from medddpm.data.nifti import check_name, is_written, note_of, read_image, read_mask, split_name
@@ -59,7 +59,8 @@ def sample_to_files(
     the same call draws those that are missing.
 
     Args:
-        checkpoint: published, ours or released; `checkpoints.shipped.weights()` is the shipped model's.
+        checkpoint: published, ours or released, or a run's folder, of which the newest is taken;
+            `checkpoints.shipped.weights()` is the shipped model's.
         mask: labels as the model was trained with; any size and orientation.
         out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
         images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.
@@ -84,6 +85,7 @@ def sample_to_files(
     check_name(out)
     if missing := [image for image in images if not image.is_file()]:
         raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
+    checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)

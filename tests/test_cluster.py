@@ -13,8 +13,7 @@ import torch
 from helpers.ranks import free_port
 from helpers.repository import ROOT
 
-from medddpm.checkpoints.files import read_checkpoint
-from medddpm.training.run_folder import checkpoints_of
+from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
 
 CLUSTER = ROOT / "cluster"
 FILES = ("train.slurm", "Dockerfile", "medddpm.def")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -19,6 +20,7 @@ from medddpm.unet import UNet3D, config_from_tensors
 
 # A schedule buffer of published checkpoints that neither training nor sampling reads.
 UNREAD = {"posterior_mean_coef3"}
+_STEP = re.compile(r"step-\d+\.pt")  # the names of a run's checkpoints
 LARGEST = 4096  # of a configuration's numbers: channels, sides, blocks
 
 
@@ -37,6 +39,27 @@ def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) ->
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
+def checkpoints_of(run: Path) -> list[Path]:
+    """The checkpoints in a run's folder, oldest first."""
+    numbered = {path: _STEP.fullmatch(path.name) for path in (run / "checkpoints").glob("step-*.pt")}
+    return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
+
+
+def newest_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The file itself; of a run's folder, its newest checkpoint.
+
+    Raises:
+        BadInput: the folder has none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    found = checkpoints_of(path)
+    if not found:
+        raise BadInput(path, "this folder has no checkpoints/step-*.pt", "give a run's folder or a checkpoint's file")
+    return found[-1]
+
+
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a checkpoint onto the CPU, and never runs code from it.
 
@@ -45,7 +68,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise BadInput(path, "no such checkpoint", "give the path of a .pt file, or train one with `medddpm train`")
+        raise BadInput(
+            path, "no such checkpoint", "give a checkpoint's file or a run's folder, or train one with `medddpm train`"
+        )
     if path.suffix == released.SUFFIX:
         return released.read_released(path)
     check_archive(path)
@@ -69,7 +94,7 @@ def load_checkpoint(
     """Builds the model of a checkpoint; a published one's configuration is read off its tensors.
 
     Args:
-        path: the checkpoint.
+        path: the checkpoint, or a run's folder, of which the newest is taken.
         weights: "ema", which sampling uses, or "model".
         device: the model's.
 
@@ -77,8 +102,10 @@ def load_checkpoint(
         the diffusion, in evaluation mode.
 
     Raises:
-        BadInput: as `read_checkpoint`; or names the tensors that are missing, extra or of another shape.
+        BadInput: as `newest_checkpoint` and `read_checkpoint`; or names the tensors that are missing, extra or of
+            another shape.
     """
+    path = newest_checkpoint(path)
     return diffusion_from(read_checkpoint(path), path, weights).to(device).eval()
 
 

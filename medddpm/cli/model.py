@@ -270,16 +270,10 @@ def sample(arguments: argparse.Namespace) -> int:
     from medddpm.checkpoints import shipped
     from medddpm.sampling import keep_freed_memory, sample_to_files
     from medddpm.switches import SETTINGS
-    from medddpm.training.run_folder import checkpoints_of
 
-    checkpoint: Path = arguments.checkpoint or shipped.weights()
-    if checkpoint.is_dir():
-        if not (found := checkpoints_of(checkpoint)):
-            raise BadInput(checkpoint, "this folder has no checkpoints/step-*.pt", "give a run's folder or a .pt file")
-        checkpoint = found[-1]
     keep_freed_memory()
     files = sample_to_files(
-        checkpoint,
+        arguments.checkpoint or shipped.weights(),
         arguments.mask,
         arguments.out,
         images=arguments.image,

@@ -73,15 +73,15 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
 def parity(arguments: argparse.Namespace) -> int:
     """Trains and evaluates; see `medddpm.study.parity.run`."""
     from medddpm.study.parity.plans import cube, planned
-    from medddpm.study.parity.run import newest_checkpoint
     from medddpm.study.parity.run import parity as run
+    from medddpm.study.parity.run import trained_checkpoint
 
     runs = planned(
         arguments.plan,
         settings=None if arguments.settings is None else [name.upper() for name in arguments.settings],
         seeds=arguments.seeds,
         data=arguments.data,
-        checkpoint=None if arguments.checkpoint is None else newest_checkpoint(arguments.checkpoint),
+        checkpoint=None if arguments.checkpoint is None else trained_checkpoint(arguments.checkpoint),
         size=None if arguments.size is None else cube(arguments.size),
         model_channels=arguments.channels,
         steps=arguments.steps,

@@ -8,13 +8,12 @@ import itertools
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from medddpm.checkpoints.files import not_finite, read_checkpoint, save_checkpoint, some
+from medddpm.checkpoints.files import checkpoints_of, not_finite, read_checkpoint, save_checkpoint, some
 from medddpm.checkpoints.released import renamed
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
@@ -26,7 +25,6 @@ from medddpm.training.config import FREE, TrainConfig
 LOCK = ".lock"
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
-_STEP = re.compile(r"step-\d+\.pt")
 
 
 def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) -> int:
@@ -166,12 +164,6 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "processes": _whole(1),
 }
 """Whether a value of run.json is sound, by its name."""
-
-
-def checkpoints_of(out: Path) -> list[Path]:
-    """A run's checkpoints, oldest first."""
-    numbered = {path: _STEP.fullmatch(path.name) for path in (out / "checkpoints").glob("step-*.pt")}
-    return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
 
 
 def what_is_kept(out: Path) -> str:

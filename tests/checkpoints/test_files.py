@@ -66,6 +66,21 @@ def test_another_schedule_in_the_file_is_the_one_used(tmp_path: Path) -> None:
     assert torch.equal(loaded.betas, content["ema"]["betas"])
 
 
+def test_of_a_run_s_folder_the_newest_checkpoint_is_taken(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "A"
+    for step in (10_000_000, 9_999_999):  # the newest by its number: neither by its name nor by its time
+        content = published(small())
+        content["ema"]["denoise_fn.out.2.bias"] = torch.full((1,), float(step))
+        save_checkpoint(run / "checkpoints" / f"step-{step:07d}.pt", content)
+    assert load_checkpoint(str(run)).denoise_fn.out[2].bias.item() == 10_000_000
+    del content["ema"]["denoise_fn.out.2.bias"]
+    save_checkpoint(run / "checkpoints" / "step-10000001.pt", content)
+    with pytest.raises(BadInput, match=r"step-10000001\.pt: its tensors do not fit"):
+        load_checkpoint(run)
+    with pytest.raises(BadInput, match=r"runs: this folder has no checkpoints/step-\*\.pt; give a run's folder or a"):
+        load_checkpoint(run.parent)
+
+
 class Code:
     def __reduce__(self) -> tuple:
         return os.system, ("touch carried-code-ran",)
@@ -152,7 +167,7 @@ def test_a_foreign_file_is_called_no_checkpoint(tmp_path: Path, content: bytes) 
 
 def test_no_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such checkpoint"):
-        load_checkpoint(tmp_path)
+        load_checkpoint(tmp_path / "none.pt")
 
 
 def test_a_full_disk_leaves_the_last_good_one(file: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from medddpm import diffusion, unet
+from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main, parser, plain_lines
 from medddpm.cli.options import RECOMPUTED, SAMPLERS
 from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.runtime.reports import log
-from medddpm.training.run_folder import checkpoints_of
 
 TINY = ["--size", "8", "--channels", "32", "--sample-every", "0", "--device", "cpu", "--quiet"]
 

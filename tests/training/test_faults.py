@@ -15,12 +15,12 @@ import pytest
 import torch
 from helpers.ranks import run_ranks
 
-from medddpm.checkpoints.files import read_checkpoint
+from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
 from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
-from medddpm.training.run_folder import checkpoints_of, claim
+from medddpm.training.run_folder import claim
 
 COMMAND = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
 TINY = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0", "--device", "cpu", "-q",

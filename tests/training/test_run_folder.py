@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from medddpm.checkpoints.files import checkpoints_of
 from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
-from medddpm.training.run_folder import checkpoints_of, claim, locked, newest, save
+from medddpm.training.run_folder import claim, locked, newest, save
 
 WEIGHTS = {"a": torch.ones(2)}
 

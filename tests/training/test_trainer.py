@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from medddpm import switches
-from medddpm.checkpoints.files import load_checkpoint, read_checkpoint
+from medddpm.checkpoints.files import checkpoints_of, load_checkpoint, read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
@@ -30,7 +30,6 @@ from medddpm.training import run as training
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache, bytes_of
 from medddpm.training.run import _fits, train
-from medddpm.training.run_folder import checkpoints_of
 from medddpm.training.trainer import Trainer
 
 TINY = TrainConfig(

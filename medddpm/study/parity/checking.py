@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from medddpm.checkpoints.files import load_checkpoint
+from medddpm.checkpoints.files import checkpoints_of, load_checkpoint
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS as BRATS_LAYOUT
 from medddpm.data.volumes import Volumes
@@ -20,7 +20,7 @@ from medddpm.study.parity.plans import BRATS, TrainingRun
 from medddpm.study.parity.results import RESULT
 from medddpm.study.parity.subjects import volumes_of
 from medddpm.training.network import unet_for
-from medddpm.training.run_folder import checkpoints_of, claim
+from medddpm.training.run_folder import claim
 from medddpm.unet import UNet3D
 
 OTHER_DATA = "give --data a folder with seg/ t1/ t1ce/ t2/ flair/"

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from medddpm.checkpoints.files import newest_checkpoint
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.parity.checking import check_runs
@@ -26,7 +27,6 @@ from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.programs import last_words
 from medddpm.study.records.store import Store
 from medddpm.study.records.tables import found_at
-from medddpm.training.run_folder import checkpoints_of
 
 POLL_S = 0.1
 
@@ -199,18 +199,14 @@ def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
     return list(names[:most])
 
 
-def newest_checkpoint(path: Path) -> Path:
+def trained_checkpoint(path: Path) -> Path:
     """The file itself; for a folder of `medddpm train` or of a parity run, its newest checkpoint.
 
     Raises:
         BadInput: the folder has none.
     """
-    if path.is_dir():
-        found = checkpoints_of(path) or checkpoints_of(path / "train")
-        if not found:
-            raise BadInput(path, "this folder has no checkpoints/step-*.pt", "give a run's folder or a checkpoint")
-        path = found[-1]
-    return path.resolve()
+    trained = path / "train"
+    return newest_checkpoint(trained if trained.is_dir() else path).resolve()
 
 
 @contextlib.contextmanager

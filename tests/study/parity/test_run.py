@@ -622,7 +622,7 @@ def test_samplers_are_described_by_what_was_trained_and_how(tmp_path: Path) -> N
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)
-    (drawn,) = planned(["samplers"], checkpoint=parity_run.newest_checkpoint(folder), size=(64, 64, 64))
+    (drawn,) = planned(["samplers"], checkpoint=parity_run.trained_checkpoint(folder), size=(64, 64, 64))
     assert drawn.samplers == SAMPLERS
     assert (drawn.size, drawn.config.model_channels, drawn.contrast, drawn.steps) == ((8, 8, 8), 32, "t2", 0)
     assert (drawn.config.norm_groups, drawn.config.offset_noise, drawn.config.clip_norm) == (8, 0.1, 0.5)
@@ -645,7 +645,7 @@ def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path:
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)
-    drawn = planned(["redrawn_fp32"], checkpoint=parity_run.newest_checkpoint(folder))
+    drawn = planned(["redrawn_fp32"], checkpoint=parity_run.trained_checkpoint(folder))
     assert [each.setting for each in drawn] == list(SETTINGS)
     assert {(each.plan, each.shown, each.held_out) for each in drawn} == {("redrawn_fp32", 16, 16)}
     assert not {each.key for each in drawn} & {each.key for each in plans.redrawn()}
