@@ -216,7 +216,7 @@ def transformed() -> bool:
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
-        or (_symbolic_trace._is_fx_tracing_flag and not traced())
+        or (_symbolic_trace.is_fx_symbolic_tracing() and not traced())
     )
 
 
