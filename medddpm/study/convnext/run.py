@@ -120,7 +120,7 @@ def _part(store: Results, part: str, options: Options) -> None:
 
 
 def _process(store: Results, part: str, options: Options) -> str:
-    problem = programs.problem(programs.run(_command(part, store.folder, options), options.seconds))
+    problem = programs.problem(programs.run(_command(part, store.folder, options), options.seconds), "free some memory")
     store.stamp(store.part(part))
     return problem
 

@@ -23,8 +23,8 @@ from medddpm.study.parity.checking import check_runs
 from medddpm.study.parity.plans import SPEC, TrainingRun
 from medddpm.study.parity.results import QUALITY, RESULT, check_tables, collect
 from medddpm.study.parity.subjects import prepare
+from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.programs import last_words
 from medddpm.study.records.store import Store
 from medddpm.study.records.tables import found_at
 
@@ -150,7 +150,7 @@ class Queue:
         spent = f"{time.monotonic() - job.began:.0f} s"
         if job.process.returncode or not path.is_file():
             said = path.with_name("log.txt").read_text(errors="replace")
-            problem = last_words(said) or f"ended with {job.process.returncode}"
+            problem = programs.reason(job.process.returncode, said)
             self.failed[run.key] = problem
             print(f"{run.key}: failed, {spent}", flush=True)
             print(f"medddpm: {run.key}: {problem}", file=sys.stderr, flush=True)

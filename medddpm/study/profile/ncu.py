@@ -119,10 +119,12 @@ def need_gpu(what: str) -> None:
 
 
 def problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why ncu failed, in its words: its first error, or else the last line it printed.
+    """Why ncu failed: the signal that ended it, or in its words: its first error, or else the last line it printed.
 
     That the program under ncu failed says nothing about why; the program's own last words do.
     """
+    if how := programs.killed(done.returncode):
+        return how
     lines = [line.strip() for line in done.stdout.splitlines()]
     errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
     words = errors[0] if errors else programs.last_words(done.stdout) or "it said nothing"

@@ -180,7 +180,7 @@ def interpreter(path: str) -> Interpreter:
         if not done.returncode:
             versions = json.loads(programs.last_words(done.stdout))  # an old PyTorch may warn before
             return Interpreter(path, {name: versions[name] for name in ("cuda", "cudnn", "torch", "triton", "python")})
-        problem = f"it cannot run the profiled program ({programs.problem(done)})"
+        problem = f"it cannot run the profiled program ({programs.problem(done, 'free some memory')})"
     except (OSError, ValueError, TypeError, KeyError):
         pass
     raise BadInput(path, problem, remedy)

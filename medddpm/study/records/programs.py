@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
 CUDA = "/usr/local/cuda/bin"  # where NVIDIA's installer leaves its tools, on the PATH or not
 TIMED_OUT = 124  # what timeout(1) returns
+SHELLS = 128  # a shell returns this plus the signal's number for a program that a signal ended
+SMALLER = "use a smaller --size"
 
 
 def find(name: str) -> str | None:
@@ -49,6 +52,39 @@ def last_words(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a program failed, in its last words; empty if it did not fail."""
-    return (last_words(done.stdout) or f"ended with {done.returncode}") if done.returncode else ""
+def problem(done: subprocess.CompletedProcess[str], remedy: str = SMALLER) -> str:
+    """Why a program failed, as `reason` says it; empty if it did not fail."""
+    return reason(done.returncode, done.stdout, remedy) if done.returncode else ""
+
+
+def reason(status: int, said: str, remedy: str = SMALLER) -> str:
+    """Why a program failed: the signal that ended it, else its last words.
+
+    Args:
+        status: how it ended: negative for a signal as Python tells it, or as a shell does, 128 more than the signal.
+        said: what it printed.
+        remedy: what to do if it was ended because memory was full.
+    """
+    words = last_words(said)
+    if not (how := killed(status)):
+        return words or f"ended with {status}"
+    # SIGKILL comes from outside, and what was printed before says nothing about it; an abort is explained there.
+    if ended_by(status) == signal.SIGKILL:
+        return f"{how}; {remedy}"
+    return f"{how}; its last words: {words}" if words else how
+
+
+def killed(status: int) -> str:
+    """Names the signal that ended a program; empty if none did."""
+    found = ended_by(status)
+    if found is None:
+        return ""
+    return f"killed by signal {found.value}, {found.name}{' (out of memory?)' if found == signal.SIGKILL else ''}"
+
+
+def ended_by(status: int) -> signal.Signals | None:
+    """The signal that a program's exit status tells of, as Python or a shell gives it; None if it tells of none."""
+    try:
+        return signal.Signals(-status if status < 0 else status - SHELLS)
+    except ValueError:
+        return None

@@ -23,7 +23,7 @@ from medddpm.study.scaling.results import Results
 from medddpm.study.scaling.worker import FAILED
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node")
-SIGNAL = re.compile(r"Signal \d+ \(\w+\) received")  # by which torchrun says that a process was killed
+SIGNAL = re.compile(r"Signal (\d+) \(\w+\) received")  # by which torchrun says that a process was killed
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,10 @@ def _problem(done: subprocess.CompletedProcess[str]) -> str:
         return ""
     lines = done.stdout.splitlines()
     said = next((line.split(FAILED, 1)[1] for line in lines if FAILED in line), "")
-    killed = next((found[0] for line in lines if (found := SIGNAL.search(line))), "")
-    return said or killed or programs.problem(done)
+    signals = (int(found[1]) for line in lines if (found := SIGNAL.search(line)))
+    if not said and (number := next(signals, 0)):
+        return programs.reason(-number, "")  # the last words are torchrun's
+    return said or programs.problem(done)
 
 
 def _told(found: dict[str, Any]) -> str:

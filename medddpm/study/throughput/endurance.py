@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import datetime
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import torch
 
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
-from medddpm.study.records import publishing, schemas
+from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import found_at, table_of, write_table
@@ -115,7 +116,8 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         run = Path(folder) / "run"
         seen, status = _watched(options, run)
         if status:
-            raise BadInput("medddpm train", f"ended with {status}", "read the lines above")
+            remedy = programs.SMALLER if programs.ended_by(status) == signal.SIGKILL else "read the lines above"
+            raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
         steps = logged_steps(run / "tensorboard")
     rows = [{"size": options.size, "step": step_at(row["at"], steps), **row} for row in seen]
     if not rows:

@@ -401,6 +401,9 @@ if seed == 7:
     sys.exit(1)
 if seed == 8:
     time.sleep(60)
+if seed == 9:
+    print("a notice", flush=True)
+    os.kill(os.getpid(), 9)
 import numpy
 numpy.savez(folder / "slices.npz")
 row = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all",
@@ -447,10 +450,13 @@ def test_a_failed_run_is_a_line_and_the_others_go_on(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = queue(tmp_path)
-    work.work([tiny(seed=seed) for seed in (7, 1)])
+    work.work([tiny(seed=seed) for seed in (7, 9, 1)])
     said = capsys.readouterr()
-    assert said.err == f"medddpm: {tiny(seed=7).key}: out of luck: try another seed\n"
-    assert list(work.failed) == [tiny(seed=7).key]
+    assert said.err.splitlines() == [
+        f"medddpm: {tiny(seed=7).key}: out of luck: try another seed",
+        f"medddpm: {tiny(seed=9).key}: killed by signal 9, SIGKILL (out of memory?); use a smaller --size",
+    ]
+    assert list(work.failed) == [tiny(seed=7).key, tiny(seed=9).key]
     assert f"{tiny(seed=1).key}: step 6" in said.out
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from medddpm.study.profile import ncu
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 
@@ -28,6 +29,29 @@ def python(code: str, seconds: float | None = None) -> subprocess.CompletedProce
 )
 def test_a_program_that_fails_says_why_in_its_last_words(code: str, why: str) -> None:
     assert programs.problem(python(code)) == why
+
+
+KILLED = "killed by signal 9, SIGKILL (out of memory?); use a smaller --size"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('a notice', flush=True); os.kill(os.getpid(), 9)", KILLED),
+        ("print('a notice'); sys.exit(128 + 9)", KILLED),
+        ("print('no room', flush=True); os.abort()", "killed by signal 6, SIGABRT; its last words: no room"),
+        ("os.kill(os.getpid(), 11)", "killed by signal 11, SIGSEGV"),
+        ("print('its own code'); sys.exit(200)", "its own code"),
+    ],
+)
+def test_a_program_that_a_signal_ended_is_not_explained_by_a_notice_before_it(code: str, why: str) -> None:
+    assert programs.problem(python(f"import os, sys; {code}")) == why
+
+
+def test_what_takes_no_size_is_told_another_remedy() -> None:
+    done = subprocess.CompletedProcess([], -9, "a notice")
+    assert programs.problem(done, "free some memory") == KILLED.replace("use a smaller --size", "free some memory")
+    assert ncu.problem(done) == KILLED.partition(";")[0]
 
 
 def test_a_program_that_takes_too_long_is_killed() -> None:

@@ -20,6 +20,7 @@ from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.scaling import results, run, tables, worker
 from medddpm.study.scaling.cases import case, plan
 
+KILLED = "killed by signal 9, SIGKILL"
 PLACE: dict[str, Any] = {"network": "med-ddpm", "setting": "BASE", "side": 8, "channels": 32}
 
 
@@ -112,7 +113,8 @@ def test_after_a_row_that_fails_the_others_are_measured(
     ("printed", "problem"),
     [
         (f"[rank1] {worker.FAILED}cpu: it is full\n{worker.FAILED}rank 0 lost another\n===", "cpu: it is full"),
-        ("Root Cause:\n  traceback : Signal 9 (SIGKILL) received by PID 7\n=====", "Signal 9 (SIGKILL) received"),
+        ("Cause:\n  Signal 9 (SIGKILL) received by PID 7\n====", f"{KILLED} (out of memory?); use a smaller --size"),
+        ("Cause:\n  Signal 11 (SIGSEGV) received by PID 7\n====", "killed by signal 11, SIGSEGV"),
         ("no module\n", "no module"),
     ],
 )  # fmt: skip

@@ -81,6 +81,22 @@ def test_a_training_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFix
     assert not (tmp_path / "e.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (-9, "killed by signal 9, SIGKILL (out of memory?); use a smaller --size"),
+        (-11, "killed by signal 11, SIGSEGV; read the lines above"),
+    ],
+)
+def test_a_training_that_a_signal_ended_is_told_from_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+) -> None:
+    monkeypatch.setattr(endurance, "_watched", lambda _options, _run: ([], status))
+    with pytest.raises(BadInput) as refused:
+        endurance.watch(tmp_path / "e.csv", endurance.Options(9, **TOY), command=["x"])
+    assert str(refused.value) == f"medddpm train: {said}"
+
+
 def test_memory_of_processes_started_is_counted() -> None:
     code = "import subprocess, sys; held = bytes(200 << 20); subprocess.Popen([sys.executable, '-c', {!r}]).wait()"
     inner = "import sys; held = bytearray(b'x') * (100 << 20); print(flush=True); sys.stdin.read()"
