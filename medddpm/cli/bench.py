@@ -115,7 +115,10 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--again", action="store_true", help="measure finished rows again")
     command.add_argument("--seconds", type=whole(1), help="the longest time for a row (600)")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
+    command.add_argument(
+        "--device", default="auto",
+        help="auto (the GPU; a machine without one is refused), cpu (for a small --size), cuda, cuda:1 …",
+    )  # fmt: skip
 
 
 def bench_networks(text: str) -> list[str]:
@@ -152,8 +155,10 @@ def bench(arguments: argparse.Namespace) -> int:
     if without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
     _refuse_unread(arguments)
-    if not arguments.dry_run:
-        pick_device(arguments.device)
+    if not arguments.dry_run and pick_device(arguments.device).type == "cpu" and arguments.device == "auto":
+        # The default sizes would fill a host's memory and take hours there: nobody gets them by leaving --device out.
+        remedy = "run it on a machine with one, see the commands by --dry-run, or give --device cpu and a small --size"
+        raise BadInput("bench", "PyTorch finds no NVIDIA GPU here", remedy)
     arguments.samples, arguments.seconds = arguments.samples or 20, arguments.seconds or 600
     if arguments.coverage:
         return _coverage(arguments)

@@ -328,6 +328,24 @@ def test_without_the_gpu_asked_for_nothing_is_begun(tmp_path: Path, words: list[
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [[], ["--coverage"], ["--throughput"], ["--endurance", "9"], ["--scaling"]])
+def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, words: list[str], monkeypatch, capsys):
+    """The volumes of 128³ that a GPU gets by default would fill a host's memory."""
+    begun = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("medddpm.study.records.programs.run", lambda *_: begun.append("row") or pytest.fail("begun"))
+    monkeypatch.setattr("medddpm.study.throughput.endurance._watched", lambda *_: begun.append("row"))
+    monkeypatch.setattr("medddpm.study.bench.coverage._recorded", lambda *_: begun.append("row"))
+    asked = ["bench", *words, "--out", str(tmp_path / "bench.csv")]
+    assert main(asked) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("medddpm: bench: PyTorch finds no NVIDIA GPU here; ")
+    assert line.endswith("--dry-run, or give --device cpu and a small --size")
+    assert begun == []
+    assert list(tmp_path.iterdir()) == []
+    assert main([*asked, "--dry-run"]) == 0
+
+
 def test_help_names_every_network_and_setting(capsys) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["bench", "--help"])
