@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medddpm.cli.options import SETTINGS, Commands, add_command, add_renamed, without_gz
+from medddpm.cli.options import MULTIPLE, SETTINGS, Commands, Parser, add_command, add_renamed, without_gz
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import several, whole
 
@@ -25,7 +25,7 @@ READ = {
 """The options that not every mode reads, by mode. None has a default of its own, so that those given are known."""
 
 
-def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_bench(commands: Commands[Parser]) -> None:
     """`medddpm bench`."""
     command = add_command(
         commands,
@@ -111,7 +111,7 @@ def add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
     command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
-    command.add_argument("--channels", type=whole(32), default=64, help="base width (64)")
+    command.add_argument("--channels", type=whole(32, also=MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
     command.add_argument("--again", action="store_true", help="measure finished rows again")
     command.add_argument("--seconds", type=whole(1), help="the longest time for a row (600)")
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")

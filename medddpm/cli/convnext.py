@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from medddpm.cli.options import Commands, add_command
+from medddpm.cli.options import Commands, Parser, add_command
 from medddpm.runtime.arguments import several, whole
 
 PARTS = ("operators", "kernels", "transfers", "training", "counters")
 
 
-def add_convnext(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_convnext(commands: Commands[Parser]) -> None:
     """`medddpm convnext`."""
     command = add_command(
         commands,

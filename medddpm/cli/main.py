@@ -17,7 +17,7 @@ from medddpm import __version__
 from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
-from medddpm.cli.options import INTERRUPTED, complain
+from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadInput
@@ -83,9 +83,9 @@ def silence(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The arguments of every command."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="medddpm",
         description="Train and sample the 3-D diffusion model of Med-DDPM, and run the book that measures it.",
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
     INTERRUPTED,
+    MULTIPLE,
     RECOMPUTED,
     SAMPLERS,
     Commands,
+    Parser,
     add_command,
     add_device,
     add_renamed,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 # train
 
 
-def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_train(commands: Commands[Parser]) -> None:
     """`medddpm train`."""
     command = add_command(
         commands,
@@ -44,8 +46,10 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         """,
     )
     data = command.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/")
-    data.add_argument(
+    folder = data.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
+    )
+    phantom = data.add_argument(
         "--phantom",
         type=whole(1),
         nargs="?",
@@ -53,6 +57,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="COUNT",
         help="no data: COUNT (64) synthetic subjects with the MNI152 anatomy",
     )
+    command.one_of = (folder, phantom)
     command.add_argument(
         "--out", type=Path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
     )
@@ -72,7 +77,7 @@ def add_train(commands: Commands[argparse.ArgumentParser]) -> None:
         default="volume",
         help="scale intensities by volume, or by slice as published (volume)",
     )
-    command.add_argument("--channels", type=whole(32, 4096), default=64, help="base width, a multiple of 32 (64)")
+    command.add_argument("--channels", type=whole(32, 4096, MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
         "--channel-mult",
@@ -210,7 +215,7 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
 # sample
 
 
-def add_sample(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_sample(commands: Commands[Parser]) -> None:
     """`medddpm sample`."""
     command = add_command(
         commands,
@@ -295,7 +300,7 @@ def sample(arguments: argparse.Namespace) -> int:
 # release
 
 
-def add_release(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_release(commands: Commands[Parser]) -> None:
     """`medddpm release`."""
     command = add_command(
         commands,
@@ -373,7 +378,7 @@ def release(arguments: argparse.Namespace) -> int:
 # check
 
 
-def add_check(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_check(commands: Commands[Parser]) -> None:
     """`medddpm check`."""
     command = add_command(
         commands,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from medddpm.errors import BadInput
 
@@ -14,6 +14,8 @@ SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
 PROFILE_VIEWS = ("window", "step")
+MULTIPLE = "a multiple of 32"
+"""What --channels has to be: the norms have 32 groups, unless --norm-groups says otherwise."""
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
@@ -23,12 +25,36 @@ def complain(line: str) -> int:
     return 1
 
 
+class Parser(argparse.ArgumentParser):
+    """Names at once all that is missing: argparse names options of which one is needed after all others are given.
+
+    Attributes:
+        one_of: such options.
+    """
+
+    one_of: Sequence[argparse.Action] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse's; remembers what is read, for `error`."""
+        self._read = namespace or argparse.Namespace()
+        return super().parse_known_args(args, self._read)
+
+    def error(self, message: str) -> NoReturn:
+        """As argparse's; a line of what is required has `one_of` too, if none of them is given."""
+        missing = self.one_of and all(getattr(self._read, action.dest, None) is None for action in self.one_of)
+        if missing and "required: " in message:
+            message += ", " + " or ".join(action.option_strings[0] for action in self.one_of)
+        super().error(message)
+
+
 Commands = argparse._SubParsersAction  # the type that add_subparsers returns has no public name
 
 
 def add_command(
-    commands: Commands[argparse.ArgumentParser], run: Callable[[argparse.Namespace], int], summary: str, examples: str
-) -> argparse.ArgumentParser:
+    commands: Commands[Parser], run: Callable[[argparse.Namespace], int], summary: str, examples: str
+) -> Parser:
     """A subcommand named as its function, with examples under its options."""
     command = commands.add_parser(
         run.__name__,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medddpm.cli.options import SAMPLERS, SETTINGS, Commands, add_command
+from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, add_command
 from medddpm.runtime.arguments import positive, several, whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PLANS = (
 )
 
 
-def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_parity(commands: Commands[Parser]) -> None:
     """`medddpm parity`."""
     command = add_command(
         commands,
@@ -62,7 +62,7 @@ def add_parity(commands: Commands[argparse.ArgumentParser]) -> None:
     own.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))
     own.add_argument("--seeds", type=_seeds, metavar="N,…", help="of weights, order, timesteps and noise")
     own.add_argument("--size", type=whole(8), metavar="N", help="side of the volume")
-    own.add_argument("--channels", type=whole(32), metavar="N", help="base width of the network")
+    own.add_argument("--channels", type=whole(32, also=MULTIPLE), metavar="N", help=f"base width, {MULTIPLE}")
     own.add_argument("--steps", type=whole(1), metavar="N", help="of training")
     own.add_argument("--learning-rate", type=positive, metavar="X", help="Adam's")
     own.add_argument("--subjects", type=whole(1), metavar="N", help="trained on")

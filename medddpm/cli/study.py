@@ -5,14 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from medddpm.cli.options import PROFILE_VIEWS, SETTINGS, Commands, add_command, add_renamed, without_gz
+from medddpm.cli.options import (
+    MULTIPLE,
+    PROFILE_VIEWS,
+    SETTINGS,
+    Commands,
+    Parser,
+    add_command,
+    add_renamed,
+    without_gz,
+)
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import several, whole
 
 # parse
 
 
-def add_parse(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_parse(commands: Commands[Parser]) -> None:
     """`medddpm parse`."""
     command = add_command(
         commands,
@@ -71,7 +80,7 @@ def parse(arguments: argparse.Namespace) -> int:
 # profile
 
 
-def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_profile(commands: Commands[Parser]) -> None:
     """`medddpm profile`."""
     command = add_command(
         commands,
@@ -114,7 +123,7 @@ def add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     command.add_argument("--accumulation", type=whole(1), default=1, help="micro-steps in a step (1)")
     command.add_argument("--size", type=whole(1), default=128, help="side of the volume (128)")
-    command.add_argument("--channels", type=whole(1), default=64, help="base width of the network (64)")
+    command.add_argument("--channels", type=whole(32, also=MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
     command.add_argument(
         "--python", metavar="PATH",
         help="the Python that runs the profiled program, for another PyTorch than this one's; the tables are named "
@@ -145,7 +154,7 @@ def profile(arguments: argparse.Namespace) -> int:
 # book
 
 
-def add_book(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_book(commands: Commands[Parser]) -> None:
     """`medddpm book`."""
     command = add_command(
         commands,

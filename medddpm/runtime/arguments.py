@@ -9,8 +9,13 @@ from collections.abc import Callable, Sequence
 LARGEST = 1e6  # of a rate, a deviation or a norm: far above any that trains
 
 
-def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """An argument type: a whole number from `least` to `most`."""
+def whole(least: int, most: int = 2**31 - 1, also: str = "") -> Callable[[str], int]:
+    """An argument type: a whole number from `least` to `most`.
+
+    Args:
+        least, most: its bounds.
+        also: what else it has to be, which is checked later, as it hangs on other options.
+    """
 
     def parse(text: str) -> int:
         try:
@@ -18,7 +23,8 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{_short(text)} is not a whole number from {least} to {most}")
+            wanted = f"a whole number from {least} to {most}{also and f', {also}'}"
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not {wanted}")
         return value
 
     return parse

@@ -37,20 +37,16 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     )
     if (levels := len(config.channel_mult or ())) > MOST_LEVELS:
         raise BadInput("--channel-mult", f"no volume can be halved for {levels} levels", f"give at most {MOST_LEVELS}")
-    try:
-        planned = _planned(built)
-        if any(side % planned.stride for side in volumes.size):
-            sides = "×".join(map(str, volumes.size))
-            raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {planned.stride}")
-        voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
-        need_memory(sum(weight.numel() for weight in planned.parameters()), voxels * config.model_channels)
-        unet = built()
-    except BadInput:
-        raise
-    except ValueError as error:
-        raise BadInput(
-            "--channels", str(error), "choose a multiple of the norm's groups, or other --norm-groups"
-        ) from None
+    if config.model_channels % config.norm_groups:
+        problem = f"{config.model_channels} is no multiple of {config.norm_groups}, the groups of each norm"
+        raise BadInput("--channels", problem, "choose a multiple of them, or other --norm-groups")
+    planned = _planned(built)
+    if any(side % planned.stride for side in volumes.size):
+        sides = "×".join(map(str, volumes.size))
+        raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {planned.stride}")
+    voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
+    need_memory(sum(weight.numel() for weight in planned.parameters()), voxels * config.model_channels)
+    unet = built()
     unet.recompute(config.recompute)
     return unet
 

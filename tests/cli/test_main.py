@@ -176,7 +176,7 @@ BAD = {
     "no folder": (["train", "--data", "nowhere", "--out", "run", "--steps", "1"], "no such folder"),
     "two sides": ([*TRAIN, "--size", "8", "8"], "--size: 2 numbers"),
     "an odd side": ([*TRAIN, "--size", "9"], "multiples of 8"),
-    "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "multiple of 32"),
+    "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "--channels: 40 is no multiple of 32, the groups"),
     "an absurd width": ([*TRAIN, "--size", "8", "--channel-mult", "999999999"], "bytes than can be counted"),
     "a device": ([*TRAIN, "--size", "8", "--device", "abacus"], "no abacus here"),
     "a file as run": ([*TRAIN, "--size", "8", "--out", __file__], "test_main.py"),
@@ -311,6 +311,40 @@ def test_wrong_arguments_exit_2(command: list[str], capsys) -> None:
         main(command)
     assert ended.value.code == 2
     assert "usage: medddpm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["train"], "--out, --steps, --data or --phantom"),
+        (["train", "--steps", "1"], "--out, --data or --phantom"),
+        (["train", "--phantom", "--steps", "1"], "--out"),
+        (["train", "--data", "d"], "--out, --steps"),
+        (["sample"], "--mask, --out"),
+        (["parity"], "--plan, --out"),
+        ([], "COMMAND"),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(command: list[str], missing: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(command)
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: the following arguments are required: {missing}")
+
+
+@pytest.mark.parametrize(
+    ("command", "most"),
+    [
+        (["train", "--phantom", "--steps", "1"], 4096),
+        (["bench"], 2**31 - 1),
+        (["parity", "--plan", "short"], 2**31 - 1),
+        (["profile"], 2**31 - 1),
+    ],
+)
+def test_a_width_is_told_to_be_a_multiple(command: list[str], most: int, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--out", "o.csv", "--channels", "20"])
+    said = f"argument --channels: '20' is not a whole number from 32 to {most}, a multiple of 32"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
 @pytest.mark.parametrize("command", ["train", "sample", "release", "check", "book"])

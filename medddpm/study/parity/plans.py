@@ -288,19 +288,33 @@ def planned(
     """
     changes |= {"settings": settings, "seeds": seeds}
     given = {name: value for name, value in changes.items() if value is not None}
+    named = [(name, run) for name in names for run in PLANS[name](**given)]
+    _check_given(named, data, checkpoint)
     runs = []
-    for name in names:
-        for run in PLANS[name](**given):
-            if run.checkpoint is not None:
-                if not (source := checkpoint or run.checkpoint):
-                    raise BadInput(f"--plan {name}", "there is no model to draw from", "give --checkpoint F")
-                run = _trained_as(Path(source), run)
-            if run.contrast == BRATS:
-                if data is None:
-                    raise BadInput(f"--plan {name}", "there is no case to train on", "give --data DIR with seg/ t1/ …")
-                run = replace(run, data=str(data.resolve()))
-            runs.append(run)
+    for _, run in named:
+        if run.checkpoint is not None:
+            run = _trained_as(Path(checkpoint or run.checkpoint), run)
+        if run.contrast == BRATS and data is not None:
+            run = replace(run, data=str(data.resolve()))
+        runs.append(run)
     return list({run.key: run for run in runs}.values())
+
+
+def _check_given(named: Sequence[tuple[str, TrainingRun]], data: Path | None, checkpoint: Path | None) -> None:
+    """Refuses plans that lack what they need; names all of it at once."""
+    undrawn = [name for name, run in named if run.checkpoint is not None and not (checkpoint or run.checkpoint)]
+    untrained = [name for name, run in named if run.contrast == BRATS and data is None]
+    lacking = [
+        lack
+        for plans, *lack in (
+            (undrawn, "there is no model to draw from", "give --checkpoint F"),
+            (untrained, "there is no case to train on", "give --data DIR with seg/ t1/ …"),
+        )
+        if plans
+    ]
+    if lacking:
+        problems, remedies = (" and ".join(words) for words in zip(*lacking, strict=True))
+        raise BadInput(f"--plan {','.join(dict.fromkeys(undrawn + untrained))}", problems, remedies)
 
 
 def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:

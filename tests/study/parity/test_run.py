@@ -143,6 +143,10 @@ def test_what_is_asked_for_takes_the_place_of_a_plans_own() -> None:
         planned(["samplers"])
     with pytest.raises(BadInput, match="no case to train on"):
         planned(["brats"])
+    with pytest.raises(
+        BadInput, match=r"s,brats: .* to draw from and .* to train on; give --checkpoint F and .*--data"
+    ):
+        planned(["samplers", "brats"])
 
 
 def test_the_average_remembers_a_part_of_the_run_at_most_what_is_published() -> None:
@@ -530,7 +534,7 @@ def test_the_command_runs_the_plans_and_says_what_failed(
         (["--plan", "brats", "--data", "{tmp}/heads"], "no case of the plan brats is there"),
         (["--plan", "short", "--size", "8"], "8 × 8 × 8 is too small to compare"),
         (["--plan", "short", "--size", "20"], "20×20×20 cannot be halved often enough"),
-        (["--plan", "short", "--channels", "33"], "model_channels is 33: it must be a multiple of 32"),
+        (["--plan", "short", "--channels", "33"], "--channels: 33 is no multiple of 32, the groups of each norm"),
         (["--plan", "short", "--tables", "{tmp}/theirs"], "a file stands there that this command did not write"),
         (["--plan", "short", "--tables", "{tmp}/a_file"], "a file stands where its folder should be"),
         (["--plan", "redrawn", "--samplers", "ddim:9", "--out", "{tmp}/a_file"], "a file stands where its folder"),
