@@ -176,11 +176,18 @@ def train(arguments: argparse.Namespace) -> int:
         config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,
         progress=not arguments.quiet, profile=arguments.profile,
     )  # fmt: skip
-    done = len(losses) >= arguments.steps
     if is_first():
-        ending = "" if done else f" of {arguments.steps}; the same command resumes it"
-        print(f"{arguments.out}: {'finished' if done else 'stopped'} at step {len(losses)}{ending}")
-    return 0 if done else INTERRUPTED
+        print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
+    return 0 if len(losses) >= arguments.steps else INTERRUPTED
+
+
+def _where(step: int, steps: int) -> str:
+    """Where a training that was to make `steps` steps in all has ended."""
+    if step > steps:
+        return f"already at step {step}, beyond --steps {steps}; give more than {step} to train on"
+    if step == steps:
+        return f"finished at step {step}"
+    return f"stopped at step {step} of {steps}; the same command resumes it"
 
 
 def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from medddpm.errors import BadInput
 Contrast = Literal["t1", "t2", "flair"]
 CONTRASTS: tuple[Contrast, ...] = get_args(Contrast)
 Array = npt.NDArray[np.float32]
+
+_NAME = re.compile(r"phantom (t1|t2|flair), seed (\d{1,18}), subject \d+")  # of `Phantom.names`
 
 BACKGROUND, BRAIN, LESION = 0, 1, 2
 
@@ -162,6 +165,13 @@ class Phantom(Dataset[tuple[Tensor, Tensor]]):
         """The mask of a subject, in MNI space."""
         labels = self._item(index)[1]
         return nib.Nifti1Image(labels, cubic_affine(_CENTRE, _EXTENT, self.size))
+
+
+def contrast_and_seed(names: Sequence[str]) -> tuple[str, int] | None:
+    """The contrast and seed in `Phantom.names`; None where they are not the names of one phantom's subjects."""
+    matches = [_NAME.fullmatch(name) for name in names]
+    kinds = {match and (match[1], int(match[2])) for match in matches}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,7 @@ from tqdm import tqdm
 from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from
 from medddpm.checkpoints.model_card import UNSAID, Terms, model_card
-from medddpm.data.phantom import Phantom
+from medddpm.data.phantom import Phantom, contrast_and_seed
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, replacing_together
@@ -39,8 +38,6 @@ MEASURED = ("dice", "dice_reference", "lesion_contrast", "lesion_contrast_refere
 
 STATE = {"config", "ema", "layout", "losses", "size", "step"}
 """What a release needs of a checkpoint."""
-
-_PHANTOM = re.compile(r"phantom (t1|t2|flair), seed (\d{1,18}), subject \d+")
 
 
 def release_run(
@@ -157,8 +154,7 @@ def training_of(run: Path) -> dict[str, Any]:
     """The contents of run.json, with the number of its volumes and, for phantoms, their contrast and seed."""
     known = read_run(run)
     names = known["volumes"]
-    kinds = {(match[1], int(match[2])) if (match := _PHANTOM.fullmatch(name)) else None for name in names}
-    (kind,) = kinds if len(kinds) == 1 else (None,)
+    kind = contrast_and_seed(names)
     training = {key: value for key, value in known.items() if key not in FREE | {"image_size", "size"}}
     training["volumes"] = len(names)
     return training | ({"phantom": {"contrast": kind[0], "seed": kind[1], "count": len(names)}} if kind else {})

@@ -20,7 +20,8 @@ from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable, read_json, replacing
 from medddpm.runtime.reports import log
-from medddpm.training.config import FREE, TrainConfig
+from medddpm.training.config import TrainConfig
+from medddpm.training.mismatch import differences
 
 LOCK = ".lock"
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
@@ -37,7 +38,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
         anew, so that its steps stay what they were.
 
     Raises:
-        BadInput: it is another run's, or holds something else; says what differs. Or it cannot be written to.
+        BadInput: it is another run's, or holds something else; says all that differs. Or it cannot be written to.
     """
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
@@ -46,15 +47,14 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
     accumulation = config.accumulation
     if record.exists() and (checkpoints_of(out) or _set_aside(out)):
         known = {**wanted, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
-        accumulation = _shared(out, known, accumulation, processes)
-        wanted |= {name: known[name] for name in ("accumulation", "processes")}
-        changed = [key for key in wanted if key not in FREE and known[key] != wanted[key]]
-        if changed:
-            raise BadInput(
-                out,
-                f"its run was begun with {_difference(changed[0], known, wanted)}",
-                "resume it with the same, or train in another folder",
-            )
+        total = known["accumulation"] * known["processes"]
+        wanted["processes"] = known["processes"]
+        if accumulation * processes == total:
+            wanted["accumulation"] = known["accumulation"]
+        if changed := differences(known, wanted):
+            problem = f"its run was begun with {', '.join(changed)}"
+            raise BadInput(out, problem, "resume it with the same, or train in another folder")
+        accumulation = _shared(out, total, processes)
     with replacing(record) as temporary:
         temporary.write_text(json.dumps(wanted, indent=1) + "\n")
     for folder in ["checkpoints", *(["samples"] if config.sample_every else [])]:
@@ -64,26 +64,13 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
     return accumulation
 
 
-def _shared(out: Path, known: Mapping[str, Any], accumulation: int, processes: int) -> int:
-    """The micro-steps of each process, where a run's are shared by `processes` of them."""
-    total = known["accumulation"] * known["processes"]
-    if accumulation != known["accumulation"] and accumulation * processes != total:
-        problem = f"its run was begun with accumulation {known['accumulation']}, not {accumulation}"
-        raise BadInput(out, problem, "resume it with the same, or train in another folder")
+def _shared(out: Path, total: int, processes: int) -> int:
+    """The micro-steps of each process, where the `total` of a run's step are shared by `processes` of them."""
     if total % processes:
         fitting = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
         problem = f"its steps are of {total} micro-steps, which {processes} processes cannot share"
         raise BadInput(out, problem, f"start one of {fitting} processes")
     return total // processes
-
-
-def _difference(key: str, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    if key == "volumes":
-        return "other files"
-    if key == "data":
-        names = zip(wanted["volumes"], known[key], wanted[key], strict=False)
-        return f"other data in {next((name for name, was, now in names if was != now), 'its volumes')}"
-    return f"{key} {known[key]}, not {wanted[key]}"
 
 
 @contextlib.contextmanager

@@ -45,6 +45,9 @@ def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folde
     assert main(["train", "--data", str(head_folder), "--out", str(trained), "--steps", "3", *TINY]) == 0
     assert "finished at step 3" in capsys.readouterr().out
     assert [path.name for path in checkpoints_of(trained)] == ["step-0000002.pt", "step-0000003.pt"]
+    assert main(["train", "--data", str(head_folder), "--out", str(trained), "--steps", "1", *TINY]) == 0
+    said = f"{trained}: already at step 3, beyond --steps 1; give more than 3 to train on\n"
+    assert capsys.readouterr().out == said
 
 
 def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:

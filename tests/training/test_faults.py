@@ -120,7 +120,7 @@ def test_steps_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
     assert claim(tmp_path, replace(config, accumulation=8), volumes, 1) == 8
     with pytest.raises(BadInput, match="of 8 micro-steps, which 3 processes cannot share; start one of 1, 2, 4, 8 pro"):
         claim(tmp_path, config, volumes, 3)
-    with pytest.raises(BadInput, match="begun with accumulation 2, not 3"):
+    with pytest.raises(BadInput, match=r"begun with --accumulation 2 \(not 3\)"):
         claim(tmp_path, replace(config, accumulation=3), volumes, 4)
 
 

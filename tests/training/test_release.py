@@ -255,5 +255,5 @@ def test_a_run_keeps_to_its_widths(run: Path) -> None:
     volumes = Phantom(2, (16, 16, 16), "flair")
     assert len(train(CONFIG, volumes, run, 3, device="cpu", progress=False)) == 3
     other = TrainConfig(**{**vars(CONFIG), "channel_mult": (1, 2, 2)})
-    with pytest.raises(BadInput, match=r"channel_mult \[1, 1, 2\], not \[1, 2, 2\]"):
+    with pytest.raises(BadInput, match=r"--channel-mult 1 1 2 \(not 1 2 2\)"):
         train(other, volumes, run, 3, device="cpu", progress=False)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from medddpm.checkpoints.files import checkpoints_of
+from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
-from medddpm.training.config import TrainConfig
+from medddpm.training.config import FREE, TrainConfig
+from medddpm.training.mismatch import NO_OPTION, option
 from medddpm.training.run_folder import claim, locked, newest, save
 
 WEIGHTS = {"a": torch.ones(2)}
@@ -56,7 +59,7 @@ def test_a_run_whose_checkpoints_were_all_set_aside_does_not_begin_anew(tmp_path
     save(tmp_path, content(1), keep=1)
     (path,) = checkpoints_of(tmp_path)
     path.rename(path.with_name("step-0000001.pt.unreadable"))
-    with pytest.raises(BadInput, match="begun with seed 0, not 1"):
+    with pytest.raises(BadInput, match=r"begun with --seed 0 \(not 1\)"):
         claim(tmp_path, replace(config, seed=1), volumes)
     claim(tmp_path, config, volumes)
     with pytest.raises(BadInput, match=r"none of its 1 checkpoints is readable \(step-0000001\.pt\.unreadable\)"):
@@ -83,8 +86,10 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         newest(tmp_path)
 
 
-@pytest.mark.parametrize(("change", "volume"), [("scaling", "phantom_0000"), ("voxels", "phantom_0001")])
-def test_other_data_is_noticed(tmp_path: Path, change: str, volume: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"), [("scaling", r"--scaling volume \(not slice\)"), ("voxels", "other data in phantom_0001")]
+)
+def test_other_data_is_noticed(tmp_path: Path, change: str, said: str) -> None:
     data, out, size = tmp_path / "data", tmp_path / "run", (8, 8, 8)
     write_phantom(data, 2, size)
     config = TrainConfig(image_size=8)
@@ -95,8 +100,35 @@ def test_other_data_is_noticed(tmp_path: Path, change: str, volume: str) -> None
         other = tmp_path / "other"
         write_phantom(other, 2, size, seed=1)
         (data / "image" / "phantom_0001.nii.gz").write_bytes((other / "image" / "phantom_0001.nii.gz").read_bytes())
-    with pytest.raises(BadInput, match=f"other data in {volume};"):
+    with pytest.raises(BadInput, match=f"begun with {said};"):
         claim(out, config, VolumeFolder(data, size, "slice" if change == "scaling" else "volume"))
+
+
+def test_all_that_differs_is_named_at_once_as_it_was_typed(tmp_path: Path) -> None:
+    config = TrainConfig(image_size=8, model_channels=32, workers=0)
+    claim(tmp_path, config, Phantom(2, (8, 8, 8)))
+    save(tmp_path, content(1), keep=1)
+    other = replace(
+        config, setting="OPT1", image_size=16, model_channels=64, num_res_blocks=2, channel_mult=(1, 2),
+        learning_rate=1e-3, accumulation=3, ema_decay=0.5, workers=2,
+    )  # fmt: skip
+    with pytest.raises(BadInput) as refused:
+        claim(tmp_path, other, Phantom(4, (16, 16, 8), "flair"))
+    assert refused.value.problem == (
+        "its run was begun with --setting base (not opt1), --channels 32 (not 64), --blocks 1 (not 2), "
+        "--channel-mult as published (not 1 2), --learning-rate 1e-05 (not 0.001), --accumulation 2 (not 3), "
+        "ema_decay 0.995 (not 0.5), --size 8 (not 16 16 8), --phantom 2 (not 4), --contrast t1 (not flair)"
+    )
+    write_phantom(tmp_path / "data", 2, (8, 8, 8))
+    with pytest.raises(BadInput, match="begun with other files;"):
+        claim(tmp_path, config, VolumeFolder(tmp_path / "data", (8, 8, 8)))
+
+
+def test_an_option_that_is_named_is_one_of_the_command(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert {option(key) for key in {*asdict(TrainConfig()), "size"} - FREE - NO_OPTION} <= options
 
 
 def test_a_start_that_failed_does_not_keep_the_folder(tmp_path: Path) -> None:

@@ -287,9 +287,9 @@ def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path, 
 
 def test_another_runs_folder_is_refused(volumes, tmp_path: Path) -> None:
     run(volumes, tmp_path, 1)
-    with pytest.raises(BadInput, match=r"begun with learning_rate 1e-05, not 0\.1"):
+    with pytest.raises(BadInput, match=r"begun with --learning-rate 1e-05 \(not 0\.1\)"):
         run(volumes, tmp_path, 2, learning_rate=0.1)
-    with pytest.raises(BadInput, match="begun with setting BASE, not OPT1"):
+    with pytest.raises(BadInput, match=r"begun with --setting base \(not opt1\)"):
         run(volumes, tmp_path, 2, setting="OPT1")
     run(volumes, tmp_path, 2, save_every=1, keep=5)
 
@@ -320,9 +320,9 @@ def test_a_run_of_an_earlier_version_goes_on(volumes, tmp_path: Path) -> None:
     del earlier["offset_noise"]
     earlier["switches"] = earlier.pop("setting")
     record.write_text(json.dumps(earlier))
-    with pytest.raises(BadInput, match="begun with setting BASE, not OPT1"):
+    with pytest.raises(BadInput, match=r"begun with --setting base \(not opt1\)"):
         run(volumes, tmp_path, 2, setting="OPT1")
-    with pytest.raises(BadInput, match=r"begun with offset_noise 0\.0, not 0\.1"):
+    with pytest.raises(BadInput, match=r"begun with --offset-noise 0 \(not 0\.1\)"):
         run(volumes, tmp_path, 2, offset_noise=0.1)
     assert len(run(volumes, tmp_path, 2)) == 2
     assert json.loads(record.read_text())["setting"] == "BASE"

@@ -593,7 +593,7 @@ def test_a_run_that_was_begun_otherwise_keeps_its_result(tmp_path: Path) -> None
     trained(run, volumes, held_out, folder, CPU)
     (folder / results.RESULT).write_text("hours of work")
     check_runs([run], tmp_path / "out", data)
-    with pytest.raises(BadInput, match="its run was begun with learning_rate"):
+    with pytest.raises(BadInput, match="its run was begun with --learning-rate"):
         parity_run.parity([tiny(size=(16, 16, 16), steps=1, learning_rate=0.5)], tmp_path / "out", command=[])
     assert (folder / results.RESULT).read_text() == "hours of work"
 
