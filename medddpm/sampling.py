@@ -95,6 +95,9 @@ def sample_to_files(
         sampler, steps = advised["sampler"], steps or advised["steps"]
     steps = diffusion.checked_steps(steps, sampler)
     how, origin = f"{sampler} {steps}", _digest(diffusion, condition_channels, reference, setting)
+    if layout.image_channels > 1:
+        first = channel_files(numbered(out, count)[0], layout)[0]
+        report(f"{out}: a file for each of {', '.join(layout.image_folders)}, {first.name} and so on")
     volumes = [
         _Volume(path, tuple(channel_files(path, layout)), seed + i, f"seed {seed + i}, {how}{_OF}{origin}")
         for i, path in enumerate(numbered(out, count))

@@ -164,7 +164,8 @@ def test_each_process_keeps_its_own(sampled: Sampled, monkeypatch, caplog) -> No
     assert contents(sampled()) == undisturbed
 
 
-def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path: Path) -> None:
+def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO", "medddpm")
     save_model(tmp_path / "four.pt", 0, (8, 4))
     mask, image = (inputs / folder / "phantom_0000.nii.gz" for folder in ("mask", "image"))
     draw = functools.partial(
@@ -173,6 +174,8 @@ def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path:
     )  # fmt: skip
     files = draw()
     assert [file.name for file in files] == [f"v_{channel}.nii" for channel in ("t1", "t1ce", "t2", "flair")]
+    told = [record.message for record in caplog.records]
+    assert told == [f"{tmp_path / 'v.nii'}: a file for each of t1, t1ce, t2, flair, v_t1.nii and so on"]
     before = contents(files)
     files[2].unlink()
     assert contents(draw()) == before

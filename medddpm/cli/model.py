@@ -232,7 +232,7 @@ def add_sample(commands: Commands[Parser]) -> None:
         medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
-        medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz
+        medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
         torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000
         """,
@@ -244,7 +244,11 @@ def add_sample(commands: Commands[Parser]) -> None:
         "with the package, which draws a volume on two cores in less than a minute)",
     )
     command.add_argument("--mask", type=Path, required=True, help="the labels, in any size and orientation")
-    command.add_argument("--out", type=Path, required=True, help=".nii or .nii.gz; gets the mask's affine and header")
+    command.add_argument(
+        "--out", type=Path, required=True,
+        help=".nii or .nii.gz; gets the mask's affine and header. A BraTS model writes OUT_t1.nii.gz, OUT_t1ce.nii.gz, "
+        "OUT_t2.nii.gz and OUT_flair.nii.gz instead",
+    )  # fmt: skip
     command.add_argument(
         "--image", type=Path, action="append", default=[],
         help="an image of the case, for a raw BraTS mask that does not lie beside its images; may be repeated",

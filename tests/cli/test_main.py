@@ -132,7 +132,9 @@ def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_pat
     mask = next((data / "seg").iterdir())
     command = ["sample", "--checkpoint", str(run), "--mask", str(mask), "--out", str(tmp_path / "case.nii.gz"), "-q"]
     assert main([*command, "--sampler", "dpm++", "--steps", "2", "--device", "cpu"]) == 0
-    written = [Path(line) for line in capsys.readouterr().out.strip().splitlines()[1:]]
+    said = capsys.readouterr()
+    assert f"{tmp_path / 'case.nii.gz'}: a file for each of t1, t1ce, t2, flair, case_t1.nii.gz and so on" in said.err
+    written = [Path(line) for line in said.out.strip().splitlines()[1:]]
     assert [path.name for path in written] == [f"case_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair")]
     for path in written:
         np.testing.assert_allclose(nibabel.load(path).affine, nibabel.load(mask).affine)
