@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadArgument
 from medddpm.runtime import cuda_graphs
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
@@ -131,7 +132,11 @@ class GaussianDiffusion(nn.Module):
 
         Returns:
             the loss, a float32 scalar with its autograd graph.
+
+        Raises:
+            BadArgument: the network does not take the image's or the mask's shape.
         """
+        self._check_shapes(mask, image)
         if t is None:
             source = generator.device if generator is not None else image.device
             t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
@@ -174,9 +179,11 @@ class GaussianDiffusion(nn.Module):
             (N, C, D, H, W) in [-1, 1].
 
         Raises:
-            BadInput: the sampler is unknown, or cannot take that number of steps.
+            BadArgument: the sampler is unknown, or cannot take that number of steps, or the mask's shape is none that
+                the network takes.
         """
         steps = self.checked_steps(steps, sampler)
+        self._check_shapes(mask)
         channels: int = self.denoise_fn.out_channels  # type: ignore[assignment]
         start = mask.new_zeros((mask.shape[0], channels, *mask.shape[2:]))
         times = self._times(steps, sampler)
@@ -206,17 +213,33 @@ class GaussianDiffusion(nn.Module):
         """The number of network evaluations that `sample` makes with these arguments.
 
         Raises:
-            BadInput: the sampler is unknown, or cannot take that number of steps.
+            BadArgument: the sampler is unknown, or cannot take that number of steps.
         """
         steps = self.timesteps if steps is None else steps
         if sampler not in SAMPLERS:
-            raise BadInput("--sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
+            raise BadArgument("sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
         if sampler == "ddpm" and steps != self.timesteps:
             problem = f"ddpm takes all {self.timesteps} steps, not {steps}"
-            raise BadInput("--steps", problem, "for fewer choose another --sampler")
+            raise BadArgument("steps", problem, "for fewer choose another sampler")
         if not 1 <= steps <= self.timesteps:
-            raise BadInput("--steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
+            raise BadArgument("steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
         return steps
+
+    def _check_shapes(self, mask: Tensor, image: Tensor | None = None) -> None:
+        """Refuses what the network does not take by the shape that was given: its own line counts both together."""
+        network: Any = self.denoise_fn
+        if not hasattr(network, "takes"):  # another network than `UNet3D`, which says itself what it takes
+            return
+        channels, stride = network.out_channels, network.stride
+        for name, given, wanted in (("image", image, channels), ("mask", mask, network.in_channels - channels)):
+            if given is None:
+                continue
+            if given.dim() != 5 or given.shape[1] != wanted or any(side % stride for side in given.shape[2:]):
+                takes = f"this network takes (N, {wanted}, D, H, W) with D, H and W multiples of {stride}"
+                raise BadArgument(name, f"it is {tuple(given.shape)}", takes)
+        if image is not None and (image.shape[0], image.shape[2:]) != (mask.shape[0], mask.shape[2:]):
+            problem = f"it is {tuple(mask.shape)}, and the image {tuple(image.shape)}"
+            raise BadArgument("mask", problem, "give both with the same N, D, H and W")
 
     def _step(
         self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor

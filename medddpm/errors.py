@@ -1,4 +1,4 @@
-"""The one exception a user sees: a line that names the file, the fault and the remedy."""
+"""What a user sees of an error: a line that names the file, or the argument, with the fault and the remedy."""
 
 from __future__ import annotations
 
@@ -33,6 +33,18 @@ class BadInput(ValueError):
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         # A data loader's worker sends it to the parent pickled; the default would lose the arguments.
         return BadInput, (self.path, self.problem, self.remedy)
+
+
+class BadArgument(BadInput):
+    """A function's argument at fault: its own name is `path`. The command shows it as `option`."""
+
+    @property
+    def option(self) -> BadInput:
+        """The same of the command's option of that name."""
+        return BadInput(f"--{self.path}", self.problem, self.remedy)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return BadArgument, (self.path, self.problem, self.remedy)
 
 
 def printable(text: str) -> str:

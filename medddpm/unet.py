@@ -309,8 +309,8 @@ class UNet3D(nn.Module):
         """
         if not self.takes(x):
             raise ValueError(
-                f"input is {tuple(x.shape)}: this network takes (N, {self.in_channels}, D, H, W) "
-                f"with D, H and W multiples of {self.stride}"
+                f"x is {tuple(x.shape)}: this network takes (N, {self.in_channels}, D, H, W), channels of the noisy "
+                f"image and the mask together, with D, H and W multiples of {self.stride}"
             )
         emb = self.time_embed(timestep_embedding(t, self.model_channels).to(x.dtype))
 

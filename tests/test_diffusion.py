@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.diffusion import SAMPLERS, GaussianDiffusion, ahead
+from medddpm.unet import UNet3D
 
 
 class GaussianDenoiser(nn.Module):
@@ -181,15 +183,35 @@ def test_a_trajectory_runs_from_the_noise_to_the_sample(sampler: str, steps: int
 @pytest.mark.parametrize(
     ("steps", "sampler", "message"),
     [
-        (50, "ddpm", "all 250 steps"),
-        (0, "ddim", "choose 1 to 250"),
-        (251, "dpm++", "1 to 250"),
-        (10, "euler", "choose one"),
+        (50, "ddpm", "steps: ddpm takes all 250 steps, not 50; for fewer choose another sampler"),
+        (0, "ddim", "steps: ddim cannot take 0; choose 1 to 250"),
+        (251, "dpm++", "steps: dpm++ cannot take 251; choose 1 to 250"),
+        (10, "euler", "sampler: there is no 'euler'; choose one of ddpm, ddim, dpm++, sde-dpm++"),
     ],
 )
-def test_what_cannot_be_sampled_is_said(steps: int, sampler: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_sampled_is_said_of_the_argument(steps: int, sampler: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         gaussian(0.5).sample(torch.zeros(1, 2, 4, 4, 4), steps, sampler)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "message"),
+    [
+        (None, (1, 1, 8, 8, 8), "mask: it is (1, 1, 8, 8, 8); this network takes (N, 2, D, H, W) with D, H and W mult"),
+        (None, (1, 2, 8, 8, 9), "mask: it is (1, 2, 8, 8, 9); this network takes (N, 2, D, H, W) with D, H and W mult"),
+        (None, (2, 8, 8, 8), "mask: it is (2, 8, 8, 8); this network takes (N, 2, D, H, W) with"),
+        ((1, 2, 8, 8, 8), (1, 2, 8, 8, 8), "image: it is (1, 2, 8, 8, 8); this network takes (N, 1, D, H, W) with"),
+        ((1, 1, 8, 8, 8), (1, 3, 8, 8, 8), "mask: it is (1, 3, 8, 8, 8); this network takes (N, 2, D, H, W) with"),
+        ((2, 1, 8, 8, 8), (1, 2, 8, 8, 8), "mask: it is (1, 2, 8, 8, 8), and the image (2, 1, 8, 8, 8); give both"),
+    ],
+)
+def test_a_shape_is_refused_as_it_was_given(image: tuple | None, mask: tuple, message: str) -> None:
+    """Not as the network sees it, with the noisy image's channel and the mask's together."""
+    diffusion = GaussianDiffusion(UNet3D(8, model_channels=32, channel_mult=(1, 1)), 3)
+    call = diffusion.sample if image is None else diffusion.loss
+    given = [torch.zeros(shape) for shape in (image, mask) if shape is not None]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        call(*given)
 
 
 def test_the_mask_reaches_the_network() -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from medddpm.errors import LONGEST, BadInput
+from medddpm.errors import LONGEST, BadArgument, BadInput
 
 
 def test_it_is_one_line_for_a_terminal() -> None:
@@ -20,8 +20,15 @@ def test_what_a_file_says_is_clipped() -> None:
     assert len(str(BadInput("f", "x" * 10**6, "y" * 10**6))) <= 2 * LONGEST + 20
 
 
+def test_an_arguments_line_names_it_as_the_caller_does() -> None:
+    error = BadArgument("steps", "p", "r")
+    assert (str(error), str(error.option)) == ("steps: p; r", "--steps: p; r")
+
+
+@pytest.mark.parametrize("kind", [BadInput, BadArgument])
 @pytest.mark.parametrize("path", ["a", "b\udcff"])
-def test_it_comes_whole_out_of_another_process(path: str) -> None:
-    error = BadInput(path, "p", "r")
+def test_it_comes_whole_out_of_another_process(path: str, kind: type[BadInput]) -> None:
+    error = kind(path, "p", "r")
     again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
     assert (again.path, again.problem, again.remedy, str(again)) == (path, "p", "r", str(error))

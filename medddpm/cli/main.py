@@ -20,7 +20,7 @@ from medddpm.cli.model import add_check, add_release, add_sample, add_train
 from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
-from medddpm.errors import BadInput
+from medddpm.errors import BadArgument, BadInput
 from medddpm.runtime.reports import log
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a full disk shows here, not when the interpreter has ended
         return code
     except BadInput as error:
-        return complain(str(error))
+        return complain(str(error.option if isinstance(error, BadArgument) else error))
     except ModuleNotFoundError as error:
         if str(error.name).startswith("medddpm"):
             raise

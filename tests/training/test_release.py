@@ -210,10 +210,10 @@ def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
 @pytest.mark.parametrize(
     ("sampler", "steps", "problem"),
     [
-        ("ddim", 251, "--steps: ddim cannot take 251; choose 1 to 250"),
-        ("ddim", 0, "--steps: ddim cannot take 0; choose 1 to 250"),
-        ("ddpm", 20, "--steps: ddpm takes all 250 steps, not 20; for fewer choose another --sampler"),
-        ("euler", 20, "--sampler: there is no 'euler'; choose one of ddpm, ddim, dpm++, sde-dpm++"),
+        ("ddim", 251, "steps: ddim cannot take 251; choose 1 to 250"),
+        ("ddim", 0, "steps: ddim cannot take 0; choose 1 to 250"),
+        ("ddpm", 20, "steps: ddpm takes all 250 steps, not 20; for fewer choose another sampler"),
+        ("euler", 20, "sampler: there is no 'euler'; choose one of ddpm, ddim, dpm++, sde-dpm++"),
     ],
 )
 def test_what_cannot_be_drawn_with_is_not_recommended(
