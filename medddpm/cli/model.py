@@ -27,6 +27,7 @@ from medddpm.runtime.reports import is_first
 
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
+    from medddpm.training.config import TrainConfig
 
 # train
 
@@ -142,15 +143,42 @@ def add_train(commands: Commands[Parser]) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Trains; see `medddpm.training.run.train`."""
+    from medddpm.runtime.processes import pick_device
+    from medddpm.runtime.ranks import Ranks, joined
+    from medddpm.training.run import train as run
+
+    begun, problem = None, None
+    try:
+        begun = _begun(arguments)
+    except BadInput as error:
+        problem = error
+    # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
+    with joined(pick_device(arguments.device)):
+        ranks = Ranks()
+        if ranks.told(begun is None and problem is None):
+            return 1
+        ranks.agree(problem)
+        assert begun is not None  # else there is a problem, which ends all
+        config, volumes = begun
+        losses = run(
+            config, volumes, arguments.out, arguments.steps, device=arguments.device,
+            device_cache=arguments.device_cache, progress=not arguments.quiet, profile=arguments.profile,
+        )  # fmt: skip
+    if is_first():
+        print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
+    return 0 if len(losses) >= arguments.steps else INTERRUPTED
+
+
+def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
+    """What a run is begun with; None as for `_cached`."""
     from medddpm.data.layouts import BRATS, find_layout
     from medddpm.training.config import TrainConfig
-    from medddpm.training.run import train as run
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
     volumes = _cached(arguments, size)
     if volumes is None:
-        return 1
+        return None
     config = TrainConfig(
         setting=arguments.setting.upper(),
         image_size=size[0],
@@ -172,13 +200,7 @@ def train(arguments: argparse.Namespace) -> int:
         recompute=arguments.recompute,
         gradient_dtype=arguments.gradient_dtype,
     )
-    losses = run(
-        config, volumes, arguments.out, arguments.steps, device=arguments.device, device_cache=arguments.device_cache,
-        progress=not arguments.quiet, profile=arguments.profile,
-    )  # fmt: skip
-    if is_first():
-        print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
-    return 0 if len(losses) >= arguments.steps else INTERRUPTED
+    return config, volumes
 
 
 def _where(step: int, steps: int) -> str:

@@ -82,7 +82,7 @@ def test_a_command_says_which_extra_brings_what_it_lacks(tmp_path: Path) -> None
     done = run_without_the_rest(COMMANDS, tmp_path)
     assert done.stdout.split() == ["1"] * 4
     assert done.stderr.splitlines() == [
-        "medddpm: train needs nibabel; pip install 'medddpm[train]'",
+        "medddpm: train needs safetensors; pip install 'medddpm[train]'",
         "medddpm: check needs nibabel; pip install 'medddpm[train]'",
         "medddpm: profile needs pandas; pip install 'medddpm[book]'",
         "medddpm: bench needs pandas; pip install 'medddpm[book]'",

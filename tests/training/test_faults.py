@@ -63,6 +63,34 @@ def test_a_bad_volume_of_one_process_ends_all_with_its_name(head_folder: Path, t
     assert [ended.stderr for ended in others] == ["", ""]
 
 
+SECOND_ELSEWHERE = """
+import os, sys
+from medddpm.cli.main import main
+data, elsewhere, *words = sys.argv[1:]
+sys.exit(main([word.replace(data, elsewhere) if os.environ["RANK"] == "1" else word for word in words]))
+"""
+
+
+@pytest.mark.parametrize("case", ["all", "the second alone", "checked"])
+def test_a_folder_that_is_wrong_is_told_once(case: str, head_folder: Path, tmp_path: Path) -> None:
+    data, nowhere, out = tmp_path / "data", tmp_path / "nowhere", tmp_path / "run"
+    shutil.copytree(head_folder, data)
+    if case == "all":
+        ended, bad = run_ranks(2, COMMAND, *words(nowhere, out, 5)), nowhere
+    elif case == "checked":
+        bad = sorted((data / "image").iterdir())[1]
+        bad.write_bytes(b"damaged")
+        checked = [word for word in words(data, out, 5) if word != "--no-check"]
+        ended = run_ranks(2, COMMAND, *checked, "--cache", tmp_path / "cache")
+    else:
+        ended, bad = run_ranks(2, SECOND_ELSEWHERE, data, nowhere, *words(data, out, 5)), nowhere
+    assert [each.returncode for each in ended] == [1, 1]
+    (line,) = ended[0].stderr.splitlines()
+    assert line.startswith(f"medddpm: {bad}: ")
+    assert ended[1].stderr == ""
+    assert not out.exists()
+
+
 def test_what_only_the_first_process_finds_ends_all(head_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("…")
     first, second = run_ranks(2, COMMAND, *words(head_folder, tmp_path, 5))
