@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from medddpm.errors import BadInput
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS, flops
 from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
@@ -30,6 +31,17 @@ GIB = 2**30
 
 class Results(TableStore):
     """The results beside a table."""
+
+    def check_width(self, widths: set[int]) -> None:
+        """Checks that the rows of this run, which the table cannot tell apart by their base width, have one of these.
+
+        Raises:
+            BadInput: some have another.
+        """
+        found = [kept for path in self.folder.glob("*.json") if (kept := self.read(path)) and "case" in kept]
+        if others := {Case(**kept["case"]).channels for kept in found} - widths:
+            words = " and ".join(f"--channels {width}" for width in sorted(others))
+            raise BadInput(self.out, f"its rows are of {words}", "give the same, or another --out")
 
     def stamp_row(self, case: Case, setting: BenchSetting, measure: str) -> None:
         """Stamps one measure of a row, on the machine that measured it."""

@@ -123,7 +123,7 @@ def measure_rows(
         the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written, or nothing was measured.
+        BadInput: the table cannot be written or has rows of another base width, or nothing was measured.
     """
     folder = rows_folder(out)
     if dry_run:
@@ -135,6 +135,7 @@ def measure_rows(
     check_table(out.with_name(CEILINGS_TABLE))
     store = Results(out, machine_meta(command, options.device))
     store.check()
+    store.check_width({job.case.channels for job in jobs})
     with ended_by_sigterm():
         _ceilings(store, options)
         for place, job in enumerate(jobs, 1):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
+from medddpm.errors import BadInput
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import table_of, write_table
@@ -18,7 +20,30 @@ KEY = ("group", "choice", "size", "batch")  # names a row
 
 
 class Results(TableStore):
-    """The results beside a table."""
+    """The results beside a table. A lever names its row, so all are of one size and base width.
+
+    Args:
+        out, meta: as for `TableStore`.
+        place: the side and channels of this call's rows.
+    """
+
+    def __init__(self, out: Path, meta: Mapping[str, Any], place: Mapping[str, int] = MappingProxyType({})) -> None:
+        super().__init__(out, meta)
+        self.place = place
+
+    def check(self) -> None:
+        """As `TableStore.check`.
+
+        Raises:
+            BadInput: also where this run has rows of another size or base width.
+        """
+        super().check()
+        for key in BY_KEY:
+            there = self.read(self.row(key)) or {}
+            known = {name: there.get(name, value) for name, value in self.place.items()}
+            if known != dict(self.place):
+                words = f"--size {known['side']} --channels {known['channels']}"
+                raise BadInput(self.out, f"its rows are of {words}", "give the same, or another --out")
 
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `THROUGHPUT`), in the levers' order; returns it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,8 +55,9 @@ def measure_levers(
         )
         for lever in levers
     ]
+    results = functools.partial(Results, place={"side": options.side, "channels": options.channels})
     return measure(
-        launches, Results, out, _told,
+        launches, results, out, _told,
         command=command, device=options.device, limit=options.limit, again=options.again, dry_run=dry_run,
     )  # fmt: skip
 

@@ -90,6 +90,7 @@ def measure(arguments: argparse.Namespace) -> None:
     if lever.recompute != "none":
         found["again"] = again(config, size, lever.brats)
     found |= {"prepare_seconds": seconds, "size": "x".join(map(str, size)), "lever": lever.key}
+    found |= {"side": arguments.side, "channels": arguments.channels}
     found["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with replacing(arguments.folder / f"{lever.key}.json") as temporary:
         temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")

@@ -544,6 +544,18 @@ def test_the_table_that_was_written_is_named(folder: Path, capsys) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == f"{folder / 'bench.csv'}: 4 rows"
 
 
+def test_rows_of_another_width_do_not_join_a_table_that_has_no_column_of_it(folder: Path, capsys) -> None:
+    before = sorted(path.name for path in folder.rglob("*"))
+    words = ["--switches", "base", "--out", str(folder / "bench.csv"), *TOY, "--channels", "64"]
+    for again in ([], ["--again"]):
+        assert main(["bench", *words, *again]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        remedy = "give the same, or another --out"
+        assert said.err == f"medddpm: {folder / 'bench.csv'}: its rows are of --channels 32; {remedy}\n"
+    assert sorted(path.name for path in folder.rglob("*")) == before
+
+
 def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
     before = (folder / "bench.csv").read_bytes()
     began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").iterdir()}

@@ -15,6 +15,7 @@ import torch
 from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import VolumeFolder
+from medddpm.errors import BadInput
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.throughput import run, sources, tables, worker
@@ -85,6 +86,9 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
         torch.set_num_threads(threads)
     table = store.collect()
     assert table["choice"].tolist() == ["fast", "1"]
+    Results(store.out, META, {"side": 8, "channels": 32}).check()
+    with pytest.raises(BadInput, match="its rows are of --size 8 --channels 32;"):
+        Results(store.out, META, {"side": 8, "channels": 64}).check()
     pd.testing.assert_frame_equal(table, read_table(store.out, schemas.THROUGHPUT), check_dtype=False)
     shares = table[["device_pct", "copy_pct", "loader_pct", "host_pct"]].sum(axis=1)
     assert shares.tolist() == pytest.approx([100, 100], abs=0.05)
@@ -159,6 +163,32 @@ def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path,
     assert read_table(tmp_path / "t.csv", schemas.THROUGHPUT)["ratio"].tolist()[1] == 1.0
     assert run.measure_levers(levers[:1], tmp_path / "t.csv", run.Options(), command=["bench"]) == 0
     assert "there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("other", [{"side": 8}, {"channels": 32}])
+def test_rows_of_another_size_or_width_are_not_taken_for_these(
+    other: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lever names its row: at another size it would be there already, or be divided by another size's reference."""
+    store, first = Results(tmp_path / "t.csv", META), BY_KEY["reference-fast"]
+
+    def processed(command: list[str], _seconds: float) -> Any:
+        words = dict(zip(command[3::2], command[4::2], strict=True))
+        found = kept(20.0, side=int(words["--side"]), channels=int(words["--channels"]))
+        store.row(words["--lever"]).write_text(json.dumps(found))
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
+    monkeypatch.setattr(programs, "run", processed)
+    assert run.measure_levers([first], store.out, run.Options(**other), command=["bench"]) == 0
+    before = store.out.read_bytes()
+    for levers in ([first], [BY_KEY["batch-2"]]):
+        with pytest.raises(BadInput) as refused:
+            run.measure_levers(levers, store.out, run.Options(), command=["bench"])
+        size = f"--size {other.get('side', 128)} --channels {other.get('channels', 64)}"
+        assert str(refused.value) == f"{store.out}: its rows are of {size}; give the same, or another --out"
+    assert store.out.read_bytes() == before
+    assert run.measure_levers([BY_KEY["batch-2"]], store.out, run.Options(**other), command=["bench"]) == 0
 
 
 def test_the_command_shows_what_it_would_run(tmp_path: Path, capsys) -> None:
