@@ -47,19 +47,26 @@ def add_bench(commands: Commands[Parser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
     add_renamed(
         command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
-        help="base, opt1, opt2, opt12, autocast, autocast-channels-last, graph, norm, upsampling, residual, edges, "
-        "attention, casts, fast, compile, compile-channels-last, fast-eager, fast-tf32, accelerate, "
-        "graphed-step, fast-compile, fast-reduce-overhead; ordinary tools: pytorch, cudnn-benchmark, "
-        "autocast-benchmark, compile-benchmark, reduce-overhead, max-autotune, and autocast-benchmark-channels-last, "
-        "compile-benchmark-channels-last, reduce-overhead-channels-last, max-autotune-channels-last "
-        "(base,opt1,opt2,opt12,fast; for others' networks opt1, every ordinary tool, fast, and fast as a reader has "
-        "it: fast-eager, accelerate, graphed-step)",
+        help="which settings to time. The paper's: base, opt1, opt2, opt12. From opt12 to fast, each with one change "
+        "more: autocast-channels-last, graph, norm, upsampling, residual, edges, attention, casts, fast. The fast path "
+        "otherwise: fast-eager has no CUDA graph, fast-tf32 has TF32 instead of BF16, accelerate and graphed-step are "
+        "called from an ordinary training loop, fast-compile and fast-reduce-overhead are under torch.compile. The "
+        "ordinary tools, PyTorch's own: pytorch, cudnn-benchmark, autocast, autocast-benchmark, compile, "
+        "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout compile-channels-last, "
+        "autocast-benchmark-channels-last, compile-benchmark-channels-last, reduce-overhead-channels-last, "
+        "max-autotune-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats base "
+        "and fast; for other people's networks opt1, the ordinary tools, fast, fast-eager, accelerate and graphed-step",
     )  # fmt: skip
-    command.add_argument("--ladder", action="store_true", help="all up to fast-reduce-overhead, for med-ddpm")
+    command.add_argument(
+        "--ladder",
+        action="store_true",
+        help="for med-ddpm: every change from base to fast, and what it is compared with",
+    )
     command.add_argument(
         "--opponents", action="store_true",
-        help="also every ordinary tool, for our networks; others' get them as it is. A search by cudnn.benchmark or "
-        "max-autotune takes minutes",
+        help="for med-ddpm and med-ddpm-brats: also the ordinary tools that --setting lists, fast-eager, accelerate "
+        "and graphed-step. Other people's networks are timed with these anyway. Tools that search for the fastest "
+        "kernels, by cudnn.benchmark or max-autotune, take minutes",
     )  # fmt: skip
     command.add_argument(
         "--network", type=bench_networks, metavar="NAME,…",

@@ -89,7 +89,9 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--norm-groups", type=whole(1, 4096), default=32, metavar="N",
-        help="groups of each norm (32); fewer than --channels if the network is to learn a volume's brightness",
+        help="into how many groups each group norm divides its channels (32, as published); --channels has to be a "
+        "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
+        "learns it: with --channels 32 give 8",
     )  # fmt: skip
     command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
     command.add_argument(
