@@ -254,24 +254,18 @@ def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, n
     return rows[["setting", "measure", "tflops", "gbps", "intensity"]].reset_index(drop=True)
 
 
-def flop(table: pd.DataFrame, measure: str, network: str = OURS) -> float:
-    """TFLOP of a network's step or forward pass, from the record."""
-    row = rows_of(table, network, measure).iloc[0]
-    return float(row["tflops"] * row["median_ms"] / 1e3)
-
-
 def remaining(
-    kernels: pd.DataFrame, tflop: Mapping[str, float], limits: Mapping[str, float], peak_gbps: float
+    kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float], peak_gbps: float
 ) -> pd.DataFrame:
     """Where a step's time goes, and the floor of each part: the least time it could take.
 
     The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
     network's FLOPs are counted as the convolutions', which do all but a hundredth. The floor of any other family is the
-    DRAM bytes that its kernels move, divided by the measured rate of a copy.
+    DRAM bytes that its kernels move, divided by the measured rate of a copy; attention's FLOPs take longer than that.
 
     Args:
         kernels: schema `KERNELS`, of one step.
-        tflop: "forward" and "step", by `flop`.
+        flops: "forward", "step" and "attention", as `networks.flops` counts them.
         limits: what `ceilings` returns.
         peak_gbps: the bandwidth that the table's `dram_pct` is a share of, GB/s.
 
@@ -289,14 +283,15 @@ def remaining(
     parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
     parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
     products = {
-        "convolution, forward": tflop["forward"],
-        "convolution, input gradient": tflop["step"] - 2 * tflop["forward"],
-        "convolution, weight gradient": tflop["forward"],
+        "convolution, forward": flops["forward"],
+        "convolution, input gradient": flops["step"] - 2 * flops["forward"],
+        "convolution, weight gradient": flops["forward"],
         "convolution, other": np.nan,  # helpers: nothing that a convolution must do
+        "attention": flops["attention"],
     }
     for name, work in products.items():
         if name in parts.index:
-            parts.loc[name, "floor_ms"] = 1e3 * work / limits["bf16"]
+            parts.loc[name, "floor_ms"] = work / limits["bf16"] / 1e9
     return parts.sort_values("ms", ascending=False)
 
 

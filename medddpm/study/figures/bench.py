@@ -165,7 +165,7 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.margins(x=0.22)
+    axis.margins(x=0.25)
     axis.set_xlim(0, None)
     axis.set_xlabel("time in a step, ms; black line: floor")
     axis.set_title(

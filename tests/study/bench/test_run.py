@@ -83,6 +83,9 @@ def test_work_is_that_of_the_published_network() -> None:
     assert work["forward"] == pytest.approx(5.5366631424e12)
     first_layer = 2 * 27 * 3 * 64 * 128**3
     assert work["step"] == pytest.approx(3 * work["forward"] - first_layer, rel=1e-4)
+    blocks = {4096: (192, 3), 512: (256, 1)}  # positions: channels, attention blocks of that size
+    products = sum(count * 4 * positions**2 * channels for positions, (channels, count) in blocks.items())
+    assert work["attention"] == 3 * products, "two products forward, four backward"
     assert NETWORKS["med-ddpm-brats"].sides(192) == (144, 192, 192)
     assert NETWORKS["med-ddpm-brats"].size(192) == "144x192x192"
 

@@ -24,6 +24,7 @@ from medddpm.study.records.tables import write_table
 
 LIMITS = {"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "bf16": 800.0}
 STEP_TFLOP, FORWARD_TFLOP = 16.0, 5.0
+WORK = {"forward": 1e12 * FORWARD_TFLOP, "step": 1e12 * STEP_TFLOP, "attention": 0.2e12}
 
 
 def row(network: str, setting: str, measure: str, ms: float, **known: object) -> dict[str, object]:
@@ -73,6 +74,7 @@ def kernels_table() -> pd.DataFrame:
         ("sm90_xmma_wgrad_implicit", "xmma_wgrad", 5, 3e6, 20.0),
         ("cudnn::computeOffsets", "cudnn helper", 1, 1e5, np.nan),
         ("triton_poi_fused_add", "triton pointwise", 4, 5e5, 80.0),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16", "attention", 2, 4e5, 1.0),
         ("Memset", "memset and memcpy", 1, 1e3, np.nan),
     ]
     columns = ["kernel", "family", "count", "duration_ns", "dram_pct"]
@@ -242,7 +244,6 @@ def test_the_roofline_has_what_was_counted() -> None:
     fast = points.iloc[1]
     assert fast["tflops"] == 400
     assert fast["intensity"] == 400, "400 TFLOP/s divided by 1 TB/s"
-    assert tables.flop(bench_table(), "step") == pytest.approx(STEP_TFLOP)
 
 
 def test_the_roofline_takes_steps_from_their_profiles() -> None:
@@ -276,23 +277,23 @@ def test_the_roofline_takes_steps_from_their_profiles() -> None:
 
 
 def test_each_part_of_a_step_has_its_floor() -> None:
-    work = {"forward": FORWARD_TFLOP, "step": STEP_TFLOP}
-    parts = tables.remaining(kernels_table(), work, LIMITS, peak_gbps=5000.0)
+    parts = tables.remaining(kernels_table(), WORK, LIMITS, peak_gbps=5000.0)
     assert parts.index.tolist() == [
         "convolution, input gradient", "convolution, weight gradient", "convolution, forward", "triton pointwise",
-        "convolution, other", "memset and memcpy",
+        "attention", "convolution, other", "memset and memcpy",
     ]  # fmt: skip
-    assert parts["ms"].tolist() == pytest.approx([20, 15, 10, 2, 0.1, 0.001])
+    assert parts["ms"].tolist() == pytest.approx([20, 15, 10, 2, 0.8, 0.1, 0.001])
     floors = parts["floor_ms"]
     assert floors["convolution, forward"] == pytest.approx(1e3 * 5 / 800)
     assert floors["convolution, input gradient"] == pytest.approx(1e3 * 6 / 800)
     assert parts.loc["triton pointwise", "gb"] == pytest.approx(2e-3 * 0.8 * 5000)
     assert floors["triton pointwise"] == pytest.approx(2.0)
     assert np.isnan(floors["convolution, other"])
+    assert floors["attention"] == pytest.approx(1e3 * 0.2 / 800), "its few bytes would take a hundredth of that"
     assert floors["memset and memcpy"] == 0
     counted = kernels_table()
     counted.loc[4, tables.BYTES] = [1e9, 0.5e9]
-    parts = tables.remaining(counted, work, LIMITS, peak_gbps=5000.0)
+    parts = tables.remaining(counted, WORK, LIMITS, peak_gbps=5000.0)
     assert parts.loc["triton pointwise", "gb"] == 4 * 1.5, "as counted"
 
 
@@ -346,11 +347,10 @@ def test_the_roof_is_where_copy_and_product_meet() -> None:
 
 
 def test_what_remains_is_drawn_with_its_floor() -> None:
-    work = {"forward": FORWARD_TFLOP, "step": STEP_TFLOP}
-    parts = tables.remaining(kernels_table(), work, LIMITS, peak_gbps=5000.0)
+    parts = tables.remaining(kernels_table(), WORK, LIMITS, peak_gbps=5000.0)
     axis = bench.remaining_figure(parts).axes[0]
-    assert [bar.get_width() for bar in bars(axis)] == pytest.approx([20, 15, 10, 2, 0.1, 0.001])
-    assert len(axis.lines) == 4, "a line for every floor that is known of what is drawn by itself"
+    assert [bar.get_width() for bar in bars(axis)] == pytest.approx([20, 15, 10, 2, 0.8, 0.1, 0.001])
+    assert len(axis.lines) == 5, "a line for every floor that is known of what is drawn by itself"
     assert texts(axis)[0] == "20.00, floor 7.50"
     assert axis.get_yticklabels()[-1].get_text() == "1 smaller"
 
