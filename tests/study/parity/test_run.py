@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -500,7 +501,8 @@ def test_what_a_dry_run_prints_can_be_typed(
     """In place of the run's program the script of the queue's tests is run, which reads what the run is."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\n[ "$2" = medddpm.study.parity.worker ] && exec {sys.executable} {played} "$3"\n')
+    instead = shlex.join([sys.executable, str(played)])
+    python.write_text(f'#!/bin/sh\n[ "$2" = medddpm.study.parity.worker ] && exec {instead} "$3"\n')
     python.chmod(0o755)
     monkeypatch.undo()  # the commands are the package's own
     out, runs = tmp_path / "an out's folder", planned(["short"], settings=["FAST"], seeds=[0, 1])
