@@ -32,10 +32,12 @@ from medddpm.training.device_cache import DeviceCache, bytes_of
 from medddpm.training.run import _fits, train
 from medddpm.training.trainer import Trainer
 
-TINY = TrainConfig(
-    image_size=8, model_channels=32, save_every=2, sample_every=0, ema_start=4, ema_every=2, ema_decay=0.9, keep=2
-)
-COMMAND = ["--size", "8", "--channels", "32", "--seed", "0", "--sample-every", "0", "--device", "cpu", "--quiet"]
+TINY = TrainConfig(  # with attention, as the published one
+    image_size=8, model_channels=32, channel_mult=(1, 2), save_every=2, sample_every=0, ema_start=4, ema_every=2,
+    ema_decay=0.9, keep=2,
+)  # fmt: skip
+COMMAND = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--seed", "0", "--sample-every", "0"]
+COMMAND += ["--device", "cpu", "--quiet"]
 
 
 @pytest.fixture
