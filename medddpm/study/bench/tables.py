@@ -260,8 +260,9 @@ def remaining(
     """Where a step's time goes, and the floor of each part: the least time it could take.
 
     The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
-    network's FLOPs are counted as the convolutions', which do all but a hundredth. The floor of any other family is the
-    DRAM bytes that its kernels move, divided by the measured rate of a copy; attention's FLOPs take longer than that.
+    network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
+    FLOPs take longer than its bytes. The floor of any other family is the DRAM bytes that its kernels move, divided by
+    the measured rate of a copy.
 
     Args:
         kernels: schema `KERNELS`, of one step.

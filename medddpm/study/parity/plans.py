@@ -304,17 +304,16 @@ def _check_given(named: Sequence[tuple[str, TrainingRun]], data: Path | None, ch
     """Refuses plans that lack what they need; names all of it at once."""
     undrawn = [name for name, run in named if run.checkpoint is not None and not (checkpoint or run.checkpoint)]
     untrained = [name for name, run in named if run.contrast == BRATS and data is None]
-    lacking = [
-        lack
-        for plans, *lack in (
-            (undrawn, "there is no model to draw from", "give --checkpoint F"),
-            (untrained, "there is no case to train on", "give --data DIR with seg/ t1/ …"),
-        )
-        if plans
-    ]
-    if lacking:
-        problems, remedies = (" and ".join(words) for words in zip(*lacking, strict=True))
-        raise BadInput(f"--plan {','.join(dict.fromkeys(undrawn + untrained))}", problems, remedies)
+    problems, remedies = [], []
+    if undrawn:
+        problems.append("there is no model to draw from")
+        remedies.append("give --checkpoint F")
+    if untrained:
+        problems.append("there is no case to train on")
+        remedies.append("give --data DIR with seg/ t1/ …")
+    if problems:
+        plans = ",".join(dict.fromkeys(undrawn + untrained))
+        raise BadInput(f"--plan {plans}", " and ".join(problems), " and ".join(remedies))
 
 
 def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:
