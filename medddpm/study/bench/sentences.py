@@ -6,9 +6,10 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
-from medddpm.study.bench.tables import EAGER, OURS, against, called_of, rows_of
+from medddpm.study.bench.tables import EAGER, OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
+_WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
@@ -68,6 +69,103 @@ def tool(setting: BenchSetting) -> str:
     kind = "BF16 autocast" if setting.autocast else "TF32"
     text = f"{kind} with {' and '.join(added)}" if added else kind
     return f"{text}, in channels-last" if setting.switches.channels_last else text
+
+
+def short_tool(setting: BenchSetting) -> str:
+    """The same for a table's cell: "`torch.compile`, channels-last"."""
+    if setting.untouched:
+        return "PyTorch"
+    compiled = "`torch.compile`" if setting.compiled == "default" else f"`{setting.compiled}`"
+    name = compiled if setting.compiled else "autocast" if setting.autocast else "TF32"
+    return f"{name}, channels-last" if setting.switches.channels_last else name
+
+
+def network_rows(table: pd.DataFrame) -> list[str]:
+    """Other people's networks as rows of a Markdown table, by what they gain with `accelerate`, the most first.
+
+    Args:
+        table: schema `BENCH`, of one machine; a network without `accelerate` or `graphed_step` has no row.
+
+    Returns:
+        The network; the best ordinary tool's time in ms, and which it is; that time divided by `accelerate`'s and by
+        `graphed_step`'s.
+    """
+    rows = []
+    for name, row in _whole(table).sort_values("ratio", ascending=False).iterrows():
+        network = NETWORKS[str(name)]
+        kind, _, variant = network.title.partition(", ")
+        maker, _, kind = kind.partition(" ")
+        at_once = f" ×{network.batch}" if network.batch > 1 else ""
+        called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}"
+        best = f"{exact(row['best_ms'])} ({short_tool(BENCH_SETTINGS[row['best']])})"
+        rows.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
+    return rows
+
+
+def network_gains(table: pd.DataFrame, gpu: str) -> str:
+    """How much the networks of `network_rows` gain, from the least to the most.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        gpu: its name, as H200.
+    """
+    found = _whole(table)
+    low, middle, high = (found[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
+    alone, graphed = (f"{low[name]:.2f} to {high[name]:.2f} times" for name in ("ratio", "step_ratio"))
+    return (
+        f"For {len(found)} networks on the {gpu} `accelerate` is {alone} as fast as the best ordinary tool, "
+        f"{middle['ratio']:.2f} times in the median; `graphed_step` is {graphed}, {middle['step_ratio']:.2f} in the "
+        "median."
+    )
+
+
+def network_limits(table: pd.DataFrame) -> str:
+    """What the gains of `network_rows` leave out: losses, tools that were not measured, memory, distance from float32.
+
+    `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
+
+    Args:
+        table: schema `BENCH`, of one machine. A tool counts as not measured for a network if another network has it.
+    """
+    found = _whole(table)
+    said = []
+    if len(slower := found["ratio"][found["ratio"].round(2) < 1]):
+        each = _listed([f"{_kind(network)} ({ratio:.2f})" for network, ratio in slower.items()])
+        said.append(f"`accelerate` is slower than the best tool for {each}.")
+    if len(waiting := found.index[found["step_ratio"] > _WAITS * found["ratio"]]):
+        each = _listed([_kind(network) for network in waiting])
+        said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
+    tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
+    missing = tools.isna().sum(axis="columns")
+    if missing.any():
+        each = _listed([f"{count} for {_kind(network)}" for network, count in missing[missing > 0].items()])
+        said.append(f"Tools not measured: {each}.")
+    peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
+    alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
+    said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
+    errors = ["rel_error_output", "rel_error_grad"]
+    steps = [rows_of(table, str(network), "step")[errors] for network in found.index]
+    ours = [rows.loc[["accelerate", "graphed_step"]] for rows in steps]
+    tool = [rows.reindex(["autocast benchmark"]).iloc[0] for rows in steps]
+    apart = pd.concat([own / theirs for own, theirs in zip(ours, tool, strict=True)])
+    low, high = 100 * pd.concat(ours).min(), 100 * pd.concat(ours).max()
+    outputs, gradients = (f"by {low[error]:.1f} to {high[error]:.2g}%" for error in errors)
+    said.append(
+        f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {apart.max().max():.2f} times as "
+        "much as under BF16 autocast."
+    )
+    return " ".join(said)
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `others` that have both ratios."""
+    return others(table).dropna(subset=["ratio", "step_ratio"])
+
+
+def _kind(network: object) -> str:
+    """A network as prose has it: `UNet` with batch norm."""
+    title, _, variant = NETWORKS[str(network)].title.partition(", ")
+    return f"`{title.partition(' ')[2]}`{f' with {variant}' if variant else ''}"
 
 
 def _listed(parts: list[str]) -> str:

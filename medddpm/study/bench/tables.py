@@ -147,7 +147,8 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, accelerate_ms (in
         an ordinary loop), ratio (best_ms divided by it), step_ms (with `graphed_step`), step_ratio, error_output and
-        error_grad (accelerate's distance from BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's).
+        error_grad (accelerate's distance from BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's),
+        peak_step_gib (with `graphed_step`).
     """
     rows = {}
     for network in NETWORKS.values():
@@ -172,6 +173,7 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
             "best_error_grad": step["rel_error_grad"].get(best, np.nan),
             "peak_best_gib": step["peak_gib"].get(best, np.nan),
             "peak_gib": step["peak_gib"].get("accelerate", np.nan),
+            "peak_step_gib": step["peak_gib"].get("graphed_step", np.nan),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 

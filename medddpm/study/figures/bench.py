@@ -201,9 +201,10 @@ def others_figure(table: pd.DataFrame) -> Figure:
     axis.set_yticks(range(len(table)), list(table["title"]))
     axis.set_ylim(len(table) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    most = float(np.nanmax(table[["ratio", "step_ratio"]].to_numpy(dtype=float)))
+    ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
+    least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
     ticks = [tick for tick in (1, 2, 4, 8, 16, 32) if tick < 2 * most]
-    axis.set_xlim(0.85, 8 * most)
+    axis.set_xlim(min(0.85, 0.95 * least), 8 * most)  # to the right there is room for the text
     axis.set_xticks(ticks, [f"{tick}×" for tick in ticks])
     axis.set_xticks([], minor=True)
     axis.set_xlabel("times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step")
