@@ -9,6 +9,7 @@ from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
 from medddpm.study.bench.tables import EAGER, OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
+_AUTOCAST = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]  # compiled or not
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
@@ -138,16 +139,17 @@ def network_limits(table: pd.DataFrame) -> str:
     tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
     missing = tools.isna().sum(axis="columns")
     if missing.any():
-        each = _listed([f"{count} for {_kind(network)}" for network, count in missing[missing > 0].items()])
-        said.append(f"Tools not measured: {each}.")
+        taken = (tools.shape[1] - missing[missing > 0]).value_counts().sort_index(ascending=False)
+        counts = [f"{many} for {of} network{'s' * (of > 1)}" for many, of in taken.items()]
+        said.append(f"Not all {tools.shape[1]} tools were measured: {_listed(counts)}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
     errors = ["rel_error_output", "rel_error_grad"]
     steps = [rows_of(table, str(network), "step")[errors] for network in found.index]
     ours = [rows.loc[["accelerate", "graphed_step"]] for rows in steps]
-    tool = [rows.reindex(["autocast benchmark"]).iloc[0] for rows in steps]
-    apart = pd.concat([own / theirs for own, theirs in zip(ours, tool, strict=True)])
+    theirs = [rows.reindex(_AUTOCAST).bfill().iloc[0] for rows in steps]  # of the first that was measured
+    apart = pd.concat([own / their for own, their in zip(ours, theirs, strict=True)])
     low, high = 100 * pd.concat(ours).min(), 100 * pd.concat(ours).max()
     outputs, gradients = (f"by {low[error]:.1f} to {high[error]:.2g}%" for error in errors)
     said.append(

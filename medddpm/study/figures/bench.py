@@ -175,7 +175,7 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
 
 
 def others_figure(table: pd.DataFrame) -> Figure:
-    """A bar a network: how many times as fast as the best of ordinary tools it is under `accelerate`; a line at 1.
+    """A bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
 
     A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is left
     out. Beside the bar both times in ms, and which tool was best.
@@ -184,6 +184,7 @@ def others_figure(table: pd.DataFrame) -> Figure:
         table: what `medddpm.study.bench.tables.others` returns.
     """
     table = table[table["ratio"].notna() | table["step_ratio"].notna()]
+    table = table.sort_values("ratio", ascending=False, kind="stable")
     figure = new_figure(height=0.9 + 0.24 * len(table))
     axis = figure.subplots()
     axis.set_xscale("log")

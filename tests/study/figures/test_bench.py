@@ -274,7 +274,7 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     )
     assert sentences.network_limits(table) == (
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
-        "`UNet` with batch norm the GPU waits for the host. Tools not measured: 1 for `UNet` with batch norm. A step's "
+        "`UNet` with batch norm the GPU waits for the host. Not all 2 tools were measured: 1 for 1 network. A step's "
         "memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs differ from "
         "float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 1.20 times as much as under BF16 autocast."
     )
@@ -427,6 +427,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
     assert rings[0].get_xdata()[0] == pytest.approx(1.25)
     axis = bench.others_figure(tables.others(networks_table())).axes[0]
     assert axis.get_xlim()[0] < 0.8, "a bar to the left of 1 is whole"
+    assert axis.get_yticklabels()[0].get_text() == "nnU-Net PlainConvUNet, deep supervision", "the most first"
     axis = bench.memory_figure(tables.by_setting(table)).axes[0]
     assert bars(axis)[0].get_width() == 20
     assert axis.lines[-1].get_xdata()[0] == 10, "half of BASE's"
