@@ -16,7 +16,7 @@ INSTEAD = ("coverage", "throughput", "endurance", "scaling")
 
 READ = {
     "": ("setting", "ladder", "opponents", "network", "measure", "samples", "all_samples", "bandwidth", "batch",
-         "seconds"),
+         "seconds", "rounds"),
     "coverage": ("network",),
     "throughput": ("seconds",),
     "endurance": ("seconds",),
@@ -109,6 +109,11 @@ def add_bench(commands: Commands[Parser]) -> None:
         "--samples", type=whole(1),
         help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
         "in which its clocks settle at its power limit (20)",
+    )  # fmt: skip
+    command.add_argument(
+        "--rounds", type=whole(1), metavar="N",
+        help="measure all rows N times, one row after another, and join each row's samples: for steps that wait for "
+        "the host, which is faster at one minute than at another (1)",
     )  # fmt: skip
     command.add_argument(
         "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"
@@ -204,6 +209,7 @@ def bench(arguments: argparse.Namespace) -> int:
         again=arguments.again,
         seconds=arguments.seconds,
         device=arguments.device,
+        rounds=arguments.rounds or 1,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 

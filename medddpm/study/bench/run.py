@@ -58,6 +58,7 @@ class Options:
         again: whether existing results are measured anew.
         seconds: the time after which a row is given up.
         device: "auto", "cuda" or "cpu".
+        rounds: how often each row is measured, one row after another; its samples are those of all rounds.
     """
 
     samples: int = 20
@@ -65,6 +66,7 @@ class Options:
     again: bool = False
     seconds: int = 600
     device: str = "auto"
+    rounds: int = 1
 
 
 def plan(
@@ -138,11 +140,13 @@ def measure_rows(
     store.check_width({job.case.channels for job in jobs})
     with ended_by_sigterm():
         _ceilings(store, options)
-        for place, job in enumerate(jobs, 1):
-            _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}")
-            if options.bandwidth:
-                _bandwidth(store, job, options)
-            store.collect()
+        for turn in range(1, options.rounds + 1):
+            told = f", round {turn} of {options.rounds}" if options.rounds > 1 else ""
+            for place, job in enumerate(jobs, 1):
+                _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
+                if options.bandwidth and turn == 1:
+                    _bandwidth(store, job, options)
+                store.collect()
     table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
@@ -169,10 +173,12 @@ def collection(job: Job, options: Options, folder: Path, python: str = "python")
     )
 
 
-def _row(store: Results, job: Job, options: Options, label: str) -> None:
-    """Measures what is missing of a row, after BASE's output and gradient; a failure is one line on stderr."""
+def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> None:
+    """Measures what a row lacks of this round, after BASE's output and gradient; a failure is one line on stderr."""
     results = {measure: job.case.result(store.folder, job.setting, measure) for measure in job.measures}
-    missing = [measure for measure, path in results.items() if options.again or store.read(path) is None]
+    anew = options.again and turn == 1
+    before = {m: {} if anew else store.read(path) or {} for m, path in results.items()}
+    missing = [measure for measure, found in before.items() if _rounds(found) < turn]
     if not missing:
         print(f"{label}: there already", flush=True)
         return
@@ -186,11 +192,14 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
             print(f"{label} … ", end="", flush=True)
         store.stamp_reference(job.case)
     for measure in missing:
-        results[measure].unlink(missing_ok=True)
+        if not before[measure]:
+            results[measure].unlink(missing_ok=True)
     began = time.monotonic()
     problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
     for measure in missing:
-        store.stamp_row(job.case, job.setting, measure)
+        if store.read(results[measure]) is None:  # what the process left is not stamped yet
+            store.stamp_row(job.case, job.setting, measure)
+            _join(store, results[measure], before[measure])
     if job.setting == BASE:
         store.stamp_reference(job.case)
     store.stamp_failure(job.case, job.setting, problem)
@@ -198,6 +207,19 @@ def _row(store: Results, job: Job, options: Options, label: str) -> None:
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)
     if problem:
         _fail(store, job.title, problem)
+
+
+def _rounds(found: dict[str, Any]) -> int:
+    """In how many rounds a result was measured; a result of before there were rounds in one."""
+    return found.get("rounds", 1) if found else 0
+
+
+def _join(store: Results, path: Path, before: dict[str, Any]) -> None:
+    """Adds the samples of the rounds before to those of a result."""
+    found = store.read(path)
+    if found is not None and before:
+        rows = [row | {"ms": old["ms"] + row["ms"]} for old, row in zip(before["rows"], found["rows"], strict=True)]
+        store.write(path, found | {"rows": rows, "rounds": _rounds(before) + 1})
 
 
 def _time(found: dict[str, Any]) -> str:

@@ -285,15 +285,15 @@ def test_what_measures_nothing_together_is_a_wrong_argument(
 UNREAD = {
     (): ["--gpus", "--sharded"],
     ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples", "--bandwidth",
-                      "--batch", "--seconds", "--gpus", "--sharded"],
+                      "--batch", "--seconds", "--rounds", "--gpus", "--sharded"],
     ("--throughput",): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples", "--all-samples",
-                        "--bandwidth", "--batch", "--gpus", "--sharded"],
+                        "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded"],
     ("--endurance", "9"): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples",
-                           "--all-samples", "--bandwidth", "--batch", "--gpus", "--sharded"],
-    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch"],
+                           "--all-samples", "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded"],
+    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch", "--rounds"],
 }  # fmt: skip
 VALUES = {"--setting": "base", "--network": "med-ddpm", "--measure": "step,forward,sample", "--samples": "20",
-          "--batch": "1", "--seconds": "600", "--gpus": "1"}  # fmt: skip
+          "--batch": "1", "--seconds": "600", "--rounds": "1", "--gpus": "1"}  # fmt: skip
 
 
 @pytest.mark.parametrize(("mode", "option"), [(mode, option) for mode, unread in UNREAD.items() for option in unread])
@@ -484,6 +484,22 @@ def test_the_peak_of_every_chain_has_its_graph(monkeypatch: pytest.MonkeyPatch) 
     assert done == expected
 
 
+def test_the_peak_of_a_graphed_step_is_without_what_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every tool's: its first step tries algorithms, and some of them take more memory than the one that is kept."""
+    done: list[str] = []
+    real = worker.graphed_step
+    monkeypatch.setattr(worker, "reset_peak", lambda device: done.append("reset"))
+    monkeypatch.setattr(worker, "graphed_step", lambda *words: done.append("graph") or real(*words))
+    ordinary = Row.ordinary_step
+    monkeypatch.setattr(Row, "ordinary_step", lambda row: done.append("step") or ordinary(row))
+    network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["graphed_step"]
+    model = build(network, 8, 32)
+    with setting.on(model) as called:
+        row = Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called)
+        worker.repeated(row, "step", 1, tmp_path)
+    assert done == ["step", "reset", "graph"]
+
+
 # end to end
 
 
@@ -587,6 +603,43 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
     asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
     assert asked == [("base", "forward"), ("fast", "step")]
     assert len(read_table(folder / "bench.csv", schemas.BENCH)) == 4
+
+
+def test_rounds_take_the_rows_in_turn_and_join_their_samples(folder: Path, monkeypatch, capsys) -> None:
+    """The rows that are there are the first round; a row that fails keeps the rounds that it has."""
+    real, failing = programs.run, "nothing"
+    kept = {path: json.loads(path.read_text()) for path in (folder / "bench.rows").glob("med-ddpm_8_b1_c32_*_*.json")}
+
+    def measured_as(command, seconds):
+        setting = command[command.index("--setting") + 1] if "--setting" in command else ""
+        if setting == failing:
+            return real([sys.executable, "-c", "raise SystemExit('it broke')"], seconds)
+        for path, found in kept.items():
+            if f"_{setting}_" in path.name:
+                rows = [row | {"ms": [1e6, 2e6]} for row in found["rows"]]
+                path.write_text(json.dumps({"rows": rows, "date": found["date"]}))
+        return real([sys.executable, "-c", ""] if setting else command, seconds)
+
+    monkeypatch.setattr(programs, "run", measured_as)
+    assert run_again(folder, "--switches", "base,fast", "--rounds", "2") == 0
+    said = [line.split(" … ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said[:2] == [
+        f"[{n}/2] med-ddpm {name}, round 1 of 2: there already" for n, name in ((1, "BASE"), (2, "FAST"))
+    ]
+    assert said[2:4] == [f"[{n}/2] med-ddpm {name}, round 2 of 2" for n, name in ((1, "BASE"), (2, "FAST"))]
+    twice = read_table(folder / "bench.csv", schemas.BENCH)
+    assert (twice["samples"] == 4).all()
+    assert (twice["p90_ms"] > 1e6).all()
+    assert (twice["p10_ms"] < 1e3).all()
+    failing = "fast"
+    assert run_again(folder, "--switches", "base,fast", "--rounds", "3") == 1
+    assert "FAST: it broke" in capsys.readouterr().err
+    assert read_table(folder / "bench.csv", schemas.BENCH)["samples"].tolist() == [6, 6, 4, 4]
+    failing = "nothing"
+    assert run_again(folder, "--switches", "base,fast", "--again", "--rounds", "2") == 0
+    anew = read_table(folder / "bench.csv", schemas.BENCH)
+    assert (anew["samples"] == 4).all(), "--again begins anew"
+    assert (anew["p10_ms"] >= 1e6).all()
 
 
 def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
