@@ -140,8 +140,8 @@ def network_limits(table: pd.DataFrame) -> str:
     missing = tools.isna().sum(axis="columns")
     if missing.any():
         taken = (tools.shape[1] - missing[missing > 0]).value_counts().sort_index(ascending=False)
-        counts = [f"{many} for {of} network{'s' * (of > 1)}" for many, of in taken.items()]
-        said.append(f"Not all {tools.shape[1]} tools were measured: {_listed(counts)}.")
+        counts = [f"{of} network{'s were' if of > 1 else ' was'} measured with {many}" for many, of in taken.items()]
+        said.append(f"{_listed(counts)} of the {tools.shape[1]} tools.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")

@@ -274,7 +274,7 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     )
     assert sentences.network_limits(table) == (
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
-        "`UNet` with batch norm the GPU waits for the host. Not all 2 tools were measured: 1 for 1 network. A step's "
+        "`UNet` with batch norm the GPU waits for the host. 1 network was measured with 1 of the 2 tools. A step's "
         "memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs differ from "
         "float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 1.20 times as much as under BF16 autocast."
     )
