@@ -154,6 +154,7 @@ def _row(
         "batch": case.batch,
         "size": network.size(case.side),
         **times,
+        "host_ms": None if measured.get("host_ms") is None else round(measured["host_ms"], 5),
         "peak_gib": None if peak is None else round(peak / GIB, 4),
         "tflops": round(work / median / 1e9, 5),
         "gbps": round(moved[measure] / median / 1e6, 2) if measure in moved else None,
@@ -187,5 +188,5 @@ def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     for column, names in orders.items():
         places[column] = table[column].map({name: place for place, name in enumerate(names)})
     ordered = table.loc[places.sort_values(list(places.columns), kind="stable").index].reset_index(drop=True)
-    numbers = ["peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
+    numbers = ["host_ms", "peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
     return ordered.astype(dict.fromkeys(numbers, "float64"))

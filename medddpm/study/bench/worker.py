@@ -257,6 +257,7 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
         "sampler": None,
         "steps": 1,
         "ms": times,
+        "host_ms": launching(work, statistics.median(times), row.device),
         **memory(row.device),
         **power,
     }
@@ -355,6 +356,28 @@ def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tup
         event.record()
     torch.cuda.synchronize(device)
     return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], output
+
+
+def launching(work: Callable[[], object], ms: float, device: torch.device) -> float | None:
+    """The host's time for `work` in ms, the median; None on a CPU, where there is no other.
+
+    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. A step whose own time
+    on the GPU is less waits for the host.
+
+    Args:
+        work: takes about `ms` in all.
+        ms: of which there are as many as `SETTLING` holds, but from 3 to 20.
+        device: whose time it is not.
+    """
+    if device.type != "cuda":
+        return None
+    taken = []
+    for _ in range(max(3, min(20, int(1e3 * SETTLING / ms)))):
+        wait(device)
+        began = time.perf_counter()
+        work()
+        taken.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(taken)
 
 
 def mark(work: Callable[[], object], device: torch.device) -> None:

@@ -152,6 +152,9 @@ BENCH = Schema(
         "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
         "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),
         "samples": Column("int64", "how often it was timed"),
+        "host_ms": Column(
+            "float64", "the host's time to launch it all on an idle GPU, the median", "ms", nullable=True, later=True
+        ),
         "peak_gib": Column(
             "float64",
             "the most that tensors held at once (torch.cuda.max_memory_allocated), a graph's capture included",

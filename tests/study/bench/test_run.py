@@ -538,7 +538,7 @@ def test_two_settings_are_measured_and_described(measured: Path) -> None:
     assert (fast["rel_error_output"] < 1e-4).all(), "on a CPU the fast path computes in float32"
     assert 0 < fast["rel_error_grad"].iloc[0] < 1e-4
     assert table[table["setting"] == "BASE"]["rel_error_output"].isna().all(), "BASE has no distance from itself"
-    assert table["peak_gib"].isna().all()
+    assert table[["peak_gib", "host_ms"]].isna().all(axis=None)
     meta = machine_meta()
     assert set(table["gpu"]) == {"cpu"}, "each row says what it was measured on"
     for name in ("torch", "commit"):
@@ -877,3 +877,14 @@ def test_a_gpu_is_timed_once_its_clocks_have_settled(monkeypatch: pytest.MonkeyP
     assert ran == [3, 75]
     assert worker.settle(torch.rand, torch.device("cpu")) == 1
     assert ran == [3, 75]
+
+
+@pytest.mark.parametrize(("ms", "runs"), [(4.0, 20), (400.0, 7), (9000.0, 3)])
+def test_the_hosts_time_begins_on_an_idle_gpu(ms: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    clock = itertools.count()
+    monkeypatch.setattr(worker, "wait", lambda device: done.append("wait"))
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: float(next(clock)))
+    assert worker.launching(lambda: done.append("work"), ms, torch.device("cuda")) == 1000
+    assert done == ["wait", "work"] * runs
+    assert worker.launching(lambda: done.append("work"), ms, CPU) is None

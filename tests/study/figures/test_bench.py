@@ -34,7 +34,7 @@ def row(network: str, setting: str, measure: str, ms: float, **known: object) ->
         "network": network, "setting": setting, "measure": measure, "sampler": None, "steps": 1, "batch": own.batch,
         "size": own.size(own.side), "median_ms": ms, "p10_ms": 0.95 * ms, "p90_ms": 1.1 * ms, "samples": 20,
         "peak_gib": None, "tflops": 1e3 * work / ms, "gbps": None, "rel_error_output": None, "rel_error_grad": None,
-        "sm_mhz": None, "watts": None,
+        "sm_mhz": None, "watts": None, "host_ms": None,
         "date": "2026-12-01T10:00:00+00:00", "gpu": "NVIDIA H200", "driver": None, "cuda": "13.0", "cudnn": "91900",
         "torch": "2.11.0", "triton": None, "commit": "abc",
     } | known  # fmt: skip
@@ -63,7 +63,7 @@ def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
     rows.append(row("med-ddpm-brats", "BASE", "step", 4000.0, peak_gib=70.0))
     rows.append(row("med-ddpm-brats", "FAST", "step", 125.0, peak_gib=28.0))
     table = pd.DataFrame([r for r in rows if r["setting"] not in left_out and r["network"] not in left_out])
-    numbers = ["peak_gib", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
+    numbers = ["host_ms", "peak_gib", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
     return table.astype(dict.fromkeys(numbers, "float64"))
 
 
