@@ -51,6 +51,11 @@ class Acceleration:
             lines.append(f"  CUDA graphs: {self.graphs}")
         return "\n".join(lines)
 
+    def let_go(self) -> None:
+        """Keeps its words, and no longer the network, which is restored."""
+        object.__setattr__(self, "note", functools.partial(str, self.note()))
+        object.__setattr__(self, "graphs", None)
+
 
 class State(dict[str, Any]):
     """The state of a module with a stand-in: without what `accelerate` added, which only deep copies and pickles take.
@@ -98,7 +103,9 @@ def remove(model: nn.Module) -> nn.Module:
             root.graphs.free()
             root.graphs = None  # each holds the other, and so the network
         for name in _added(module):
-            del module.__dict__[name]
+            value = module.__dict__.pop(name)
+            if isinstance(value, Acceleration):
+                value.let_go()
     return model
 
 

@@ -223,15 +223,16 @@ def samplers(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), *
     return _every(settings, seeds, kind, changes)
 
 
+_DRAWN: dict[str, Any] = {
+    "size": cube(64), "contrast": "flair", "steps": 0, "model_channels": 32, "subjects": 1,
+}  # fmt: skip
+
+
 def redrawn(
     settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,), **changes: Any
 ) -> list[TrainingRun]:
     """One trained model sampled under every setting: what sampling alone changes. By default the shipped model."""
-    kind = {
-        "plan": "redrawn", "size": cube(64), "contrast": "flair", "steps": 0, "model_channels": 32, "subjects": 1,
-        "checkpoint": str(shipped.weights()),
-    }  # fmt: skip
-    return _every(settings, seeds, kind, changes)
+    return _every(settings, seeds, {"plan": "redrawn", **_DRAWN, "checkpoint": str(shipped.weights())}, changes)
 
 
 def redrawn_fp32(
@@ -242,7 +243,7 @@ def redrawn_fp32(
     The shipped model's weights are BF16 numbers, so that FAST, which rounds weights to BF16, rounds nothing there. To
     draw from: a BASE run of the plan "fp32".
     """
-    return redrawn(settings, seeds, **{"plan": "redrawn_fp32", "checkpoint": "", "shown": 16, **changes})
+    return _every(settings, seeds, {"plan": "redrawn_fp32", **_DRAWN, "checkpoint": "", "shown": 16}, changes)
 
 
 def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:

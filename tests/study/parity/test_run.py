@@ -650,9 +650,11 @@ def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
     assert run.held_out == 16, "the card's own held-out subjects"
 
 
-def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no model to draw from"):
-        planned(["redrawn_fp32"])
+def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(plans.shipped, "weights", lambda: pytest.fail("the shipped model is not asked for"))
+        with pytest.raises(BadInput, match="no model to draw from"):
+            planned(["redrawn_fp32"])
     run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16))
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
