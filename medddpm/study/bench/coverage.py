@@ -27,7 +27,7 @@ from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import TableStore
-from medddpm.study.records.tables import both_paths, found_at, read_table, table_of, write_table
+from medddpm.study.records.tables import both_paths, found_at, read_table, table_of
 
 NAME = "coverage.csv"
 KINDS = ("own", "product", "left")
@@ -64,7 +64,7 @@ class Results(TableStore):
         table = table_of([row for found in kept for row in found["rows"]], schemas.COVERAGE)
         if len(table):
             reports = {found["network"]: found["accelerated"] for found in kept}
-            write_table(table, self.out, schemas.COVERAGE, {**self.description(kept), "accelerated": reports})
+            self.put(table, schemas.COVERAGE, {**self.description(kept), "accelerated": reports})
         return table
 
 

@@ -104,7 +104,7 @@ class Results(TableStore):
                 "accelerated": reports,
                 "failed": failed | self.failed,
             }
-            write_table(table, self.out, schemas.BENCH, meta)
+            self.put(table, schemas.BENCH, meta)
         return table
 
     def _collect_ceilings(self) -> dict[str, float]:

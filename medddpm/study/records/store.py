@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pandas as pd
 
 from medddpm.runtime.files import check_writable, replacing
-from medddpm.study.records.tables import check_table
+from medddpm.study.records.schemas import Schema
+from medddpm.study.records.tables import check_table, found_at, meta_path, read_meta, write_table
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
 """What results must have in common to stand in one table."""
@@ -90,6 +92,23 @@ class TableStore(Store):
         """What the table's description says beside its columns: the machine, and the commands that measured rows."""
         commands = dict.fromkeys(str(row.get("command", self.meta["command"])) for row in rows)
         return {**self.meta, "command": "; ".join(commands), "failed": self.failed}
+
+    def put(self, table: pd.DataFrame, schema: Schema, meta: Mapping[str, Any]) -> None:
+        """Writes the table. A table of another run that stands in its place is kept under another name, which is said.
+
+        Args:
+            table, schema, meta: as for `write_table`.
+        """
+        former = found_at(self.out)
+        if former.is_file():
+            described = read_meta(former)
+            if any(described.get(name) != value for name, value in self.run.items()):
+                date = str(described.get("date", "former"))[:19].replace(":", "")
+                kept = former.with_name(former.name.replace(".csv", f".{date}.csv"))
+                shutil.copyfile(meta_path(former), meta_path(kept))
+                former.replace(kept)
+                print(f"{kept}: what was {former.name}, of another commit, card or version", flush=True)
+        write_table(table, self.out, schema, meta)
 
     @abc.abstractmethod
     def collect(self) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 from medddpm.study.bench.results import GIB, spread
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.store import TableStore
-from medddpm.study.records.tables import table_of, write_table
+from medddpm.study.records.tables import table_of
 from medddpm.study.scaling.cases import DTYPES, MEASURES, NETWORKS, Case
 from medddpm.switches import SETTINGS
 
@@ -30,7 +30,7 @@ class Results(TableStore):
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path)) is not None]
         table = ordered(table_of([_row(found) for found in kept], schemas.SCALING))
         if len(table):
-            write_table(table, self.out, schemas.SCALING, self.description(kept))
+            self.put(table, schemas.SCALING, self.description(kept))
         return table
 
 

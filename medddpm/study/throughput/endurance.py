@@ -25,7 +25,7 @@ from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.store import TableStore
-from medddpm.study.records.tables import found_at, table_of, write_table
+from medddpm.study.records.tables import found_at, table_of
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
@@ -80,7 +80,7 @@ class Results(TableStore):
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]
         table = table_of([row for found in kept for row in found["rows"]], schemas.ENDURANCE)
         if len(table):
-            write_table(table, self.out, schemas.ENDURANCE, self.description(kept))
+            self.put(table, schemas.ENDURANCE, self.description(kept))
         return table
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.store import TableStore
-from medddpm.study.records.tables import table_of, write_table
+from medddpm.study.records.tables import table_of
 from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
 
 GIB = 2**30
@@ -50,7 +50,7 @@ class Results(TableStore):
         found = {key: kept for key in BY_KEY if (kept := self.read(self.row(key))) is not None}
         table = table_of([_row(BY_KEY[key], kept, found) for key, kept in found.items()], schemas.THROUGHPUT)
         if len(table):
-            write_table(table, self.out, schemas.THROUGHPUT, self.description(found.values()))
+            self.put(table, schemas.THROUGHPUT, self.description(found.values()))
         return table
 
 

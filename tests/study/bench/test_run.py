@@ -655,6 +655,21 @@ def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch
     assert not reference.is_file(), "the output of another run is no reference"
 
 
+def test_a_table_of_another_run_is_kept_under_another_name(folder: Path, capsys) -> None:
+    before, described = (folder / "bench.csv").read_bytes(), folder / "bench.meta.json"
+    other = {"commit": "1234567", "date": "2026-11-01T10:20:30+00:00"}
+    described.write_text(json.dumps(json.loads(described.read_text()) | other))
+    kept = folder / "bench.2026-11-01T102030.csv"
+    for said in (True, False):
+        assert run_again(folder, "--switches", "base") == 0
+        told = f"{kept}: what was bench.csv, of another commit, card or version"
+        assert (told in capsys.readouterr().out.splitlines()) == said, "once"
+    assert kept.read_bytes() == before
+    assert read_meta(kept)["commit"] == "1234567"
+    assert read_meta(folder / "bench.csv")["commit"] == machine_meta()["commit"]
+    assert len(list(folder.glob("bench*.csv"))) == 2
+
+
 def test_a_reference_that_was_cut_short_is_made_again(folder: Path, capsys) -> None:
     case = Case("med-ddpm", 8, 1, 32)
     reference = case.reference(folder / "bench.rows")

@@ -16,7 +16,7 @@ from helpers.scaling_records import META, record
 
 from medddpm.cli.main import main
 from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.records.tables import read_meta, read_table, write_table
 from medddpm.study.scaling import results, run, tables, worker
 from medddpm.study.scaling.cases import case, plan
 
@@ -152,7 +152,7 @@ def test_published_rows_that_were_not_measured_again_stay(tmp_path: Path) -> Non
     folder = tmp_path / "figures" / "records" / "cpu"
     for out, table in (("a", record(step_1_1_none=40, step_2_1_fp32=50)), ("b", record(step_2_1_fp32=45))):
         path = tmp_path / out / tables.NAME
-        results.write_table(table, path, schemas.SCALING, {**META, "failed": {}})
+        write_table(table, path, schemas.SCALING, {**META, "failed": {}})
         results.publish(path, folder)
     assert tables.recorded(tmp_path)["cpu"]["median_ms"].tolist() == [40, 45]
     assert tables.recorded(tmp_path / "nowhere") == {}
