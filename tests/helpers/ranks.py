@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
+import types
+from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+SLOW = ("nibabel", "nilearn.datasets", "pandas", "torch._dynamo", "torch.distributed.tensor", "torch.utils.tensorboard")
+"""Imported once, by the server of which every process is a fork: in each anew they take longer than most scripts."""
 
 
 def free_port() -> int:
@@ -27,23 +37,50 @@ def run_ranks(count: int, script: str, *arguments: object, timeout: float = 120)
     """
     place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     common = {**os.environ, **place, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+    words, end = list(map(str, arguments)), time.monotonic() + timeout
+    with tempfile.TemporaryDirectory() as folder:
+        printed = [(Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")) for rank in range(count)]
+        started = [
+            start(script, words, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, *printed[rank])
+            for rank in range(count)
+        ]
+        try:
+            for process in started:
+                process.join(max(0.0, end - time.monotonic()))
+                if process.exitcode is None:
+                    raise subprocess.TimeoutExpired(script, timeout)
+        finally:
+            for process in started:
+                process.kill()
+        return [
+            subprocess.CompletedProcess(words, process.exitcode, out.read_text(), err.read_text())
+            for process, (out, err) in zip(started, printed, strict=True)
+        ]
+
+
+def start(script: str, words: list[str], environment: Mapping[str, str], out: Path, err: Path) -> BaseProcess:
+    """Starts `python -c SCRIPT WORDS`, which prints to two files, as a fork of a process that has imported `SLOW`.
+
+    Nothing has been computed there, and no thread started, that a fork could lack.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(SLOW))
+    process = context.Process(target=_run, args=(script, words, dict(environment), out, err))
+    process.start()
+    return process
+
+
+def _run(script: str, words: list[str], environment: dict[str, str], out: Path, err: Path) -> None:
+    for path, number in ((out, 1), (err, 2)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    multiprocessing.set_start_method(None, force=True)  # this process's own is none that its script would find
+    sys.argv = ["-c", *words]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        printed = [process.communicate(timeout=timeout) for process in started]
+        exec(compile(script, "<string>", "exec"), main.__dict__)
     finally:
-        for process in started:
-            process.kill()
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        for process, (out, err) in zip(started, printed, strict=True)
-    ]
+        atexit._run_exitfuncs()  # as Python does; multiprocessing does from 3.14 on
