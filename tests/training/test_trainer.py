@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +20,15 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from helpers.ranks import start
 from torch import Tensor
 
 from medddpm import switches
 from medddpm.checkpoints.files import checkpoints_of, load_checkpoint, read_checkpoint
+from medddpm.cli.main import main
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import VolumeFolder
+from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.training import run as training
 from medddpm.training.config import TrainConfig
@@ -38,6 +42,7 @@ TINY = TrainConfig(  # with attention, as the published one
 )  # fmt: skip
 COMMAND = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--seed", "0", "--sample-every", "0"]
 COMMAND += ["--device", "cpu", "--quiet"]
+SCRIPT = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -184,6 +189,8 @@ def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch,
     Samples are drawn from the weights themselves and, behind `ema_start`, from their average, while it is on.
     """
     monkeypatch.setattr(switches, "_said", set())
+    sample = GaussianDiffusion.sample  # over all 250 timesteps it takes most of this test's time
+    monkeypatch.setattr(GaussianDiffusion, "sample", partialmethod(sample, steps=10, sampler="ddim"))
     changes = {"learning_rate": 1e-3, "ema_start": 3}
     base = run(volumes, tmp_path / "base", 4, **changes)
     fast = run(volumes, tmp_path / "fast", 4, setting="FAST", sample_every=2, **changes)
@@ -216,23 +223,24 @@ def test_the_run_leaves_a_log_a_sample_and_a_model_that_can_be_loaded(volumes, t
 
 def test_killed_five_times_it_ends_with_the_same_weights(volumes, head_folder: Path, tmp_path: Path) -> None:
     out, dice = tmp_path / "killed run", random.Random(0)
-    command = [sys.executable, "-m", "medddpm", "train", "--data", str(head_folder), "--out", str(out)]
-    command += [*COMMAND, "--save-every", "1", "--no-check", "--steps"]
+    words = ["train", "--data", str(head_folder), "--out", str(out), *COMMAND, "--save-every", "1", "--no-check"]
     began, kills, longest = 0, 0, 1.5
     while kills < 5 or not checkpoints_of(out):
-        process = subprocess.Popen([*command, "100000"])
+        printed = (tmp_path / f"{kills}.out", tmp_path / f"{kills}.err")
+        process = start(SCRIPT, [*words, "--steps", "100000"], os.environ, *printed)
         while not (out / "run.json").exists() or (out / "run.json").stat().st_mtime_ns == began:
-            assert process.poll() is None
+            assert process.is_alive(), printed[1].read_text()
             time.sleep(0.01)
         began = (out / "run.json").stat().st_mtime_ns
         time.sleep(dice.uniform(0.1, longest))  # while it trains, or writes, or reads the last checkpoint
         if not checkpoints_of(out):
             longest *= 1.5  # a slow machine needs longer for its first step
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         kills += 1
     steps = int(checkpoints_of(out)[-1].stem.removeprefix("step-")) + 2
-    subprocess.run([*command, str(steps)], check=True)
+    subprocess.run([sys.executable, "-m", "medddpm", *words, "--steps", str(steps)], check=True)
     run(volumes, tmp_path / "undisturbed", steps, ema_start=2000, ema_every=10, ema_decay=0.995)
     assert differences(newest(tmp_path / "undisturbed"), newest(out)) == []
     assert not list(out.rglob(".writing-*"))
@@ -269,14 +277,13 @@ def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path, 
     Through Gloo on the CPU, through NCCL on two GPUs.
     """
 
-    def command(launcher: list[str], out: str, accumulation: int) -> None:
+    def words(out: str, accumulation: int) -> list[str]:
         arguments = ["train", "--data", str(head_folder), "--out", str(tmp_path / out), *COMMAND]
-        arguments += ["--steps", "3", "--accumulation", str(accumulation), "--no-check", "--device", device]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-m", *launcher, *arguments], check=True, env=environment)
+        return [*arguments, "--steps", "3", "--accumulation", str(accumulation), "--no-check", "--device", device]
 
-    command(["medddpm"], "one", 2)
-    command(["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "medddpm"], "two", 1)
+    assert main(words("one", 2)) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "medddpm"]
+    subprocess.run([*torchrun, *words("two", 1)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     one, two = newest(tmp_path / "one"), newest(tmp_path / "two")
     torch.testing.assert_close(one["losses"], two["losses"], rtol=1e-4, atol=0)
     name = "denoise_fn.out.2.weight"
@@ -379,8 +386,9 @@ def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folde
     out = tmp_path / "run"
     whole = run(volumes, out, 2, ema_start=2000, ema_every=10, ema_decay=0.995)
     size = checkpoints_of(out)[-1].stat().st_size
-    command = [sys.executable, "-m", "medddpm", "train", "--data", str(head_folder), "--out", str(out)]
-    command += [*COMMAND, "--steps", "4", "--save-every", "2", "--no-check"]
+    words = ["train", "--data", str(head_folder), "--out", str(out), *COMMAND]
+    words += ["--steps", "4", "--save-every", "2", "--no-check"]
+    command = [sys.executable, "-m", "medddpm", *words]
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))  # noqa: E731
     process = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True)
     assert process.returncode == 1
@@ -388,7 +396,7 @@ def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folde
     assert "Traceback" not in process.stderr
     assert [path.name for path in out.rglob("*.pt")] == ["step-0000002.pt"]
     assert not list(out.rglob(".writing-*"))
-    assert subprocess.run(command).returncode == 0
+    assert main(words) == 0
     assert torch.equal(newest(out)["losses"][:2], whole)
 
 
