@@ -25,7 +25,10 @@ class TestNetworks(unittest.TestCase):
 """
 
 
-def test_what_fails_only_when_accelerated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_only_when_accelerated_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # plugins that take seconds to load and do nothing here
     folder = tmp_path / "tests" / "networks" / "nets"
     folder.mkdir(parents=True)
     (folder / "test_networks.py").write_text(TESTS)

@@ -304,8 +304,10 @@ def test_notebooks_are_compared_counted_and_kept_to_their_folders(
     nb.cells = [executed("print(1)", 1, "1\n"), cannot_repeat, last]
     nbformat.write(nb, tmp_path / "notebooks" / "01.ipynb")
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", "notebooks"]
-    command += ["-n", str(processes), "--dist", "loadfile"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    command += ["-p", "nbval.plugin", "-p", "xdist.plugin", "-n", str(processes), "--dist", "loadfile"]
+    # Other plugins do nothing here and take longer to load than the three cells to run.
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
     assert printed in done.stdout
     assert done.returncode == code
 
