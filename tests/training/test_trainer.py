@@ -378,7 +378,9 @@ def test_a_checkpoint_of_another_configuration_is_refused(volumes, tmp_path: Pat
 def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(volumes, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the weights are no longer finite"):
         run(volumes, tmp_path, 50, learning_rate=1e30, save_every=1, keep=99)
-    assert all(read_checkpoint(path)["losses"].isfinite().all() for path in checkpoints_of(tmp_path))
+    kept = checkpoints_of(tmp_path)
+    assert kept
+    assert all(read_checkpoint(path)["losses"].isfinite().all() for path in kept)
 
 
 def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folder: Path, tmp_path: Path) -> None:
