@@ -66,7 +66,12 @@ def start(script: str, words: list[str], environment: Mapping[str, str], out: Pa
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(SLOW))
     process = context.Process(target=_run, args=(script, words, dict(environment), out, err))
-    process.start()
+    # A fork would load this process's main module too; a test may have left one there that cannot be loaded.
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
     return process
 
 
