@@ -94,8 +94,7 @@ def network_rows(table: pd.DataFrame) -> list[str]:
     rows = []
     for name, row in _whole(table).sort_values("ratio", ascending=False).iterrows():
         network = NETWORKS[str(name)]
-        kind, _, variant = network.title.partition(", ")
-        maker, _, kind = kind.partition(" ")
+        maker, kind, variant = _parts(name)
         at_once = f" ×{network.batch}" if network.batch > 1 else ""
         called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}"
         best = f"{exact(row['best_ms'])} ({short_tool(BENCH_SETTINGS[row['best']])})"
@@ -166,8 +165,15 @@ def _whole(table: pd.DataFrame) -> pd.DataFrame:
 
 def _kind(network: object) -> str:
     """A network as prose has it: `UNet` with batch norm."""
+    _, kind, variant = _parts(network)
+    return f"`{kind}`{f' with {variant}' if variant else ''}"
+
+
+def _parts(network: object) -> tuple[str, str, str]:
+    """A network's maker, kind and variant, which may be empty: its title is "MONAI UNet, batch norm"."""
     title, _, variant = NETWORKS[str(network)].title.partition(", ")
-    return f"`{title.partition(' ')[2]}`{f' with {variant}' if variant else ''}"
+    maker, _, kind = title.partition(" ")
+    return maker, kind, variant
 
 
 def _listed(parts: list[str]) -> str:

@@ -361,13 +361,13 @@ def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tup
 def launching(work: Callable[[], object], ms: float, device: torch.device) -> float | None:
     """The host's time for `work` in ms, the median; None on a CPU, where there is no other.
 
-    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. A step whose own time
-    on the GPU is less waits for the host.
+    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. Where this is longer
+    than the GPU's own work takes, the GPU waits for the host.
 
     Args:
-        work: takes about `ms` in all.
-        ms: of which there are as many as `SETTLING` holds, but from 3 to 20.
-        device: whose time it is not.
+        work: what a sample does.
+        ms: the time of a sample: it runs as often as fits into `SETTLING`, from 3 to 20 times.
+        device: where it runs.
     """
     if device.type != "cuda":
         return None

@@ -102,7 +102,7 @@ class TableStore(Store):
         former = found_at(self.out)
         if former.is_file():
             described = read_meta(former)
-            if any(described.get(name) != value for name, value in self.run.items()):
+            if {name: described.get(name) for name in ONE_RUN} != self.run:
                 date = str(described.get("date", "former"))[:19].replace(":", "")
                 kept = former.with_name(former.name.replace(".csv", f".{date}.csv"))
                 shutil.copyfile(meta_path(former), meta_path(kept))
