@@ -237,15 +237,16 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
 
     It is timed `samples` times and, on a GPU, for `SETTLING` seconds at least, after as many without a measurement.
     """
-    if row.setting.reader == "graphed_step" and measure == "step":
-        with cuda_graphs.off():
-            row.ordinary_step()(*row.problem.inputs)  # compiles and searches: the peak is of what comes after
-        row.drop()
-    reset_peak(row.device)
-    work = row.work(measure)
+    work = None
     if row.setting.replays or row.setting.reader == "accelerate":
-        work()  # compiles and searches; a later run records the graphs
-        reset_peak(row.device)
+        work = row.work(measure)
+        work()  # a later run records the graphs
+    elif row.setting.reader == "graphed_step" and measure == "step":
+        with cuda_graphs.off():  # graphed_step captures as soon as it is made: the first run is a step without it
+            row.ordinary_step()(*row.problem.inputs)
+        row.drop()
+    reset_peak(row.device)  # the peak has what a capture takes, not what a first run takes to compile and search
+    work = work or row.work(measure)
     warm_up(work, row.device)
     samples = max(samples, settle(work, row.device))
     if not (row.graphed or row.setting.replays or row.setting.reader):
