@@ -58,27 +58,26 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     return " ".join(sentences)
 
 
-def tool(setting: BenchSetting) -> str:
-    """What a user would say that this ordinary setting is, as in "BF16 autocast with `cudnn.benchmark`"."""
+def tool(setting: BenchSetting, *, short: bool = False) -> str:
+    """What a user would say that this ordinary setting is.
+
+    Args:
+        setting: one of `ORDINARY`.
+        short: whether it is for a table's cell: "`reduce-overhead`, channels-last", not "BF16 autocast with
+            `torch.compile` in its mode `reduce-overhead`, in channels-last".
+    """
     if setting.untouched:
-        return "PyTorch out of the box"
-    compiled = (
-        "`torch.compile`" if setting.compiled == "default" else f"`torch.compile` in its mode `{setting.compiled}`"
-    )
-    added = [compiled] if setting.compiled else []
-    added += ["`cudnn.benchmark`"] if setting.search and not setting.replays else []
+        return "PyTorch" if short else "PyTorch out of the box"
     kind = "BF16 autocast" if setting.autocast else "TF32"
-    text = f"{kind} with {' and '.join(added)}" if added else kind
-    return f"{text}, in channels-last" if setting.switches.channels_last else text
-
-
-def short_tool(setting: BenchSetting) -> str:
-    """The same for a table's cell: "`torch.compile`, channels-last"."""
-    if setting.untouched:
-        return "PyTorch"
-    compiled = "`torch.compile`" if setting.compiled == "default" else f"`{setting.compiled}`"
-    name = compiled if setting.compiled else "autocast" if setting.autocast else "TF32"
-    return f"{name}, channels-last" if setting.switches.channels_last else name
+    compiled = "`torch.compile`" if setting.compiled else ""
+    mode = f"`{setting.compiled}`" if setting.replays else ""
+    search = "`cudnn.benchmark`" if setting.search and not setting.replays else ""
+    if short:
+        text = mode or compiled or kind.removeprefix("BF16 ")
+    else:
+        added = " and ".join(filter(None, (f"{compiled} in its mode {mode}" if mode else compiled, search)))
+        text = f"{kind} with {added}" if added else kind
+    return f"{text}, {'' if short else 'in '}channels-last" if setting.switches.channels_last else text
 
 
 def network_rows(table: pd.DataFrame) -> list[str]:
@@ -97,7 +96,7 @@ def network_rows(table: pd.DataFrame) -> list[str]:
         maker, kind, variant = _parts(name)
         at_once = f" ×{network.batch}" if network.batch > 1 else ""
         called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}"
-        best = f"{exact(row['best_ms'])} ({short_tool(BENCH_SETTINGS[row['best']])})"
+        best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
         rows.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
     return rows
 

@@ -211,34 +211,23 @@ def test_the_sentence_says_what_was_not_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "said", "short"),
     [
-        ("PyTorch", "PyTorch out of the box"),
-        ("cudnn.benchmark", "TF32 with `cudnn.benchmark`"),
-        ("autocast channels-last", "BF16 autocast, in channels-last"),
-        ("compile benchmark", "BF16 autocast with `torch.compile` and `cudnn.benchmark`"),
+        ("PyTorch", "PyTorch out of the box", "PyTorch"),
+        ("cudnn.benchmark", "TF32 with `cudnn.benchmark`", "TF32"),
+        ("autocast channels-last", "BF16 autocast, in channels-last", "autocast, channels-last"),
+        ("autocast benchmark", "BF16 autocast with `cudnn.benchmark`", "autocast"),
+        ("compile benchmark", "BF16 autocast with `torch.compile` and `cudnn.benchmark`", "`torch.compile`"),
         (
             "max-autotune channels-last",
             "BF16 autocast with `torch.compile` in its mode `max-autotune`, in channels-last",
+            "`max-autotune`, channels-last",
         ),
     ],
 )
-def test_an_ordinary_tool_is_called_as_its_user_would(setting: str, said: str) -> None:
+def test_an_ordinary_tool_is_called_as_its_user_would(setting: str, said: str, short: str) -> None:
     assert sentences.tool(BENCH_SETTINGS[setting]) == said
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("PyTorch", "PyTorch"),
-        ("cudnn.benchmark", "TF32"),
-        ("autocast benchmark channels-last", "autocast, channels-last"),
-        ("compile benchmark", "`torch.compile`"),
-        ("reduce-overhead channels-last", "`reduce-overhead`, channels-last"),
-    ],
-)
-def test_a_cell_names_an_ordinary_tool_in_short(setting: str, said: str) -> None:
-    assert sentences.short_tool(BENCH_SETTINGS[setting]) == said
+    assert sentences.tool(BENCH_SETTINGS[setting], short=True) == short
 
 
 def networks_table() -> pd.DataFrame:
