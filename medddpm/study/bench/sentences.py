@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
@@ -11,6 +13,7 @@ from medddpm.study.bench.tables import EAGER, OURS, against, called_of, others, 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _AUTOCAST = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]  # compiled or not
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
+_WORDS = dict(enumerate(("one", "two", "three", "four", "five", "six"), start=1))
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
@@ -137,9 +140,9 @@ def network_limits(table: pd.DataFrame) -> str:
     tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
     missing = tools.isna().sum(axis="columns")
     if missing.any():
-        taken = (tools.shape[1] - missing[missing > 0]).value_counts().sort_index(ascending=False)
-        counts = [f"{of} network{'s were' if of > 1 else ' was'} measured with {many}" for many, of in taken.items()]
-        said.append(f"{_listed(counts)} of the {tools.shape[1]} tools.")
+        counts = sorted(Counter(missing[missing > 0].tolist()).items())
+        parts = [f"{of} network{'s lack' if of > 1 else ' lacks'} {_WORDS.get(many, many)}" for many, of in counts]
+        said.append(f"Of the {tools.shape[1]} tools' times, {_listed(parts)}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")

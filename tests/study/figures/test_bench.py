@@ -263,12 +263,16 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     )
     assert sentences.network_limits(table) == (
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
-        "`UNet` with batch norm the GPU waits for the host. 1 network was measured with 1 of the 2 tools. A step's "
+        "`UNet` with batch norm the GPU waits for the host. Of the 2 tools' times, 1 network lacks one. A step's "
         "memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs differ from "
         "float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 1.20 times as much as under BF16 autocast."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
     assert fast.startswith("A step's memory is "), "nothing is lost or missing"
+    rows = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
+    rows += [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
+    several = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
+    assert " Of the 3 tools' times, 1 network lacks one and 1 network lacks two. A step's " in several
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
     said = sentences.network_limits(lacking.reset_index(drop=True))
