@@ -42,7 +42,8 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         name = f"{names[str(opponent)]}{where} ({which}{three(row['ms'])} ms)"
         said.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
-    sentences = [f"On one {gpu} {work} takes {exact(times[called])} ms {how}."]
+    of = " (one micro-step)" if measure == "step" else ""  # the published step has two
+    sentences = [f"On one {gpu} {work}{of} takes {exact(times[called])} ms {how}."]
     if said:
         sentences.append(f"That is {_listed(said)}.")
     own = "it" if called == "FAST" else "FAST"
