@@ -72,9 +72,7 @@ def starts_figure(
     last = int(ratios.index.max())
     for axis, (counter, title) in zip(axes, STARTS.items(), strict=True):
         low, high = paper[counter]
-        band = axis.axhspan(
-            low / 1.15, high * 1.15, facecolor="white", edgecolor="black", hatch="//////", linewidth=0.8, zorder=1
-        )
+        band = axis.axhspan(low, high, facecolor="white", edgecolor="black", hatch="//////", linewidth=0.8, zorder=1)
         (line,) = axis.plot(ratios.index, ratios[counter], color=SETTING_COLOURS["OPT2"], linewidth=1.4, zorder=2)
         (dots,) = axis.plot(measured.index, measured[counter], "o", color="black", markersize=4)
         step = axis.axhline(whole[counter], color="black", linewidth=1.2, linestyle="--")

@@ -80,7 +80,8 @@ class Rate:
         record: the table it is from.
         bus_gbs: the speed at which GPUs of a machine sum, in GB/s that each sends and receives; None where that was
             not measured.
-        left_ms: what a step on several GPUs, the most that were measured, takes longer; 0 where that was not measured.
+        left_ms: what a step on several GPUs, the most that were measured, takes longer; None where that was not
+            measured.
     """
 
     network: str
@@ -88,7 +89,7 @@ class Rate:
     step_ms: float
     record: str
     bus_gbs: float | None = None
-    left_ms: float = 0.0
+    left_ms: float | None = None
 
 
 def rates(bench: pd.DataFrame, scaling: pd.DataFrame | None = None, dtype: str = "fp32") -> list[Rate]:
@@ -175,7 +176,7 @@ def estimate(
     cluster = cluster or Cluster()
     sent = communication_ms(rate, gpus, cluster, dtype)
     hidden = BACKWARD * rate.step_ms
-    shown = max(sent - hidden, rate.left_ms if gpus > 1 else 0.0)
+    shown = max(sent - hidden, (rate.left_ms or 0.0) if gpus > 1 else 0.0)
     loading = 0.0 if kept(data, cluster) != "storage" else gpus * data.volume_mb / cluster.storage_gbs
     step_ms = max(rate.step_ms + shown, loading)
     limit = "loading" if loading == step_ms else "communication" if sent > hidden else "computing"
