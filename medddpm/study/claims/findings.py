@@ -24,7 +24,8 @@ from medddpm.study.profile.tables import found, kernels
 PROXY = "Measured on another card, {other}, which decides nothing of the {gpu}. {absent} {reason}"
 IN_BYTES = " Beside it, {other} moves as many bytes a second as {value}% of the {gpu}'s peak, or {own}% of its own."
 NO_COUNTERS = (
-    "No {view} of the {card} has the counters or the settings it takes. Run `medddpm profile --details` there."
+    "No {view} of the {card} has the counters or the settings it takes. "
+    "`site/add_your_card.md` says how to measure them."
 )
 PLACES = {"window": "the paper's window", "step": "a whole step"}
 KERNEL_NAME = "kernel_name"  # the one rule that looks for a kernel and measures nothing
@@ -68,7 +69,7 @@ def finding(claim: Claim, runs: Runs, view: str) -> Finding:
     card = next((gpu for gpu in named if (gpu, view) in runs), None)
     absent = str(cards()["absent"].to_dict()[named[0]])
     if any(gpu == named[0] for gpu, _ in runs):
-        absent = f"The {named[0]} has no record of a {view}. Run `medddpm profile` there."
+        absent = f"The {named[0]} has no record of a {view}. `site/add_your_card.md` says how to measure one."
     settled = _on(claim, runs, view, card) if card else Finding(view, absent)
     stands_in = cards()["stands_in_for"]
     other = next((str(gpu) for gpu in stands_in.index[stands_in.isin(named)] if (gpu, view) in runs), None)

@@ -81,7 +81,7 @@ class Rate:
         bus_gbs: the speed at which GPUs of a machine sum, in GB/s that each sends and receives; None where that was
             not measured.
         left_ms: what a step on several GPUs, the most that were measured, takes longer; None where that was not
-            measured.
+            measured, and 0 is assumed.
     """
 
     network: str
@@ -176,7 +176,8 @@ def estimate(
     cluster = cluster or Cluster()
     sent = communication_ms(rate, gpus, cluster, dtype)
     hidden = BACKWARD * rate.step_ms
-    shown = max(sent - hidden, (rate.left_ms or 0.0) if gpus > 1 else 0.0)
+    left = (rate.left_ms or 0.0) if gpus > 1 else 0.0
+    shown = max(sent - hidden, left)
     loading = 0.0 if kept(data, cluster) != "storage" else gpus * data.volume_mb / cluster.storage_gbs
     step_ms = max(rate.step_ms + shown, loading)
     limit = "loading" if loading == step_ms else "communication" if sent > hidden else "computing"

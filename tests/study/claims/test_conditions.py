@@ -109,7 +109,7 @@ def test_window_is_the_one_that_was_taken(recorded: Path) -> None:
 def test_without_records_software_and_window_cannot_be_told(tmp_path: Path) -> None:
     found = conditions.window(tmp_path) | conditions.software(conditions.recorded_versions(tmp_path))
     assert {finding.our_value for finding in found.values()} == {None}
-    assert all("add_your_card.md" in finding.reason for finding in found.values())
+    assert all("site/add_your_card.md" in finding.reason for finding in found.values())
 
 
 def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_ratios_are_drawn_by_the_windows_start() -> None:
         said = [str(patch.get_gid()) for patch in axis.patches if patch.get_gid()]
         assert len(said) == 700 / STRIDE
         assert said[0] == f"says: window from launch 0: {STARTS[counter]} {line.get_ydata()[0]:.3g} times BASE's"
-        assert (band.get_y(), band.get_y() + band.get_height()) == (low, high)
+        assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((low, high))
         assert spans(axis)[1:] == [
             (PHASE_COLOURS["forward"].lower(), 0, 300), (PHASE_COLOURS["backward"].lower(), 300, 699),
         ]  # fmt: skip

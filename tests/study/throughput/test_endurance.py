@@ -27,7 +27,7 @@ def few_subjects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path) -> None:
     out = tmp_path / "endurance.csv"
-    endurance.watch(out, endurance.Options(100_000, seconds=14, **TOY), command=["medddpm", "bench"])
+    endurance.watch(out, endurance.Options(100_000, seconds=25, **TOY), command=["medddpm", "bench"])
     table = read_table(out, schemas.ENDURANCE)
     assert len(table) > 3
     assert table["step"].is_monotonic_increasing
