@@ -103,7 +103,7 @@ def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict:
         first, second = sorted(CLASSES, key=lambda name: -shares[name])[:2]
         largest[work] = first
         numbers.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
-    broken = [work for work, name in largest.items() if (name == "inst_fp") != (work == "convolutions and GEMMs")]
+    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work] == rules.GEMMS)]
     classes = ", ".join(f"{work}, whose largest class is {CLASSES[largest[work]].lower()}" for work in broken)
     return not broken, "; ".join(numbers), classes
 
