@@ -23,6 +23,7 @@ UTILIZATION = ("tensor_pct", "fma_pct", "alu_pct", "sm_throughput_pct")  # Figur
 MEMORY = ("l1_hit_pct", "l2_hit_pct", "dram_pct")  # Figure 11
 STALLS = ("stall_long_scoreboard", "stall_math_pipe", "stall_branch")  # Figure 13
 MEANS = (*UTILIZATION, *MEMORY, "warps_per_cycle")
+BY_TIME = "window, by time"  # a window whose launches are weighted as a step's are
 
 
 def summary(kernels: pd.DataFrame) -> pd.DataFrame:
@@ -58,6 +59,14 @@ def averages(kernels: pd.DataFrame) -> pd.DataFrame:
     weights = _weights(kernels)
     found = pd.DataFrame({name: _means(logs, name, weights, VIEW_AND_SETTING) for name in ("ipc_geometric", *MEANS)})
     return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))
+
+
+def windows_by_time(kernels: pd.DataFrame) -> pd.DataFrame:
+    """The means of the windows as `averages` gives them, but weighted by time; the view is named `BY_TIME`.
+
+    Beside a step's they tell how much of a difference between the two views is one of weights.
+    """
+    return averages(kernels[kernels["view"] == "window"].assign(view=BY_TIME))
 
 
 def relative(summaries: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
@@ -131,7 +140,7 @@ def _keys(kernels: pd.DataFrame, by: str) -> list[pd.Series[str]]:
 
 def _weights(kernels: pd.DataFrame) -> pd.Series[float]:
     time = kernels["count"] * kernels["duration_ns"]
-    return time.where(kernels["view"] == "step", 1.0)
+    return time.where(kernels["view"].isin(("step", BY_TIME)), 1.0)
 
 
 def _means(kernels: pd.DataFrame, name: str, weights: pd.Series[float], by: list[str]) -> pd.Series[float]:

@@ -17,6 +17,7 @@ from medddpm.study.profile.summaries import (
     relative,
     summary,
     totals,
+    windows_by_time,
 )
 from medddpm.study.records import schemas
 
@@ -65,6 +66,13 @@ def test_a_step_counts_a_launch_as_often_and_as_long_as_it_runs() -> None:
     assert base["ipc_geometric"] == pytest.approx(4 ** (600 / 800))  # IPC 4 for 600 ns, 1 for 200 ns
     assert base["tensor_pct"] == pytest.approx(10 * 0.75 + 1 * 0.25)
     assert base["stall_branch"] == 9000
+
+
+def test_a_window_by_time_weighs_its_launches_as_a_step_does() -> None:
+    base = windows_by_time(pd.concat([WINDOW, STEP])).loc[("window, by time", "BASE")]
+    assert base["tensor_pct"] == pytest.approx(10 * 0.8 + 4 * 0.1 + 1 * 0.1)
+    assert base["warps_per_cycle"] == pytest.approx(10 * 0.8 + 4 * 0.1 + 1 * 0.1 + 7)
+    assert set(windows_by_time(STEP).index) == set()
 
 
 def test_ratios_are_against_base_of_the_same_view() -> None:
