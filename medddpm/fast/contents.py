@@ -20,7 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.functions import called_by, cells, global_names, is_known, modules_in, names_in, wrapped
+from medddpm.fast.functions import (
+    called_by,
+    cells,
+    global_names,
+    imported,
+    is_known,
+    modules_in,
+    names_in,
+    wrapped,
+)
 from medddpm.runtime import nested
 
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
@@ -74,6 +83,7 @@ class Walk:
 
     def __init__(self, known: Iterable[object]) -> None:
         self.seen = set(map(id, known))
+        self.methods_of: set[type] = set()
 
     def tables(self, value: Any) -> Iterator[Any]:
         """Yields what is in a value and can change while the value stays the same object."""
@@ -129,12 +139,23 @@ class Walk:
         if slots:
             yield Contents(lambda: [getattr(value, name, None) for name in slots])
             parts += (getattr(value, name, None) for name in slots)
+        yield from self._of_methods(kind)
         for part in parts:
             yield from self.tables(part)
 
     def _of_a_class(self, kind: type) -> Iterator[Any]:
         """Yields what is in a class that a function names."""
         yield vars(kind)
+        yield from self._of_methods(kind)
+
+    def _of_methods(self, kind: type) -> Iterator[Any]:
+        """Yields what the methods of a class and of those above it read."""
+        for base in kind.__mro__:
+            if is_known(base.__module__) or base in self.methods_of:
+                continue
+            self.methods_of.add(base)
+            for part in list(vars(base).values()):
+                yield from self._of_function(part, None)
 
     def _reads(self, function: FunctionType) -> None:
         """Is told of each function that is come upon."""
@@ -158,13 +179,15 @@ class Walk:
             if _is_installed(each):
                 continue
             names = names_in(each.__code__)
-            methods = [] if kind is None else [getattr(kind, name, None) for name in names]
+            bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
+            methods = [vars(base)[name] for base in bases for name in names & vars(base).keys()]
             waiting += (f for value in (*called_by(each), *methods) for f in wrapped(value))
             if id(each) in self.seen:
                 continue
             self.seen.add(id(each))
             named = [(name, each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
             others = [space[name] for _, space, name in named if _is_of_others(space[name])]
+            others += [m for name in imported(each.__code__) if _is_of_others(m := sys.modules.get(name))]
             modules = [module for other in others for module in modules_in(other, names) if _is_of_others(module)]
             named += ((f"{m.__name__}.{name}", vars(m), name) for m in modules for name in names & vars(m).keys())
             yield from self._of_values(functools.partial(_values, [n for n in named if _is_held(n[1][n[2]])]))

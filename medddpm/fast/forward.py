@@ -150,7 +150,7 @@ def laid_out(x: Tensor) -> Tensor:
     y = channels_last(x)
     if y is x or traced():
         return y
-    if x.requires_grad and torch.is_grad_enabled() and not _is_last(x):
+    if x.shape[1] > 1 and x.requires_grad and torch.is_grad_enabled() and not _is_last(x):
         return _LaidOut.apply(x)  # type: ignore[no-untyped-call]
     if not y.is_inference():
         return y

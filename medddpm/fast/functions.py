@@ -77,6 +77,13 @@ def global_names(code: CodeType) -> frozenset[str]:
 
 
 @functools.cache
+def imported(code: CodeType) -> frozenset[str]:
+    """The modules that compiled code imports itself, by full names."""
+    own = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+    return frozenset(own).union(*map(imported, _within(code)))
+
+
+@functools.cache
 def names_read(code: CodeType) -> frozenset[str]:
     """The globals and attributes that compiled code reads, and does not only write; `ANY` where no name tells."""
     own: set[str] = set()

@@ -37,6 +37,13 @@ def idle(module: nn.Module) -> bool:
     return isinstance(module, nn.Identity) or not module.training or cast(nn.Dropout, module).p == 0
 
 
+def in_tuples(layer: nn.Module) -> bool:
+    """Whether a convolution's options are as its constructor writes them: PyTorch takes 2 for (2, 2, 2) too."""
+    conv: Any = layer
+    sizes = all(isinstance(option, tuple) for option in (conv.kernel_size, conv.stride, conv.dilation))
+    return sizes and isinstance(conv.padding, tuple | str)
+
+
 class Convolution(Forward):
     """nn.Conv3d and nn.ConvTranspose3d: the weight cast beforehand, the input channels-last, few channels padded."""
 
@@ -55,8 +62,9 @@ class Convolution(Forward):
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
 
     def fits(self) -> bool:
-        """Whether its padding is still of zeros, and nothing else convolves in its place."""
-        return bool(self.module.padding_mode == "zeros") and "_conv_forward" not in self.module.__dict__
+        """Whether its padding is of zeros, its options are in tuples, and nothing else convolves in its place."""
+        layer = self.module
+        return in_tuples(layer) and bool(layer.padding_mode == "zeros") and "_conv_forward" not in layer.__dict__
 
     @property
     def pointwise(self) -> bool:
@@ -75,7 +83,8 @@ class Convolution(Forward):
         weight = self.weight()
         assert weight is not None  # the rule saw it
         dtype = autocast_dtype(x.device.type)
-        if dtype is not None and weight.dtype != torch.float64 != x.dtype:
+        real = x.is_floating_point() and weight.is_floating_point()
+        if dtype is not None and real and weight.dtype != torch.float64 != x.dtype:
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         return convolve(channels_last(x), weight, bias, self.module, self.few_channels, self.hopper)

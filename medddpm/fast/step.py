@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.forward import HOOKS
 from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.readings import Readings
@@ -158,7 +159,7 @@ class TrainingStep:
         device = next(nested.tensors((batch, list(self.model.parameters())))).device
         first, last = place == 0, place == self.accumulate - 1
         try:
-            key = nested.shape_of(batch), flags(device), self.model.training, first, last
+            key = nested.shape_of(batch), flags(device), self.model.training, first, last, self._beside()
         except TypeError as error:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
@@ -185,6 +186,17 @@ class TrainingStep:
             if known is not None:
                 self._kept[key] = known
         return known
+
+    def _beside(self) -> tuple[Any, ...]:
+        """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
+        scaler = self.scaler
+        scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+        own, names = vars(self.model), ("_backward_hooks", "_post_accumulate_grad_hooks")
+        tables = [own.get(name) for name in HOOKS]
+        tables += [getattr(self.optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
+        tables += [getattr(p, name) for p in self.parameters for name in names]
+        # By the numbers of their handles: no two hooks of a process have the same.
+        return self.clip_norm, scales, tuple(tuple(table) if table else () for table in tables)
 
     def _has(self, moments: list[Tensor]) -> bool:
         """Whether the optimizer's state is in these tensors: a checkpoint that was loaded is in others."""
@@ -221,7 +233,9 @@ class TrainingStep:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
         groups = self.optimizer.param_groups
         if len(self._rates) != len(groups):
-            self._rates = [torch.tensor(float(group["lr"]), device=device) for group in groups]
+            self._rates = []
+            for group in groups:
+                self._rates.append(_rate(group["lr"], device, self._rates))
         for group, rate in zip(groups, self._rates, strict=True):
             if group["lr"] is not rate:  # a number, which the user has set, or a schedule that knows no tensors
                 rate.fill_(float(group["lr"]))
@@ -308,6 +322,7 @@ class TrainingStep:
         New moments become zero.
         """
         tensors = self._tensors()
+        tables = [(module._buffers, module._buffers.copy()) for module in self.model.modules()]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
         before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
         scale = None if self.scaler is None else self.scaler.state_dict()
@@ -318,6 +333,8 @@ class TrainingStep:
                 yield
         finally:
             self.after = after
+            for table, held in tables:
+                table.update(held)  # a forward may put others in their place
             if self.scaler is not None and scale is not None:
                 self.scaler.load_state_dict(scale)
             with torch.no_grad():
@@ -400,6 +417,14 @@ def _refuse(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | Non
     if any(isinstance(value, AveragedModel) for value in near):
         remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
         raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
+
+
+def _rate(rate: Any, device: torch.device, others: Sequence[Tensor]) -> Tensor:
+    """A learning rate as a tensor on the device: the user's own, who may fill it, if no other group has it."""
+    fits = isinstance(rate, Tensor) and rate.device == device and rate.dtype == torch.float32 and rate.dim() == 0
+    if fits and all(rate is not other for other in others):
+        return rate
+    return torch.tensor(float(rate), device=device)
 
 
 def _waits(optimizer: torch.optim.Optimizer) -> BadInput:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from medddpm.runtime import nested
 
@@ -162,7 +163,11 @@ class GraphedPass:
             graph_of[:] = nested.tensors(out)
             return nested.mapped(out, Tensor.detach)
 
+        versions = [_version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
+        own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
+        changed = (t for t, v in zip(self.buffers, versions, strict=True) if _version(t) != v)
+        self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
@@ -202,11 +207,16 @@ class GraphedPass:
         return [None if t is None else next(each) for t in self.gradients]
 
     def _computed(
-        self, given: Sequence[Tensor], wanted: Sequence[bool], gradients: Sequence[Tensor | None]
+        self,
+        given: Sequence[Tensor],
+        wanted: Sequence[bool],
+        gradients: Sequence[Tensor | None],
+        before: Sequence[Tensor],
     ) -> list[Tensor | None]:
         """The gradients of what is `wanted`, by running the function again, as it ran.
 
-        The buffers keep what the first run left. Where these gradients are to be differentiated, they can be.
+        Buffers that the first run changed are as they were `before` it, and keep what it left. Where these gradients
+        are to be differentiated, they can be.
         """
         again = torch.is_grad_enabled()
         inputs = list(given[: len(self.inputs)])
@@ -219,9 +229,13 @@ class GraphedPass:
                     "a setting of the network has changed between its forward pass and this backward pass, which "
                     "computes the forward pass again: it is a second one, or of other outputs than before"
                 )
-            out = list(nested.tensors(self.function(nested.filled(self.value, inputs))))
-        for buffer, before in zip(self.buffers, kept, strict=True):
-            buffer.data.copy_(before)  # a graph that holds it is as it was
+            try:
+                for buffer, was in zip(self.changed, before, strict=True):
+                    buffer.data.copy_(was)
+                out = list(nested.tensors(self.function(nested.filled(self.value, inputs))))
+            finally:
+                for buffer, left in zip(self.buffers, kept, strict=True):
+                    buffer.data.copy_(left)  # a graph that holds it is as it was
         pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
         now = [*inputs, *given[len(self.inputs) :]]
         places = [at for at, (t, want) in enumerate(zip(now, wanted, strict=True)) if want and t.requires_grad]
@@ -256,6 +270,7 @@ class _Replay(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.graphed, ctx.turn = graphed, graphed.pool.begin()
         ctx.drawn = drawn(graphed.pool.device) if graphed.draws else None
+        ctx.before = [t.detach().clone() for t in graphed.changed]
         outputs = graphed._replayed(tensors[: len(graphed.inputs)])
         ctx.save_for_backward(*tensors)  # which tells if a weight is changed in place before the backward pass
         ctx.mark_non_differentiable(*(t for t, learns in zip(outputs, graphed.learns, strict=True) if not learns))
@@ -273,7 +288,12 @@ class _Replay(torch.autograd.Function):
             each = iter(graphed._gradients([g for g in gradients if g is not None]))
             return (None, *(next(each) if want else None for want in wanted))
         with redrawn(graphed.pool.device, ctx.drawn):
-            return (None, *graphed._computed(tensors, wanted, gradients))
+            return (None, *graphed._computed(tensors, wanted, gradients, ctx.before))
+
+
+def _version(t: Tensor) -> int:
+    """How often it was written to; an inference tensor, which is not counted, only in inference."""
+    return 0 if t.is_inference() else t._version
 
 
 @contextlib.contextmanager

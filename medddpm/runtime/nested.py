@@ -39,7 +39,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return changed
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(each, change) for each in value))
-    if type(value) in (tuple, list):
+    if type(value) in (tuple, list) or type(value).__module__ == "torch.return_types":  # as `max` has
         return type(value)(mapped(each, change) for each in value)
     if _is_dataclass(value):
         changed = copy.copy(value)
@@ -103,7 +103,8 @@ class Lent:
             if _state(lent) == before:
                 continue
             if isinstance(own, Tensor):
-                own.copy_(lent)
+                if own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
+                    own.copy_(lent)
             elif isinstance(own, list):
                 own[:] = map(own_of, lent)
             else:

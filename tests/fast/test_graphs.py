@@ -17,8 +17,10 @@ import multiprocessing
 import pickle
 import random
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -295,9 +297,16 @@ class Schedule:
     def value(self) -> float:
         return 1.0 / (1 + self.now)
 
+    def factor(self) -> float:
+        return METHOD["scale"]
+
 
 class Options:
     twice = False
+
+    @staticmethod
+    def factor() -> float:
+        return STATIC["scale"]
 
 
 TWICE = False
@@ -305,7 +314,7 @@ OPTIONS = SimpleNamespace(twice=False)
 DRAWS = np.random.default_rng(0)
 
 
-FACTORS, DEFAULTS = {"scale": 1.0}, {"scale": 1.0}
+FACTORS, DEFAULTS, STATIC, METHOD, ABOVE = ({"scale": 1.0} for _ in range(5))
 
 
 def times(factors: dict[str, float]) -> Callable[..., Any]:
@@ -324,7 +333,12 @@ def doubled(x: Tensor, defaults: dict[str, float] = DEFAULTS) -> Tensor:
     return 2 * x if TWICE or OPTIONS.twice or Options.twice else x * defaults["scale"]
 
 
-class Reading(nn.Module):
+class Base(nn.Module):
+    def above(self) -> float:
+        return ABOVE["scale"]
+
+
+class Reading(Base):
     """Reads settings in many places."""
 
     scale = 1.0
@@ -344,8 +358,12 @@ class Reading(nn.Module):
     def scaled(self, x: Tensor) -> Tensor:
         return doubled(x) * self.scale * self.slots.scale * self.queue[0] * self.closure() * self._settings.scale
 
+    def above(self) -> float:
+        return 2 * super().above()
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.scaled(self.layer(x)) * self.shared.value * self.value() * self.partial.args[0]["scale"]
+        y = self.scaled(self.layer(x)) * self.shared.value * self.value() * self.partial.args[0]["scale"]
+        return y * Options.factor() * self.schedule.factor() * self.above()
 
 
 def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
@@ -375,12 +393,19 @@ def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
         patch.setattr(OPTIONS, "twice", True)
     if place == "a global class":
         patch.setattr(Options, "twice", True)
+    if place == "a global class's function":
+        patch.setitem(STATIC, "scale", 2.0)
+    if place == "an object's method":
+        patch.setitem(METHOD, "scale", 2.0)
+    if place == "a method of the class above":
+        patch.setitem(ABOVE, "scale", 2.0)
 
 
 @pytest.mark.parametrize(
     "place",
     ["a class", "slots", "a queue", "shared memory", "an object behind a method", "an object with a private name",
-     "a partial function", "a closure", "a decorator", "a default", "a global", "a global object", "a global class"],
+     "a partial function", "a closure", "a decorator", "a default", "a global", "a global object", "a global class",
+     "a global class's function", "an object's method", "a method of the class above"],
 )  # fmt: skip
 def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = Reading(), Twins.x(Twins(torch.device("cpu")))
@@ -389,6 +414,26 @@ def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatc
     read(place, monkeypatch, network)
     assert not torch.equal(network(x), before)
     assert not fingerprint.holds()
+
+
+class Importing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import settings_of_a_user  # type: ignore[import-not-found]
+
+        factor: float = settings_of_a_user.factor
+        return x * factor
+
+
+def test_a_module_that_a_forward_imports_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "settings_of_a_user.py").write_text("factor = 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    network = Importing()
+    network(torch.ones(1))
+    fingerprint = Fingerprint(network)
+    assert fingerprint.holds()
+    monkeypatch.setattr(sys.modules["settings_of_a_user"], "factor", 2.0)
+    assert not fingerprint.holds()
+    monkeypatch.delitem(sys.modules, "settings_of_a_user")
 
 
 def test_a_global_of_an_attribute_s_name_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,6 +545,42 @@ def test_another_part_of_the_outputs_and_a_second_backward(device: torch.device)
     for _ in range(2):
         twins.each(work)
         twins.check()
+
+
+class Moving(nn.Module):
+    """Multiplies by a buffer that each forward changes, as spectral norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(2, 3, 1)
+        self.register_buffer("factor", torch.ones(()))
+        self.factor: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) * self.factor.clone()
+        with torch.no_grad():
+            self.factor.mul_(0.5).add_(0.1)
+        return y
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_second_backward_reads_buffers_as_the_forward_did(device: torch.device, differentiated: bool) -> None:
+    twins = Twins(device, Moving)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        out = network(twins.x(2))
+        if differentiated:
+            (first,) = torch.autograd.grad(loss_of(out), [network.layer.weight], create_graph=True)  # type: ignore[union-attr]
+            first.square().sum().backward()
+        else:
+            loss_of(out).backward(retain_graph=True)
+            loss_of(out).backward()
+
+    for _ in range(5):
+        twins.each(work)
+        twins.check()
+    assert differentiated or twins.graphs.captured == 1
 
 
 def test_a_second_backward_in_the_mode_and_the_autocast_of_the_forward(device: torch.device) -> None:

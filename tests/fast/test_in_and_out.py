@@ -84,6 +84,7 @@ RETURNS: dict[str, Callable[[Tensor], Any]] = {
     "indices": lambda y: y.argmax(1, keepdim=True),
     "a dataclass": lambda y: Maps(y, [y * 2]),  # type: ignore[arg-type]
     "a dict of lists": lambda y: {"y": [y, (y * 2,)]},
+    "what `max` returns": lambda y: y.max(1, keepdim=True),
 }
 
 
@@ -91,6 +92,62 @@ RETURNS: dict[str, Callable[[Tensor], Any]] = {
 def test_whatever_it_returns(name: str) -> None:
     plain, fast = pair(lambda b, x: RETURNS[name](b(x)))
     alike(fast(X), plain(X))
+
+
+def test_what_a_function_returns_by_names_has_the_network_s_dtype() -> None:
+    plain, fast = pair(lambda b, x: b(x).max(1), reduced=True)
+    found, expected = fast(X), plain(X)
+    assert type(found) is type(expected)
+    assert (found.values.dtype, found.values.stride()) == (torch.float32, expected.values.stride())
+    assert distance(found.values, expected.values) < 0.02
+
+
+@pytest.mark.parametrize("later", [{"dilation": 2, "padding": 2}, {"stride": 1}, {"padding": 0}, {"kernel_size": 3}])
+def test_options_of_a_convolution_written_later_as_one_number(later: dict[str, int]) -> None:
+    plain, fast = pair(lambda b, x: b(x))
+    for network in (plain, fast):
+        for layer in (network.block[0], network.block[3]):  # type: ignore[index]
+            vars(layer).update(later)
+    alike(fast(X), plain(X))
+
+
+def test_what_is_complex_stays_complex() -> None:
+    class Spectral(Net):
+        def __init__(self) -> None:
+            super().__init__(lambda b, x: self.mixed(torch.fft.fftn(b(x), dim=(2, 3, 4))).abs())
+            self.mixed = nn.Conv3d(2, 2, 3, padding=1, dtype=torch.complex64)
+
+    torch.manual_seed(0)
+    plain = Spectral()
+    expected = plain(X)
+    fast = accelerate(plain, report=None)
+    fast.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    assert distance(fast(X).float(), expected) < 0.02
+
+
+def test_whole_numbers_come_in_and_a_map_comes_out_contiguous() -> None:
+    results = []
+    torch.manual_seed(0)
+    table = torch.randn(4, 3 * 64)
+    for network in pair(lambda b, i: b(table[i].reshape(-1, 3, 4, 4, 4))):
+        y = network(torch.tensor([1, 2]))
+        results.append((y, y.view(2, -1)))
+    alike(results[1], results[0])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_map_that_learns_is_written_into(channels: int) -> None:
+    def around(b: nn.Module, x: Tensor) -> Tensor:
+        x.sub_(x.mean().detach())
+        return b(x.expand(-1, 3, -1, -1, -1))
+
+    results = []
+    for network in pair(around):
+        leaf = X[:, :channels].clone().requires_grad_()
+        given = leaf * 1.0
+        y = network(given)
+        results.append((y, given, *torch.autograd.grad(y.square().sum(), leaf)))
+    alike(results[1], results[0])
 
 
 def test_a_dataclass_given() -> None:

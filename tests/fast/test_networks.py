@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from dynamic_network_architectures.building_blocks.residual import BasicBlockD
 from helpers.networks import NETWORKS, alive, diffusion, distance, dynamic, farthest, inputs, made, monai_unet, passed
 from monai.networks.nets import PatchDiscriminator, UNet
-from torch import nn
+from torch import Tensor, nn
 
 from medddpm.fast.patch import FEATURES, accelerate, restore
 from medddpm.switches import OPT1
@@ -279,3 +280,23 @@ def test_a_bottleneck_of_one_voxel() -> None:
     plain = network(x, t)
     accelerate(network, report=None)
     assert distance(network(x, t), plain) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("flag", "part"), [("apply_stochastic_depth", "drop_path"), ("apply_se", "squeeze_excitation")]
+)
+def test_a_residual_block_s_options_switched_on_later(flag: str, part: str) -> None:
+    class Half(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 0.5 * x
+
+    plain = NETWORKS["ResidualEncoderUNet"]().eval()
+    fast = accelerate(copy.deepcopy(plain), report=None)
+    for network in (plain, fast):
+        for block in network.modules():
+            if isinstance(block, BasicBlockD):
+                setattr(block, flag, True)
+                setattr(block, part, Half())
+    (x,) = inputs("ResidualEncoderUNet")
+    with torch.no_grad():
+        assert distance(fast(x), plain(x)) < 1e-4

@@ -223,6 +223,105 @@ def test_settings_that_change_at_every_call(device: torch.device, caplog: pytest
     assert caplog.messages == [said]
 
 
+def changes() -> dict[str, Callable[[Any, torch.optim.Optimizer], Any]]:
+    def parameter_hook(network: Any, _: torch.optim.Optimizer) -> None:
+        network.second.weight.register_hook(lambda gradient: gradient * 0)
+
+    def hook_behind_the_gradient(network: Any, _: torch.optim.Optimizer) -> None:
+        def halve(p: Tensor) -> None:
+            assert p.grad is not None
+            p.grad.mul_(0.5)
+
+        network.second.weight.register_post_accumulate_grad_hook(halve)
+
+    def forward_hook(network: Any, _: torch.optim.Optimizer) -> None:
+        network.register_forward_hook(lambda module, given, out: tuple(2 * t for t in out))
+
+    def optimizer_hook(network: Any, optimizer: torch.optim.Optimizer) -> None:
+        def decay(*_: Any) -> None:
+            network.second.weight.data.mul_(0.9)
+
+        optimizer.register_step_post_hook(decay)
+
+    return {f.__name__: f for f in (parameter_hook, hook_behind_the_gradient, forward_hook, optimizer_hook)}
+
+
+@pytest.mark.parametrize("change", changes().values(), ids=changes())
+def test_hooks_that_come_later_are_in_the_next_graph(
+    device: torch.device, change: Callable[[Any, torch.optim.Optimizer], Any]
+) -> None:
+    pair = Pair(device)
+    pair.train(3)
+    kept = len(pair.step._kept)
+    for network, optimizer in zip((pair.plain, pair.fast), pair.optimizers, strict=True):
+        change(network, optimizer)
+    pair.train(4)
+    assert len(pair.step._kept) == kept + (1 if module.graphable(device) else 0)
+
+
+def test_settings_of_clipping_and_scaler_that_change_later(device: torch.device) -> None:
+    pair = Pair(device, clip_norm=1.0, scaled=True)
+    pair.train(3)
+    kept = len(pair.step._kept)
+    pair.step.clip_norm = pair.options["clip_norm"] = 0.01
+    pair.train(3)
+    for scaler in pair.scalers:
+        scaler.set_growth_interval(1)  # type: ignore[union-attr]
+        scaler.set_growth_factor(4.0)  # type: ignore[union-attr]
+    pair.train(3)
+    assert pair.scalers[0].get_scale() == pair.scalers[1].get_scale()  # type: ignore[union-attr]
+    assert len(pair.step._kept) == kept + (2 if module.graphable(device) else 0)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_rate_that_is_the_user_s_own_tensor(device: torch.device, groups: int) -> None:
+    torch.manual_seed(0)
+    plain = accelerate(Network().to(device), "tf32", graph=False, report=None)
+    networks, rates, optimizers = (plain, copy.deepcopy(plain)), [], []
+    for network in networks:
+        rates.append(torch.tensor(0.01, device=device))
+        parameters = list(network.parameters())
+        parts = [parameters] if groups == 1 else [parameters[:2], parameters[2:]]
+        sets = [{"params": part, "lr": rates[-1]} for part in parts]
+        optimizers.append(torch.optim.AdamW(sets, fused=True))
+    step = graphed_step(networks[1], loss_of, optimizers[1], batch(device))
+    for seed in range(6):
+        if seed == 3:
+            for rate, optimizer in zip(rates, optimizers, strict=True):
+                if groups == 1:
+                    rate.mul_(0.1)
+                else:  # one group's alone, as a schedule that writes numbers sets it
+                    optimizer.param_groups[1]["lr"] = 0.001
+        optimizers[0].zero_grad()
+        loss_of(plain, *batch(device, seed)).backward()
+        optimizers[0].step()
+        step(*batch(device, seed))
+    for p, q in zip(networks[1].parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+
+
+class Averaging(Network):
+    """Puts another buffer in the place of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((), 7.0))
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        out = super().forward(x, scale)
+        self.mean = 0.9 * self.mean + 0.1 * out[0].detach().mean()
+        return out
+
+
+def test_a_refused_step_leaves_buffers_that_a_forward_replaces(device: torch.device) -> None:
+    network = Averaging().to(device)
+    if not module.graphable(device):
+        pytest.skip("nothing is refused without graphs")
+    with pytest.raises(BadInput):
+        graphed_step(network, loss_of, adam(network.parameters()), batch(device))(*batch(device))
+    assert float(network.mean) == 7.0
+
+
 def test_a_model_that_counts_its_calls(device: torch.device) -> None:
     """A number on the model that changes at every call would be captured anew at every call."""
     network = Network().to(device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule
-from medddpm.fast.layers import REDUCED, idle, stand_in
+from medddpm.fast.layers import REDUCED, idle, in_tuples, stand_in
 from medddpm.fast.networks.monai import with_skip
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
 from medddpm.kernels.layout import channels_last
@@ -32,7 +32,9 @@ def is_one(layer: nn.Module, x: Tensor) -> bool:
     conv = getattr(split.conv, "conv", None)
     if split.print_info or x.dim() != 5 or type(conv) is not nn.Conv3d:
         return False
-    if set(conv.dilation) != {1} or conv.padding_mode != "zeros":  # others pad a split by its own values
+    if (
+        not in_tuples(conv) or set(conv.dilation) != {1} or conv.padding_mode != "zeros"
+    ):  # others pad a split by its own values
         return False
     if x.numel() // x.shape[1] * max(conv.in_channels, conv.out_channels) >= INDEXED:
         return False
