@@ -113,7 +113,9 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     """Builds the model of a checkpoint already read; `path` is for messages."""
     state = content.get(weights)
     if not is_state(state):
-        raise BadInput(path, f"it has no '{weights}' weights", f"its maps are: {', '.join(map(str, content))}")
+        others = [name for name in ("ema", "model") if is_state(content.get(name))]
+        remedy = f"give --weights {others[0]}" if others else f"its maps are: {', '.join(map(str, content))}"
+        raise BadInput(path, f"it has no '{weights}' weights", remedy)
     prefix = "denoise_fn."
     network_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     try:

@@ -37,7 +37,7 @@ def add_bench(commands: Commands[Parser]) -> None:
         medddpm bench --opponents --measure step --out bench.csv               also PyTorch's own tools at their best
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
-        medddpm bench --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        medddpm bench --measure step --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
         medddpm bench --endurance 20000 --size 64 --out endurance.csv   is the GPU kept busy, and does memory grow?

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence(sys.stdout)
         return 0
     except OSError as error:  # with no file's name where a library's own thread or stream met it
-        name = error.filename if isinstance(error.filename, str | bytes) else "a file"
+        name = error.filename if isinstance(error.filename, str | bytes) else "a file, or what is printed"
         problem = (error.strerror or "it cannot be used").lower()
         if error.filename is None:
             silence(sys.stdout)  # what it still holds cannot be written either

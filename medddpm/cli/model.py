@@ -56,7 +56,7 @@ def add_train(commands: Commands[Parser]) -> None:
         nargs="?",
         const=64,
         metavar="COUNT",
-        help="no data: COUNT (64) synthetic subjects with the MNI152 anatomy",
+        help="instead of data, COUNT (64) synthetic subjects with the MNI152 anatomy",
     )
     command.one_of = (folder, phantom)
     command.add_argument(
@@ -71,12 +71,12 @@ def add_train(commands: Commands[Parser]) -> None:
         metavar="N",
         help="H W D of the model, or one side (128; BraTS 192 192 144)",
     )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="the phantom's (t1)")
+    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="of the phantom (t1)")
     command.add_argument(
         "--scaling",
         choices=["volume", "slice"],
         default="volume",
-        help="scale intensities by volume, or by slice as published (volume)",
+        help="scale the data's intensities by volume, or by slice as published (volume)",
     )
     command.add_argument("--channels", type=whole(32, 4096, MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")

@@ -54,9 +54,9 @@ def replacing_together(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list
     made: list[Path] = []
     try:
         for place in places:
-            with _named_failures(place):
+            with named_failures(place):
                 made.append(_beside(place))
-        with _named_failures(places[0]):
+        with named_failures(places[0]):
             yield made
             for temporary, place in zip(made, places, strict=True):
                 with open(temporary, "rb+") as stream:
@@ -81,11 +81,11 @@ def _move(made: Sequence[Path], places: Sequence[Path]) -> None:
     with contextlib.ExitStack() as back:
         for new, place, aside in zip(made, places, asides, strict=False):
             back.callback(_move_back, new, place, aside)
-            with _named_failures(place):
+            with named_failures(place):
                 if place.is_file():
                     os.replace(place, aside)
                 os.replace(new, place)
-        with _named_failures(places[-1]):
+        with named_failures(places[-1]):
             os.replace(made[-1], places[-1])  # the last takes its place at once: a single file is never moved aside
         back.pop_all()
     for aside in asides:
@@ -119,7 +119,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise BadInput(path, "a folder stands there", "give a file's name")
-    with _named_failures(path):
+    with named_failures(path):
         _beside(path).unlink()
 
 
@@ -243,7 +243,8 @@ def _is_dead(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _named_failures(path: Path) -> Iterator[None]:
+def named_failures(path: Path) -> Iterator[None]:
+    """Within it, what the system says against writing is a `BadInput` that names `path` and the remedy."""
     try:
         yield
     except OSError as error:

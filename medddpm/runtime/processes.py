@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -51,8 +52,9 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[threading.Event]:
-    """Within it, the first Ctrl-C or SIGTERM only sets the yielded event; the next one acts as usual.
+    """Within it, the first Ctrl-C, SIGTERM or SIGHUP only sets the yielded event; the next one acts as usual.
 
+    SIGHUP comes when a terminal is closed: what is printed from then on goes nowhere. Under `nohup` it stays ignored.
     What follows within `SAME_SIGNAL` seconds is the first one still: a signal to the process group reaches a training
     under torchrun twice, from the group and from torchrun.
     """
@@ -60,10 +62,15 @@ def deferred_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield event
         return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
     def note(number: int, _frame: object) -> None:
         nonlocal first
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if not event.is_set():
             event.set()
             first = time.monotonic()
@@ -79,6 +86,16 @@ def deferred_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _leave_terminal() -> None:
+    """Has what still goes to a terminal go nowhere: it is gone, and each line written to it would be an error."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
 
 
 @contextlib.contextmanager

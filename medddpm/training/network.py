@@ -39,7 +39,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
         raise BadInput("--channel-mult", f"no volume can be halved for {levels} levels", f"give at most {MOST_LEVELS}")
     if config.model_channels % config.norm_groups:
         problem = f"{config.model_channels} is no multiple of {config.norm_groups}, the groups of each norm"
-        raise BadInput("--channels", problem, "choose a multiple of them, or other --norm-groups")
+        raise BadInput("--channels", problem, "choose a multiple of that")
     planned = _planned(built)
     if any(side % planned.stride for side in volumes.size):
         sides = "×".join(map(str, volumes.size))

@@ -18,7 +18,7 @@ from medddpm.checkpoints.released import renamed
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, read_json, replacing
+from medddpm.runtime.files import check_writable, named_failures, read_json, replacing
 from medddpm.runtime.reports import log
 from medddpm.training.config import TrainConfig
 from medddpm.training.mismatch import differences
@@ -83,23 +83,25 @@ def locked(out: Path) -> Iterator[None]:
     if out.exists() and not (out / LOCK).exists():  # another's first files may be half there: the lock comes first
         _check_own(out)
     check_writable(out / LOCK)
-    with open(out / LOCK, "a+", encoding="utf-8") as lock:
+    with open(out / LOCK, "ab+", buffering=0) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
         except BlockingIOError:
             lock.seek(0)
-            owner = lock.read() or "another"
+            owner = lock.read().decode() or "another"
             raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder") from None
         _check_own(out)
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        with named_failures(out / LOCK):
+            lock.truncate(0)
+            lock.write(str(os.getpid()).encode())
         yield
 
 
 def _check_own(out: Path) -> None:
     """Refuses a folder that holds something else than a run; what this package has not finished writing is nothing."""
     foreign = out.exists() and not (out / "run.json").exists()
+    if foreign and checkpoints_of(out):
+        raise BadInput(out, "it has checkpoints but no run.json", "restore that file, or choose another folder")
     if foreign and (not out.is_dir() or any(not path.name.startswith(HALF) for path in out.iterdir())):
         raise BadInput(out, "it exists already and is no run of medddpm", "choose a folder that is new or empty")
 
@@ -199,7 +201,7 @@ def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
     for broken, problem in problems.items():
         aside = _free(broken.with_name(broken.name + ASIDE))
         broken.rename(aside)
-        log.warning(f"{problem}; set aside as {aside.name}")
+        log.warning(str(BadInput(broken, problem.problem, f"set aside as {aside.name}, going on from {path.name}")))
     return path, content
 
 

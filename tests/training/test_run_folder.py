@@ -18,6 +18,7 @@ from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
+from medddpm.runtime.files import named_failures
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.mismatch import NO_OPTION, option
 from medddpm.training.run_folder import claim, locked, newest, save
@@ -36,11 +37,12 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints_of(tmp_path)] == ["step-10000000.pt", "step-10000001.pt"]
 
 
-def test_what_was_just_written_stays_whatever_lies_beside_it(tmp_path: Path) -> None:
+def test_what_was_just_written_stays_whatever_lies_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(tmp_path, content(1), keep=1)
     (tmp_path / "checkpoints" / "step-0000009.pt").write_bytes(b"broken")
     save(tmp_path, content(2), keep=1)
     assert newest(tmp_path)[0].name == "step-0000002.pt"
+    assert caplog.messages[-1].endswith("set aside as step-0000009.pt.unreadable, going on from step-0000002.pt")
     assert [path.name for path in (tmp_path / "checkpoints").glob("*.unreadable")] == ["step-0000009.pt.unreadable"]
 
 
@@ -201,3 +203,17 @@ with locked(Path({str(tmp_path)!r})):
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert f"process {os.getpid()} is training there" in ended.stderr
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_checkpoints_without_a_record_are_a_run_that_lost_it(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-0000001.pt").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"it has checkpoints but no run\.json; restore that file"), locked(tmp_path):
+        pass
+
+
+def test_a_full_disk_is_named_with_the_file() -> None:
+    """/dev/full takes no byte."""
+    told = pytest.raises(BadInput, match=r"/lock: no room left to write it; free some space")
+    with told, named_failures(Path("/lock")), open("/dev/full", "wb", buffering=0) as full:
+        full.write(b"1")
