@@ -266,8 +266,8 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
         "`UNet` with batch norm the GPU waits for the host. Two tools were tried. One network lacks one tool's time. "
         "A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. "
-        "Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 times those of BF16 "
-        "autocast and 2.00 times those of the best tool."
+        "Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 "
+        "times those of BF16 autocast and 2.00 times those of the best tool."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
     assert fast.startswith("A step's memory is "), "nothing is lost or missing"
