@@ -17,7 +17,11 @@ _AUTOCAST = sorted(
     key=lambda name: bool(BENCH_SETTINGS[name].compiled),
 )  # autocast alone comes before what is compiled
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
-_WORDS = dict(enumerate(("one", "two", "three", "four", "five", "six"), start=1))
+_WORDS = dict(
+    enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), start=1
+    )
+)
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
@@ -146,8 +150,11 @@ def network_limits(table: pd.DataFrame) -> str:
     missing = tools.isna().sum(axis="columns")
     if missing.any():
         counts = sorted(Counter(missing[missing > 0].tolist()).items())
-        parts = [f"{of} network{'s lack' if of > 1 else ' lacks'} {_WORDS.get(many, many)}" for many, of in counts]
-        said.append(f"Of the {tools.shape[1]} tools' times, {_listed(parts)}.")
+        parts = [f"{_word(of)} {'lack' if of > 1 else 'lacks'} {_word(many)}" for many, of in counts]
+        (many, of), times = counts[0], "tool's time" if counts[0][0] == 1 else "tools' times"
+        networks = f"networks lack {_word(many)}" if of > 1 else f"network lacks {_word(many)}"
+        parts[0] = f"{_word(of).capitalize()} {networks} {times}"
+        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried. {', '.join(parts)}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
@@ -158,12 +165,13 @@ def network_limits(table: pd.DataFrame) -> str:
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
     best = {network: steps[network].loc[name] for network, name in found["best"].items()}
     compiled = any(BENCH_SETTINGS[str(row.name)].compiled for row in first.values())
-    which = " (compiled, where autocast alone was not measured)" if compiled else ""
+    which = " (of `torch.compile` where autocast was not measured)" if compiled else ""
     low, high = 100 * pd.concat(ours).min(), 100 * pd.concat(ours).max()
     outputs, gradients = (f"by {low[error]:.1f} to {high[error]:.2g}%" for error in errors)
     said.append(
-        f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {_farther(ours, first):.2f} times as "
-        f"much as under BF16 autocast{which}, and {_farther(ours, best):.2f} times as much as with the best tool."
+        f"Outputs differ from float32's {outputs}, gradients {gradients}. These errors are at most "
+        f"{_farther(ours, first):.2f} times those of BF16 autocast{which} and {_farther(ours, best):.2f} times those "
+        "of the best tool."
     )
     return " ".join(said)
 
@@ -189,6 +197,11 @@ def _parts(network: object) -> tuple[str, str, str]:
     title, _, variant = NETWORKS[str(network)].title.partition(", ")
     maker, _, kind = title.partition(" ")
     return maker, kind, variant
+
+
+def _word(number: int) -> str:
+    """A number in prose: a word up to twelve."""
+    return _WORDS.get(number, str(number))
 
 
 def _listed(parts: list[str]) -> str:

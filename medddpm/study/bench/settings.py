@@ -123,7 +123,7 @@ LADDER = (
     BASE,
     BenchSetting(switches.OPT1, "TF32"),
     BenchSetting(switches.OPT12, "TF32, channels-last"),
-    _like(switches.OPT1, "autocast", "BF16 autocast, contiguous", autocast=True),
+    _like(switches.OPT1, "autocast", "BF16 autocast", autocast=True),
     _like(switches.OPT12, "autocast channels-last", "BF16 autocast, channels-last", autocast=True),
     _like(switches.OPT12, "+ graph", "+ fused Adam, the step in one CUDA graph", autocast=True, **_graphed),
     *_grown,
@@ -153,11 +153,11 @@ OPPONENTS = (
     _like(switches.BASE, "PyTorch", "PyTorch out of the box", untouched=True),
     _like(switches.OPT1, "cudnn.benchmark", "TF32, cudnn.benchmark", search=True, fused_adam=True),
     *(
-        _like(base, f"autocast benchmark{suffix}", f"autocast, cudnn.benchmark{layout}", **_searched)
+        _like(base, f"autocast benchmark{suffix}", f"BF16 autocast, cudnn.benchmark{layout}", **_searched)
         for base, suffix, layout in _layouts
     ),
     *(
-        _like(base, f"{name}{suffix}", f"autocast, compile, {how}{layout}", compiled=mode, **_searched)
+        _like(base, f"{name}{suffix}", f"BF16 autocast, torch.compile, {how}{layout}", compiled=mode, **_searched)
         for name, how, mode in (
             ("compile benchmark", "cudnn.benchmark", "default"),
             ("reduce-overhead", "reduce-overhead", "reduce-overhead"),

@@ -11,6 +11,7 @@ from medddpm.study.records.tables import gpu_folders, read_table
 
 CASE = ["operator", "batch", "size", "stride", "version"]
 IMAGE_BYTES = 4 * 3 * 32 * 32
+NORMS = {"block": "a thread block a row", "warp": "a warp a row"}  # what the record calls by one word
 
 
 def recorded(root: Path, name: str) -> dict[str, pd.DataFrame]:
@@ -36,8 +37,8 @@ def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64"
         operator, batch, size, stride: as in that table.
 
     Returns:
-        index version, in the record's order; graph_us, launched_us and processor_us where they were measured, tflops
-        (of the graph's time) and error.
+        index version, in the record's order, a layer norm's by `NORMS`; graph_us, launched_us and processor_us where
+        they were measured, tflops (of the graph's time) and error.
     """
     key = {"operator": operator, "batch": batch, "size": size, "stride": stride}
     rows = table[(table[list(key)] == pd.Series(key)).all(axis=1)]
@@ -45,7 +46,8 @@ def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64"
     wide = wide.reindex(index=rows["version"].unique(), columns=["graph_us", "launched_us", "processor_us"])
     by_version = rows.drop_duplicates("version").set_index("version")
     wide.columns.name = None
-    return wide.assign(tflops=1e3 * by_version["gflop"] / wide["graph_us"], error=by_version["error"])
+    wide = wide.assign(tflops=1e3 * by_version["gflop"] / wide["graph_us"], error=by_version["error"])
+    return wide.rename(index=NORMS) if operator == "layer_norm" else wide
 
 
 def roofline(counters: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

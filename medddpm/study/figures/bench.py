@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from medddpm.study.bench.sentences import three
+from medddpm.study.bench.sentences import three, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 
@@ -34,7 +34,7 @@ def colour_of(setting: str) -> str:
 
 
 def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
-    """A bar a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
+    """A dot a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
 
     Args:
         rows: by card, rows of what `medddpm.study.bench.tables.by_setting` returns. The order is that of the first
@@ -44,7 +44,7 @@ def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
     figure = new_figure(height=0.9 + 0.2 * len(settings))
     axes = np.atleast_1d(figure.subplots(1, len(rows), sharey=True))
     for axis, (card, table) in zip(axes, rows.items(), strict=True):
-        _time_bars(axis, table.reindex(settings))
+        _time_dots(axis, table.reindex(settings))
         axis.set_title(card)
     figure.supxlabel(
         "training step, median, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
@@ -62,20 +62,26 @@ def _label(setting: str) -> str:
     return f"{setting}: {change}" if setting in SETTING_COLOURS else change
 
 
-def _time_bars(axis: Axes, table: pd.DataFrame) -> None:
+def _time_dots(axis: Axes, table: pd.DataFrame) -> None:
     times = table["step_ms"]
-    left = 10 ** np.floor(np.log10(float(times.min()) / 1.5))
+    left = float(times.min()) / 1.5
     for place, (setting, row) in enumerate(table.iterrows()):
         time = float(row["step_ms"])
         if np.isnan(time):
             axis.text(left * 1.05, place, "–", va="center", fontsize=7)
             continue
-        axis.barh(place, time - left, 0.72, left, color=colour_of(str(setting)))
-        axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8)
+        _dot(axis, time, place, str(setting))
+        axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8, zorder=4)
         end = max(time, float(row["step_p90_ms"]))
         gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {row['step_gain']:.3g}×"
-        axis.annotate(f"{three(time)}{gain}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        axis.annotate(f"{three(time)}{gain}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
     _log(axis, left, float(times.max()) * 6)
+    axis.grid(axis="x", color="#EEEEEE")
+
+
+def _dot(axis: Axes, value: float, place: int, setting: str) -> None:
+    """A value on a logarithmic axis, where the length of a bar would say nothing."""
+    axis.plot(value, place, "o", color=colour_of(setting), markersize=6, zorder=3)
 
 
 def _log(axis: Axes, low: float, high: float) -> None:
@@ -86,12 +92,13 @@ def _log(axis: Axes, low: float, high: float) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
+def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str) -> Figure:
     """Achieved rate against arithmetic intensity, under the ceilings measured in the same run.
 
     Args:
         points: what `medddpm.study.bench.tables.roofline` returns.
         limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
+        card: on which all was measured.
     """
     figure = new_figure(height=3.4, width=5.6)
     axis = figure.subplots()
@@ -121,6 +128,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
+    axis.set_title(card, loc="left")
     names = {"step": "training step", "forward": "forward pass"}
     present = [measure for measure in MEASURES if measure in set(points["measure"])]
     handles = [
@@ -134,11 +142,12 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure
     return figure
 
 
-def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
-    """A bar for each part of a step, with a line at its floor.
+def remaining_figure(parts: pd.DataFrame, card: str, least_ms: float = 0.1) -> Figure:
+    """A bar for each part of FAST's step, with a line at its floor.
 
     Args:
         parts: what `medddpm.study.bench.tables.remaining` returns.
+        card: on which it was measured.
         least_ms: shorter parts are drawn as one.
     """
     shown = parts[parts["ms"] >= least_ms]
@@ -169,25 +178,30 @@ def remaining_figure(parts: pd.DataFrame, least_ms: float = 0.1) -> Figure:
     axis.set_xlim(0, None)
     axis.set_xlabel("time in a step, ms; black line: floor")
     axis.set_title(
-        f"kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms", loc="left"
+        f"{card}, FAST: kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms",
+        loc="left",
     )
+    groups = dict.fromkeys(shown["group"].astype(str))
+    axis.legend(handles=[Patch(color=GROUP_COLOURS[group], label=group) for group in groups], loc="lower right")
     return figure
 
 
-def others_figure(table: pd.DataFrame) -> Figure:
+def others_figure(table: pd.DataFrame, card: str) -> Figure:
     """A bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
 
     A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is left
-    out. Beside the bar both times in ms, and which tool was best.
+    out. To the right both times in ms, and which tool was best.
 
     Args:
         table: what `medddpm.study.bench.tables.others` returns.
+        card: on which it was measured.
     """
     table = table[table["ratio"].notna() | table["step_ratio"].notna()]
     table = table.sort_values("ratio", ascending=False, kind="stable")
     figure = new_figure(height=0.9 + 0.24 * len(table))
     axis = figure.subplots()
     axis.set_xscale("log")
+    beside = []
     for place, (_, row) in enumerate(table.iterrows()):
         alone, graphed = float(row["ratio"]), float(row["step_ratio"])
         if not np.isnan(alone):
@@ -195,28 +209,38 @@ def others_figure(table: pd.DataFrame) -> Figure:
         axis.plot(graphed, place, "o", markersize=4, markerfacecolor="white", color="black", markeredgewidth=0.9)
         ours = float(row["step_ms"]) if np.isnan(alone) else float(row["accelerate_ms"])
         theirs = float(row["best_ms"])
-        text = f"{three(theirs)} → {three(ours)} ms  ({row['best']})"
-        right = float(np.nanmax([alone, graphed, 1.0]))
-        axis.annotate(text, (right, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        best = tool(BENCH_SETTINGS[row["best"]], short=True).replace("`", "")
+        beside.append(f"{three(theirs)} → {three(ours)} ms  ({best})")
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_yticks(range(len(table)), list(table["title"]))
     axis.set_ylim(len(table) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(range(len(table)), beside)
+    right.spines["right"].set_visible(False)
+    for side in (axis, right):
+        side.tick_params(axis="y", length=0)
     ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
     least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
-    ticks = [tick for tick in (1, 2, 4, 8, 16, 32) if tick < 2 * most]
-    axis.set_xlim(min(0.85, 0.95 * least), 8 * most)  # to the right there is room for the text
-    axis.set_xticks(ticks, [f"{tick}×" for tick in ticks])
+    low, high = min(0.85, 0.95 * least), max(1.1, 1.05 * most)
+    ticks = [tick for tick in (0.5, 0.75, 1, 1.25, 1.5, 2, 4, 8, 16, 32) if low < tick < high]
+    axis.set_xlim(low, high)
+    axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axis.set_xticks([], minor=True)
-    axis.set_xlabel("times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step")
+    axis.set_title(card, loc="left")
+    figure.supxlabel(
+        "times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step; "
+        "right: a step with that tool → with ours",
+        fontsize=axis.xaxis.label.get_fontsize(),
+    )
     return figure
 
 
-def memory_figure(ladder: pd.DataFrame) -> Figure:
-    """The peak memory of a training step, a bar a setting; dashed, half of BASE's.
+def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
+    """The peak memory of a training step, a bar a setting; dashed, a third of BASE's.
 
     Args:
         ladder: rows of what `medddpm.study.bench.tables.by_setting` returns.
+        card: on which they were measured.
     """
     peaks = ladder["peak_gib"].dropna()
     figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
@@ -224,39 +248,43 @@ def memory_figure(ladder: pd.DataFrame) -> Figure:
     bars = axis.barh(range(len(peaks)), peaks, 0.72, color=[colour_of(str(name)) for name in peaks.index])
     axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=7)
     if "BASE" in peaks.index:
-        axis.axvline(float(peaks["BASE"]) / 2, color="black", linewidth=0.8, linestyle="--")
+        axis.axvline(float(peaks["BASE"]) / 3, color="black", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(peaks)), list(peaks.index))
     axis.set_ylim(len(peaks) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
     axis.margins(x=0.1)
     axis.set_xlim(0, None)
-    axis.set_xlabel("peak memory of a training step, GiB; dashed: half of BASE's")
+    axis.set_xlabel("peak memory of a training step, GiB; dashed: a third of BASE's")
+    axis.set_title(card, loc="left")
     return figure
 
 
-def volumes_figure(table: pd.DataFrame, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
-    """Seconds per volume, a bar for each setting, sampler, number of steps and batch.
+def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
+    """Seconds per volume, a dot for each setting, sampler, number of steps and batch.
 
     Args:
         table: what `medddpm.study.bench.tables.volumes` returns.
+        card: on which they were measured.
         settings: which are drawn.
     """
     shown = table[table["setting"].isin(settings)].reset_index(drop=True)
     figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)
     axis = figure.subplots()
-    left = 10 ** np.floor(np.log10(float(shown["seconds"].min()) / 1.5))
     names = []
     for place, row in enumerate(shown.to_dict("records")):
         seconds = float(row["seconds"])
-        axis.barh(place, seconds - left, 0.72, left, color=colour_of(row["setting"]))
-        axis.annotate(three(seconds), (seconds, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        _dot(axis, seconds, place, row["setting"])
+        axis.annotate(three(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
         names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    _log(axis, left, float(shown["seconds"].max()) * 3)
+    _log(axis, float(shown["seconds"].min()) / 1.5, float(shown["seconds"].max()) * 3)
+    axis.grid(axis="x", color="#EEEEEE")
     axis.set_xlabel("seconds per volume")
+    axis.set_title(card, loc="left")
     present = [name for name in settings if name in set(shown["setting"])]
-    axis.legend(handles=[Patch(color=colour_of(name), label=name) for name in present], loc="lower right")
+    keys = [Line2D([], [], color=colour_of(name), marker="o", linestyle="none", label=name) for name in present]
+    axis.legend(handles=keys, loc="lower right")
     return figure

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.bench.sentences import three
 from medddpm.study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure
 
 CEILING = "#777777"
 BY_LIBRARY = ("PyTorch", "cuDNN", "torch.compile")
+LEAST = 1e-4  # of the sum of all operators: what is less in every column is named, not drawn
+GAP = 2  # pixels between images
 
 
 def colour_of(version: str) -> str:
@@ -23,7 +27,7 @@ def colour_of(version: str) -> str:
 
 
 def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Each operator's share of the sum of all, the report's beside ours.
+    """Each operator's share of the sum of all, the report's beside ours; beneath, the names of those too small to draw.
 
     Args:
         report: Table I's seconds by operator.
@@ -33,27 +37,33 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     totals = {name: sum(v for k, v in seconds.items() if k != "total") for name, seconds in columns.items()}
     operators = [name for name in report if name != "total"]
     largest = {name: max(columns[c][name] / totals[c] for c in columns) for name in operators}
-    shown = sorted((name for name in operators if largest[name] > 1e-4), key=lambda name: -largest[name])
-    figure = new_figure(height=0.8 + 0.2 * len(shown) * len(columns) / 2, width=5.6)
+    shown = sorted((name for name in operators if largest[name] > LEAST), key=lambda name: -largest[name])
+    left_out = [name for name in operators if name not in shown]
+    figure = new_figure(height=1.1 + 0.2 * len(shown) * len(columns) / 2, width=5.6)
     axis = figure.subplots()
-    height = 0.8 / len(columns)
     for offset, (column, seconds) in enumerate(columns.items()):
-        places = np.arange(len(shown)) + (offset - (len(columns) - 1) / 2) * height
         values = [100 * seconds[name] / totals[column] for name in shown]
-        axis.barh(places, values, height, color=MACHINE_COLOURS[offset % len(MACHINE_COLOURS)], label=column)
+        colour = MACHINE_COLOURS[offset % len(MACHINE_COLOURS)]
+        axis.plot(values, range(len(shown)), "o", color=colour, markersize=6, label=column)
     axis.set_yticks(range(len(shown)), shown)
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xlabel("% of the sum of all operators")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.grid(color="#EEEEEE")
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="y", length=0)
+    names = textwrap.fill(f"below {100 * LEAST:g}% in every column: {', '.join(left_out)}", 90)
+    axis.set_xlabel("% of the sum of all operators" + (f"\n{names}" if left_out else ""))
     axis.legend(loc="lower right")
     return figure
 
 
-def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
+def versions_figure(tables: Mapping[str, pd.DataFrame], card: str) -> Figure:
     """A bar a version, its time in a graph, one panel a case.
 
     Args:
         tables: title to what `medddpm.study.convnext.tables.times` returns.
+        card: on which they were measured.
     """
     figure = new_figure(height=0.9 + 0.17 * max(len(table) for table in tables.values()))
     axes = np.atleast_1d(figure.subplots(1, len(tables)))
@@ -66,7 +76,7 @@ def versions_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
         axis.invert_yaxis()
         axis.margins(x=0.2)
         axis.tick_params(axis="y", length=0)
-        axis.set(title=title, xlabel="µs")
+        axis.set(title=title.replace(", ", "\n"), xlabel=f"µs on an {card}")
     handles = [Patch(color=colour, label=name) for name, colour in VERSION_COLOURS.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
@@ -107,15 +117,17 @@ def training_figure(training: pd.DataFrame, samples: pd.DataFrame) -> Figure:
     figure = new_figure(height=2.4)
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
     left.plot(training["first"] + training["steps"] - 1, training["loss"], color=VERSION_COLOURS["by hand"])
-    left.set(xlabel="step", ylabel="loss")
+    left.set(xlabel="step", ylabel="loss", title="training of the small network")
     side = int(samples["row"].max()) + 1
     ordered = samples.sort_values(["image", "row", "column"])
     images = ordered[["red", "green", "blue"]].to_numpy(np.uint8).reshape(-1, side, side, 3)
     across = -(-len(images) // 2)
-    sheet = np.full((2 * side, across * side, 3), 255, np.uint8)
+    pitch = side + GAP
+    sheet = np.full((2 * pitch - GAP, across * pitch - GAP, 3), 255, np.uint8)
     for place, image in enumerate(images):
         row, column = divmod(place, across)
-        sheet[row * side : (row + 1) * side, column * side : (column + 1) * side] = image
+        sheet[row * pitch :, column * pitch :][:side, :side] = image
     right.imshow(sheet)
+    right.set_title(f"{len(images)} images that it drew from noise after training")
     right.set_axis_off()
     return figure

@@ -45,6 +45,7 @@ from medddpm.study.parity.training import Slices
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
 LESION_COLOUR = "#F0E442"
 GREY = (0, 255)
+ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
 Plane = npt.NDArray[np.generic]
 
 
@@ -121,7 +122,7 @@ def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
         for plane in PLANES
         if f"watch/{run}/{kept[0]}/{channel}/0/{plane}" in slices
     }
-    return slice_rows(rows, [f"{step:,}" for step in kept], GREY)  # type: ignore[arg-type]
+    return slice_rows(rows, [f"{step:,} steps" for step in kept], GREY)  # type: ignore[arg-type]
 
 
 def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
@@ -234,8 +235,8 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
         axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axis.yaxis.set_minor_formatter(NullFormatter())
     right.set(xlabel="minutes of training", ylabel="")
-    left.set_title(f"{_side(rows)}: by steps")
-    right.set_title("by time on one card")
+    left.set_title(f"{_side(rows)}: held-out loss by step")
+    right.set_title("held-out loss by time on one card")
     return figure
 
 
@@ -302,8 +303,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
         axis.axvline(border, color="black", linewidth=0.8)
     axis.axvline(0, color="black", linewidth=0.4)
     axis.set_xlim(-limit, limit)
-    arrows = {"higher": " ↑", "lower": " ↓"}
-    axis.set_yticks(range(len(metrics)), [TITLES[name] + arrows.get(better(name[0]), "") for name in metrics])
+    axis.set_yticks(range(len(metrics)), [TITLES[name] + ARROWS.get(better(name[0]), "") for name in metrics])
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel(
@@ -347,19 +347,22 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
         for sampler, colour in SAMPLER_COLOURS.items():
             rows = table[table.index.get_level_values("sampler") == sampler].sort_values(by=[SECONDS])  # type: ignore[list-item]
             axis.plot(rows[SECONDS], rows[name], "o-", color=colour, markersize=3, linewidth=1)
-        _steps(axis, table, name)
+        _steps(axis, table)
         if (ideal := IDEALS.get(name)) in table:
             axis.axhline(float(table[ideal].mean()), color="black", linewidth=0.7, linestyle="--")
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.margins(x=0.12, y=0.22)
-        axis.set_title("PSNR, dB" if name == ("psnr", "all") else TITLES[name])
+        axis.margins(x=0.12, y=0.22)  # above there is room for the numbers of steps
+        axis.set_title(("PSNR, dB" if name == ("psnr", "all") else TITLES[name]) + ARROWS.get(better(name[0]), ""))
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
-    for axis in axes[max(0, len(panels) - 3) : len(panels)]:
-        axis.set_xlabel("seconds per volume")
+    figure.supxlabel(
+        "seconds per volume; above a line: the number of steps of all points on it\n"
+        "↑ higher is better, ↓ lower is better, without an arrow nearer to the dashed line, held-out volumes' value",
+        fontsize=axes[0].xaxis.label.get_fontsize(),
+    )
     present = [name for name in SAMPLER_COLOURS if name in table.index.get_level_values("sampler")]
     handles = [
         Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present
@@ -390,12 +393,14 @@ def samplers_slices(
     return figure
 
 
-def _steps(axis: Axes, table: pd.DataFrame, name: Metric) -> None:
-    """Writes each number of steps above its points: samplers take equally long for them."""
+def _steps(axis: Axes, table: pd.DataFrame) -> None:
+    """A line through the points of each number of steps, and the number above: samplers take equally long for them."""
     for steps, rows in table.groupby(level="steps"):
+        seconds = float(rows[SECONDS].median())
+        axis.axvline(seconds, color="#DDDDDD", linewidth=0.7, zorder=0)
         axis.annotate(
-            f"{steps}", (float(rows[SECONDS].median()), float(rows[name].max())), (0, 4),
-            textcoords="offset points", fontsize=7, ha="center",
+            f"{steps}", (seconds, 1), xycoords=("data", "axes fraction"),
+            fontsize=7, ha="center", va="top", backgroundcolor="white",
         )  # fmt: skip
 
 

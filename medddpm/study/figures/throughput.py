@@ -12,11 +12,12 @@ SETTINGS = {(lever.group, lever.choice): lever.setting for lever in LEVERS}
 CLEAR = 1.12  # times the bar: from there on a mark leaves room for the number
 
 
-def levers_figure(table: pd.DataFrame) -> Figure:
+def levers_figure(table: pd.DataFrame, card: str) -> Figure:
     """A bar a lever, with a mark where the reference's row puts it: one axis for 128³, one for BraTS's volumes.
 
     Args:
         table: schema `THROUGHPUT`, of one machine.
+        card: that machine's.
     """
     brats = table["group"].str.contains("BraTS")
     parts = [(title, rows) for title, rows in (("128³", table[~brats]), ("BraTS", table[brats])) if len(rows)]
@@ -37,7 +38,7 @@ def levers_figure(table: pd.DataFrame) -> Figure:
         names = ["FAST, the reference" if name.startswith("reference") else name for name in names]
         axis.set_yticks(places, names)
         axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_title(title, loc="left")
+        axis.set_title(f"{card}, {title}", loc="left")
         axis.tick_params(axis="y", length=0)
         axis.margins(x=0.3)
     axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")

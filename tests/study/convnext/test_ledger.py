@@ -59,6 +59,8 @@ def test_without_a_record_times_are_open_and_arithmetic_is_not(tmp_path: Path) -
     verdicts = ledger.verdicts(REPORT, tmp_path).set_index("id")
     assert verdicts["status"].value_counts().to_dict() == {"not_measurable": 54, "reproduced": 15, "differs": 6}
     assert sorted(verdicts.index[verdicts["status"] == "differs"]) == ["C025", "C040", "C055", "C062", "C066", "C069"]
+    for name in ("C062", "C069"):
+        assert verdicts.loc[name, "reason"].endswith("All but the kernel is 63% of it, which fits.")
     assert "No card's record has it yet." in verdicts.loc["C024", "reason"]
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
@@ -263,21 +264,21 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     )
     assert sentences.network_limits(table) == (
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
-        "`UNet` with batch norm the GPU waits for the host. Of the 2 tools' times, 1 network lacks one. A step's "
-        "memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs differ from "
-        "float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 1.20 times as much as under BF16 autocast, "
-        "and 2.00 times as much as with the best tool."
+        "`UNet` with batch norm the GPU waits for the host. Two tools were tried. One network lacks one tool's time. "
+        "A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. "
+        "Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 "
+        "times those of BF16 autocast and 2.00 times those of the best tool."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
     assert fast.startswith("A step's memory is "), "nothing is lost or missing"
     rows = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
     rows += [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
     several = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert " Of the 3 tools' times, 1 network lacks one and 1 network lacks two. A step's " in several
+    assert " Three tools were tried. One network lacks one tool's time, one lacks two. A step's " in several
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
     said = sentences.network_limits(lacking.reset_index(drop=True))
-    assert "at most 1.00 times as much as under BF16 autocast, " in said, "of the networks that have the tool"
+    assert "at most 1.00 times those of BF16 autocast and " in said, "of the networks that have the tool"
     errors = {"rel_error_output": 0.01, "rel_error_grad": 0.3}
     rows = [
         row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, **errors),
@@ -288,8 +289,8 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     ]
     compiled = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
     assert compiled.endswith(
-        "at most 2.50 times as much as under BF16 autocast (compiled, where autocast alone was not measured), and 2.50 "
-        "times as much as with the best tool."
+        "at most 2.50 times those of BF16 autocast (of `torch.compile` where autocast was not measured) and 2.50 times "
+        "those of the best tool."
     )
 
 
@@ -301,7 +302,7 @@ def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
     assert shown["step_ms"][:-2].is_monotonic_decreasing
     axis = bench.steps_figure({"H100": shown}).axes[0]
     assert texts(axis)[-1] == "40  32×"
-    assert to_hex(bars(axis)[-1].get_facecolor()) == SETTING_COLOURS["FAST"].lower()
+    assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
 
 
 def test_the_roofline_has_what_was_counted() -> None:
@@ -381,12 +382,16 @@ def bars(axis: Axes) -> list[Rectangle]:
     return [patch for patch in axis.patches if isinstance(patch, Rectangle)]
 
 
-def test_bars_of_the_ladder_end_at_their_times() -> None:
+def dots(axis: Axes) -> list[Line2D]:
+    return [line for line in axis.lines if line.get_marker() == "o"]
+
+
+def test_dots_of_the_ladder_are_at_their_times() -> None:
     ladder = tables.ladder(tables.by_setting(bench_table(("OPT12",))))
     axis = bench.steps_figure({"H200": ladder}).axes[0]
-    assert [bar.get_x() + bar.get_width() for bar in bars(axis)] == pytest.approx(ladder["step_ms"].tolist())
-    assert to_hex(bars(axis)[0].get_facecolor()) == SETTING_COLOURS["BASE"].lower()
-    assert to_hex(bars(axis)[-1].get_facecolor()) == SETTING_COLOURS["FAST"].lower()
+    assert [dot.get_xdata()[0] for dot in dots(axis)] == pytest.approx(ladder["step_ms"].tolist())
+    assert to_hex(dots(axis)[0].get_color()) == SETTING_COLOURS["BASE"].lower()
+    assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
     assert texts(axis)[0] == "1280", "BASE gains nothing over itself"
     assert texts(axis)[-1] == "40  32×"
 
@@ -397,11 +402,11 @@ def test_a_setting_that_one_card_lacks_is_a_dash_there() -> None:
     assert [axis.get_title() for axis in (whole, part)] == ["H100", "H200"]
     assert "–" not in texts(whole)
     assert texts(part)[1] == "–"
-    assert len(bars(part)) == len(bars(whole)) - 1
+    assert len(dots(part)) == len(dots(whole)) - 1
 
 
 def test_the_roof_is_where_copy_and_product_meet() -> None:
-    axis = bench.roofline_figure(tables.roofline(bench_table()), LIMITS).axes[0]
+    axis = bench.roofline_figure(tables.roofline(bench_table()), LIMITS, "H200").axes[0]
     roofs = [line for line in axis.lines if len(line.get_xdata()) == 3]
     assert len(roofs) == 3
     for line, name in zip(roofs, ("fp32", "tf32", "bf16"), strict=True):
@@ -414,7 +419,10 @@ def test_the_roof_is_where_copy_and_product_meet() -> None:
 
 def test_what_remains_is_drawn_with_its_floor() -> None:
     parts = tables.remaining(kernels_table(), WORK, LIMITS, peak_gbps=5000.0)
-    axis = bench.remaining_figure(parts).axes[0]
+    axis = bench.remaining_figure(parts, "H100").axes[0]
+    assert axis.get_title(loc="left").startswith("H100, FAST: ")
+    groups = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert groups == ["convolution", "pointwise", "matmul"], "each colour is explained"
     assert [bar.get_width() for bar in bars(axis)] == pytest.approx([20, 15, 10, 2, 0.8, 0.1, 0.001])
     assert len(axis.lines) == 5, "a line for every floor that is known of what is drawn by itself"
     assert texts(axis)[0] == "20.00, floor 7.50"
@@ -423,22 +431,23 @@ def test_what_remains_is_drawn_with_its_floor() -> None:
 
 def test_others_memory_and_volumes_show_their_numbers() -> None:
     table = bench_table()
-    axis = bench.others_figure(tables.others(table.replace({"setting": {"FAST": "accelerate"}}))).axes[0]
+    axis = bench.others_figure(tables.others(table.replace({"setting": {"FAST": "accelerate"}})), "H100").axes[0]
     assert [bar.get_x() + bar.get_width() for bar in bars(axis)] == pytest.approx([1.25] * (len(NETWORKS) - 2))
-    assert texts(axis)[0] == "80 → 64 ms  (compile)"
+    assert axis.child_axes[0].get_yticklabels()[0].get_text() == "80 → 64 ms  (torch.compile)"
+    assert axis.get_title(loc="left") == "H100"
     renamed = table.replace({"setting": {"FAST": "graphed_step"}})
-    axis = bench.others_figure(tables.others(renamed[renamed["network"] != "monai-unet"])).axes[0]
+    axis = bench.others_figure(tables.others(renamed[renamed["network"] != "monai-unet"]), "H100").axes[0]
     assert not bars(axis), "accelerate alone was not measured"
     rings = [line for line in axis.lines if line.get_marker() == "o"]
     assert len(rings) == len(NETWORKS) - 3, "nor was one network"
     assert rings[0].get_xdata()[0] == pytest.approx(1.25)
-    axis = bench.others_figure(tables.others(networks_table())).axes[0]
+    axis = bench.others_figure(tables.others(networks_table()), "H100").axes[0]
     assert axis.get_xlim()[0] < 0.8, "a bar to the left of 1 is whole"
     assert axis.get_yticklabels()[0].get_text() == "nnU-Net PlainConvUNet, deep supervision", "the most first"
-    axis = bench.memory_figure(tables.by_setting(table)).axes[0]
+    axis = bench.memory_figure(tables.by_setting(table), "H200").axes[0]
     assert bars(axis)[0].get_width() == 20
-    assert axis.lines[-1].get_xdata()[0] == 10, "half of BASE's"
-    axis = bench.volumes_figure(tables.volumes(table)).axes[0]
+    assert axis.lines[-1].get_xdata()[0] == pytest.approx(20 / 3), "a third of BASE's"
+    axis = bench.volumes_figure(tables.volumes(table), "H200").axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == [
         "ddpm, 250 steps", "ddpm, 250 steps", "ddim, 10 steps", "ddpm, 250 steps, 4 at once",
     ]  # fmt: skip

@@ -341,7 +341,9 @@ def test_parity_samples_look_as_stored(kept: Kept) -> Figure:
 @drawn
 def test_samples_along_the_way_look_as_stored(kept: Kept) -> Figure:
     figure = figures_quality.along_the_way(kept.slices, long()[0].key)
-    assert [axis.get_title() for axis in figure.axes[:8]] == ["10", "20", "40", "50", "60", "70", "90", "100"]
+    assert [axis.get_title() for axis in figure.axes[:8]] == [
+        f"{step} steps" for step in (10, 20, 40, 50, 60, 70, 90, 100)
+    ]
     return figure
 
 
@@ -422,7 +424,7 @@ def test_a_difference_beyond_the_axis_is_a_triangle_at_its_end() -> None:
 @drawn
 def test_samplers_look_as_stored(kept: Kept) -> Figure:
     figure = figures_quality.samplers_figure(parity_tables.samplers(kept.quality))
-    assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB", "Wasserstein, brain"]
+    assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB ↑", "Wasserstein, brain ↓"]
     assert sorted({text.get_text() for axis in figure.axes for text in axis.texts}) == ["10", "25", "250", "50"]
     return figure
 
