@@ -149,7 +149,7 @@ class Graphs:
 
     def _still(self) -> bool:
         """Whether what was in the way still is: hooks come and go."""
-        if "hooks" in self.why and not has_hooks(self.network):
+        if self.why.endswith(("has hooks", "are set")) and not has_hooks(self.network):
             self.why = ""
         return bool(self.why)
 
@@ -200,6 +200,9 @@ def flags(device: torch.device) -> Hashable:
 class Watched:
     """What calls of one shape do, besides computing: whether a graph may stand for them.
 
+    Args:
+        whole: whether a call is a whole step, with its backward pass.
+
     Attributes:
         calls: how many there were.
         learns: whether an output requires a gradient.
@@ -208,7 +211,8 @@ class Watched:
         why: what is in the way of a graph; empty if nothing is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = whole
         self.calls = 0
         self.learns = self.draws = False
         self.used: set[int] = set()
@@ -223,7 +227,8 @@ class Watched:
         rest = nested.shape_of(value)
         before, host, place = Fingerprint(network), _host_random(), drawn_at(device)
         waits: list[str] = []
-        with _waiting(waits) if self.calls else contextlib.nullcontext():
+        hooked: list[object] = []
+        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):
             out = run(value)
         self.calls += 1
         self.draws = place != drawn_at(device)
@@ -239,6 +244,8 @@ class Watched:
             self.why = "its forward writes into what it is given"
         elif waits:
             self.why = waits[0]
+        elif hooked and not self.whole:
+            self.why = "its forward registers hooks on tensors"
         try:
             nested.shape_of(out)
         except TypeError as error:
@@ -271,6 +278,24 @@ def _host_random() -> Hashable:
         torch.get_rng_state().numpy().tobytes(),
         None if words is None else (words[1].tobytes(), words[2:]),
     )
+
+
+@contextlib.contextmanager
+def _hooking(found: list[object]) -> Iterator[None]:
+    """Inside, hooks that this thread registers on tensors are noted: in a graph's backward pass nothing calls them."""
+    own: Callable[..., Any] = Tensor.register_hook
+    thread = threading.get_ident()
+
+    def register_hook(self: Tensor, hook: Any) -> Any:
+        if threading.get_ident() == thread:
+            found.append(hook)
+        return own(self, hook)
+
+    Tensor.register_hook = register_hook  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tensor.register_hook = own  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -255,7 +255,7 @@ class TrainingStep:
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
-        watched = Watched()
+        watched = Watched(whole=True)
         kept = [p.grad for p in self.parameters]
         with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet

@@ -715,6 +715,8 @@ class Odd(nn.Module):
         if self.kind == "waits" and x.mean().item() > 100:
             x = -x
         y = self.layer(x)
+        if self.kind == "hooks" and y.requires_grad:
+            y.register_hook(GRADIENTS.append)
         return [self] if self.kind == "returns" else y
 
 
@@ -729,7 +731,9 @@ ODD = {
     "Generator": "its forward changes attributes of its modules",
     "Random": "its forward changes attributes of its modules",
     "writes": "its forward writes into what it is given",
+    "hooks": "its forward registers hooks on tensors",
 }
+GRADIENTS: list[Tensor] = []  # as Grad-CAM keeps them
 
 
 @pytest.mark.parametrize("kind", ODD)
