@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from medddpm.errors import BadArgument
 from medddpm.runtime import cuda_graphs
+from medddpm.runtime.reports import bars
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
@@ -201,7 +202,7 @@ class GaussianDiffusion(nn.Module):
         if progress:
             from tqdm import tqdm  # which a user of `accelerate` may lack
 
-            rows = tqdm(rows, desc=f"sampling, {sampler}", unit="step")
+            rows = tqdm(rows, desc=f"sampling, {sampler}", unit="step", **bars())
         for i in rows:
             noise = next(noises) if noisy[i] else noise
             x, clean = step(x, mask, timesteps[i], table[i], noise, clean)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +28,9 @@ def complain(line: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Names at once all that is missing: argparse names options of which one is needed after all others are given.
+    """Names at once all that is missing, and what an unknown word may have been meant to be.
+
+    argparse names options of which one is needed after all others are given, and unknown options last of all.
 
     Attributes:
         one_of: such options.
@@ -37,16 +41,39 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse's; remembers what is read, for `error`."""
+        """As argparse's; remembers what is read, for `error`, and ends where words are left over."""
         self._read = namespace or argparse.Namespace()
-        return super().parse_known_args(args, self._read)
+        self._words = list(sys.argv[1:] if args is None else args)
+        found, left = super().parse_known_args(self._words, self._read)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}{self._meant(left)}")
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         """As argparse's; a line of what is required has `one_of` too, if none of them is given."""
-        missing = self.one_of and all(getattr(self._read, action.dest, None) is None for action in self.one_of)
-        if missing and "required: " in message:
-            message += ", " + " or ".join(action.option_strings[0] for action in self.one_of)
+        if "required: " in message:
+            if self.one_of and all(getattr(self._read, action.dest, None) is None for action in self.one_of):
+                message += ", " + " or ".join(action.option_strings[0] for action in self.one_of)
+            given = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            known = list(self._option_string_actions)
+            unknown = [word for word in given if not any(name.startswith(word) for name in known)]
+            if unknown:
+                message += f"; unrecognized: {' '.join(unknown)}{self._meant(unknown)}"
+        elif found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            message += _suggested(found[1], [name.strip("' ") for name in found[2].split(",")])
         super().error(message)
+
+    def _options(self) -> list[str]:
+        shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
+        return [name for action in shown for name in action.option_strings]
+
+    def _meant(self, words: Sequence[str]) -> str:
+        return _suggested(next((w for w in words if w.startswith("-")), words[0]).partition("=")[0], self._options())
+
+
+def _suggested(word: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 Commands = argparse._SubParsersAction  # the type that add_subparsers returns has no public name

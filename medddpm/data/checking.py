@@ -15,6 +15,7 @@ from medddpm.data.layouts import Case, Layout, find_layout, pair
 from medddpm.data.masks import prepared
 from medddpm.data.nifti import read_image, read_mask, same_grid
 from medddpm.errors import BadInput
+from medddpm.runtime.reports import bars
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
     # gzip releases the interpreter lock; more than four threads would only hold more volumes in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda case: _check_case(case, layout), cases)
-        for shape, found in tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress):
+        shown = tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress, **bars())
+        for shape, found in shown:
             problems += found
             if shape:
                 shapes[shape] += 1

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import Handed, iterated
-from medddpm.runtime.reports import log
+from medddpm.runtime.reports import bars, log
 
 VERSION = 1  # of the files and of how volumes are prepared: another one prepares everything anew
 MOST_PROCESSES = 16  # that prepare at once; each takes about a GiB at 128³
@@ -104,8 +103,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
             if not missing:
                 return 0
             self._forget_abandoned()
-            often = 0.1 if sys.stderr.isatty() else 60.0
-            shown = functools.partial(tqdm, total=len(missing), desc="preparing", unit="volume", mininterval=often)
+            shown = functools.partial(tqdm, total=len(missing), desc="preparing", unit="volume", **bars())
             with shown(disable=not progress, leave=False) as bar:
                 # The first one here: it tells the size of all, and what it loads (the template) the others inherit.
                 size = sum(tensor.nbytes for tensor in self._remake(missing[0]))

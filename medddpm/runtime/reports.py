@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 
 def is_first() -> bool:
@@ -27,3 +28,13 @@ def report(message: str) -> None:
         log.info(message)
     elif is_first() and log.isEnabledFor(logging.INFO):
         print(message, file=sys.stderr)
+
+
+def bars() -> dict[str, Any]:
+    """How tqdm's bars are drawn: in a log, which is no terminal, once a minute; 80 wide where a terminal says 0."""
+    live = sys.stderr.isatty() or "ipykernel" in sys.modules  # a notebook's stream is no terminal either
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # no terminal, or a stream without a file
+        columns = None
+    return {"mininterval": 0.1 if live else 60.0, "ncols": 80 if columns == 0 else None}

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import Handed, iterated
+from medddpm.runtime.reports import bars
 
 SHARE = 0.5  # of the device's free memory, at most
 
@@ -59,7 +60,7 @@ class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
         self._images = torch.empty((len(volumes), *image.shape), dtype=image.dtype, device=device)
         self._masks = torch.empty((len(volumes), *mask.shape), dtype=torch.int8, device=device)
         loader: DataLoader[Any] = DataLoader(Handed(volumes), batch_size=None, num_workers=workers)
-        bar = functools.partial(tqdm, desc="to the device", unit="volume", disable=not progress, leave=False)
+        bar = functools.partial(tqdm, desc="to the device", unit="volume", disable=not progress, leave=False, **bars())
         for index, (image, mask) in enumerate(bar(iterated(loader), total=len(volumes))):
             self._images[index], self._masks[index] = image, mask
 

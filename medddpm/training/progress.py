@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
-from medddpm.runtime.reports import log, report
+from medddpm.runtime.reports import bars, log, report
 from medddpm.training.run_folder import what_is_kept
 
 if TYPE_CHECKING:
@@ -51,9 +51,14 @@ class Report:
             self._open(first)
         self._name, self._steps, self._volumes = name, steps, volumes
         terminal = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=steps, initial=first, desc=name, unit="step", bar_format=BAR, disable=not (shown and terminal)
-        )
+        how: dict[str, Any] = {
+            "total": steps,
+            "initial": first,
+            "desc": name,
+            "unit": "step",
+            "bar_format": BAR,
+        } | bars()
+        self._bar = tqdm(disable=not (shown and terminal), **how)
         self._lines = shown and not terminal
         self._told = self._begun = (time.monotonic(), first)  # when the last line was, and its step
 

@@ -22,7 +22,7 @@ from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, replacing_together
 from medddpm.runtime.processes import pick_device
-from medddpm.runtime.reports import log
+from medddpm.runtime.reports import bars, log
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.run_folder import read_run, readable
@@ -175,7 +175,7 @@ def evaluation(
     diffusion = diffusion_from(content, "the released model").to(where).eval()
 
     def drawn() -> Iterator[torch.Tensor]:
-        for index in tqdm(range(len(subjects)), desc="measuring", unit="volume", disable=not progress):
+        for index in tqdm(range(len(subjects)), desc="measuring", unit="volume", disable=not progress, **bars()):
             mask = subjects[index][1][None].to(where)
             generator = torch.Generator().manual_seed(index)
             yield diffusion.sample(mask, **content["sampling"], generator=generator)[0].cpu()

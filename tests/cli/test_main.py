@@ -337,6 +337,25 @@ def test_all_that_is_missing_is_named_at_once(command: list[str], missing: str, 
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train --phantom 2 --out x --stps 5", "required: --steps; unrecognized: --stps; did you mean --steps?"),
+        ("train --phantom 2 --out x --steps 5 --stps=5", "unrecognized arguments: --stps=5; did you mean --steps?"),
+        ("train --phantom 2 --out x --steps 5 more", "unrecognized arguments: more"),
+        ("train --phantom 2 --out x --steps 5 --setting fst", "did you mean fast?"),
+        ("chek folder", "did you mean check?"),
+    ],
+)
+def test_what_a_word_may_have_meant(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    usage, *_, last = capsys.readouterr().err.splitlines()
+    assert last.endswith(told)
+    assert usage.startswith(f"usage: medddpm {'train ' if words.startswith('train') else ''}")
+
+
+@pytest.mark.parametrize(
     ("command", "most"),
     [
         (["train", "--phantom", "--steps", "1"], 4096),
