@@ -214,6 +214,11 @@ def test_the_caption_tells_what_is_blank() -> None:
     assert "the paper's H100: heat (OPT1), cold (OPT1)." in caption([whole, shown, cold])
 
 
+def test_the_caption_says_where_dots_of_a_second_card_are() -> None:
+    assert "cannot be seen lie behind the H200's" in caption([one_panel()])
+    assert "cannot be seen" not in caption([one_panel(("H200",))])
+
+
 @drawn
 def test_settings_look_as_stored() -> Figure:
     return readable(dots_figure([one_panel(("H200",)), one_panel(("H200",), "y", "cold, %")]))
