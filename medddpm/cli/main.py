@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from medddpm import __version__
 from medddpm.cli.bench import add_bench
@@ -21,7 +21,7 @@ from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.reports import log
+from medddpm.runtime.reports import log, silence
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
 ON_A_MODEL = ("train", "sample", "release", "check")
@@ -75,12 +75,6 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def silence(stream: TextIO) -> None:
-    """Has what a stream still holds go nowhere: it cannot be written, and Python would say so once more as it ends."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file, as in a test
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parser() -> Parser:

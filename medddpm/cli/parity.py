@@ -42,8 +42,7 @@ def add_parity(commands: Commands[Parser]) -> None:
         medddpm parity --plan fp32 --out runs/parity                          OPT1 and FAST against FP32, at 32³
         medddpm parity --plan redrawn_fp32 --checkpoint runs/parity/fp32_base_… --out runs/parity
         medddpm parity --plan brats --data my_case --out runs/parity
-        medddpm parity --plan short --seeds 0 --subjects 4 --held-out 2 --size 16 --steps 10 --samplers dpm++:2
-            --device cpu --out runs/toy
+        medddpm parity --plan short --seeds 0 --held-out 2 --size 16 --steps 5 --samplers dpm++:2 --device cpu --out toy
         """,
     )
     command.add_argument("--plan", type=several(PLANS), required=True, metavar="NAME,…", help=", ".join(PLANS))

@@ -248,7 +248,7 @@ def _of_tensor(t: Tensor) -> tuple[Any, ...]:
         return (id(t),)
     if t.device.type != "cpu" or isinstance(t, nn.Parameter):
         return (t.data_ptr(),)
-    version = None if t.is_inference() else t._version
+    version = nested.version(t)
     if t.numel() * t.element_size() > SMALL or not t.numel() or t.is_quantized:
         return t.data_ptr(), version
     return t.data_ptr(), version, t.detach().flatten().view(torch.uint8).numpy().tobytes()

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from medddpm.fast.contents import Contents, Walk, copies, is_its_own, of_attribute
 from medddpm.fast.forward import HOOKS
+from medddpm.runtime import nested
 
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 MOST = 100_000  # values that a network's attributes may hold
@@ -88,7 +89,7 @@ class Fingerprint:
         if is_lazy(t):
             return None
         if t.layout != torch.strided:
-            return None if t.is_inference() else t._version
+            return nested.version(t)
         return t.item()
 
     def _lies(self, t: Tensor) -> bool:

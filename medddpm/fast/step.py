@@ -158,8 +158,9 @@ class TrainingStep:
         """
         device = next(nested.tensors((batch, list(self.model.parameters())))).device
         first, last = place == 0, place == self.accumulate - 1
+        beside = self._beside()
         try:
-            key = nested.shape_of(batch), flags(device), self.model.training, first, last, self._beside()
+            key = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
         except TypeError as error:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None

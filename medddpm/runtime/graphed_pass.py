@@ -163,10 +163,10 @@ class GraphedPass:
             graph_of[:] = nested.tensors(out)
             return nested.mapped(out, Tensor.detach)
 
-        versions = [_version(t) for t in self.buffers]
+        versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
         own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
-        changed = (t for t, v in zip(self.buffers, versions, strict=True) if _version(t) != v)
+        changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
         self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
@@ -289,11 +289,6 @@ class _Replay(torch.autograd.Function):
             return (None, *(next(each) if want else None for want in wanted))
         with redrawn(graphed.pool.device, ctx.drawn):
             return (None, *graphed._computed(tensors, wanted, gradients, ctx.before))
-
-
-def _version(t: Tensor) -> int:
-    """How often it was written to; an inference tensor, which is not counted, only in inference."""
-    return 0 if t.is_inference() else t._version
 
 
 @contextlib.contextmanager

@@ -139,10 +139,15 @@ def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
         yield from _pairs(own, lent)
 
 
+def version(t: Tensor) -> int | None:
+    """How often a tensor was written to; None of one made in inference, which does not count."""
+    return None if t.is_inference() else t._version
+
+
 def _state(value: Any) -> Hashable:
     """Changes when it is written into."""
     if isinstance(value, Tensor):
-        return None if value.is_inference() else value._version
+        return version(value)
     if isinstance(value, list):
         return tuple(map(id, value))
     return tuple((name, id(each)) for name, each in (value if isinstance(value, dict) else vars(value)).items())

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from medddpm.errors import BadInput
-from medddpm.runtime.reports import log
+from medddpm.runtime.reports import log, silence
 
 Item = TypeVar("Item")
 SAME_SIGNAL = 1.0  # seconds
@@ -90,12 +90,10 @@ def deferred_signals() -> Iterator[threading.Event]:
 
 def _leave_terminal() -> None:
     """Has what still goes to a terminal go nowhere: it is gone, and each line written to it would be an error."""
-    for number in (1, 2):
-        with contextlib.suppress(OSError):  # it may be closed
-            if stat.S_ISCHR(os.fstat(number).st_mode):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, closed, or no file
+            if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+                silence(stream)
 
 
 @contextlib.contextmanager

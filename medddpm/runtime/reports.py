@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 
 def is_first() -> bool:
@@ -28,6 +29,12 @@ def report(message: str) -> None:
         log.info(message)
     elif is_first() and log.isEnabledFor(logging.INFO):
         print(message, file=sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Has what a stream still holds go nowhere: it cannot be written, and Python would say so once more as it ends."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is no file, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def bars() -> dict[str, Any]:

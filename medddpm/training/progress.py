@@ -51,14 +51,15 @@ class Report:
             self._open(first)
         self._name, self._steps, self._volumes = name, steps, volumes
         terminal = sys.stderr.isatty()
-        how: dict[str, Any] = {
-            "total": steps,
-            "initial": first,
-            "desc": name,
-            "unit": "step",
-            "bar_format": BAR,
-        } | bars()
-        self._bar = tqdm(disable=not (shown and terminal), **how)
+        self._bar = tqdm(
+            total=steps,
+            initial=first,
+            desc=name,
+            unit="step",
+            bar_format=BAR,
+            disable=not (shown and terminal),
+            **bars(),
+        )
         self._lines = shown and not terminal
         self._told = self._begun = (time.monotonic(), first)  # when the last line was, and its step
 

@@ -30,11 +30,9 @@ def is_one(layer: nn.Module, x: Tensor) -> bool:
     """
     split: Any = layer
     conv = getattr(split.conv, "conv", None)
-    if split.print_info or x.dim() != 5 or type(conv) is not nn.Conv3d:
+    if split.print_info or x.dim() != 5 or type(conv) is not nn.Conv3d or not in_tuples(conv):
         return False
-    if (
-        not in_tuples(conv) or set(conv.dilation) != {1} or conv.padding_mode != "zeros"
-    ):  # others pad a split by its own values
+    if set(conv.dilation) != {1} or conv.padding_mode != "zeros":  # others pad a split by its own values
         return False
     if x.numel() // x.shape[1] * max(conv.in_channels, conv.out_channels) >= INDEXED:
         return False

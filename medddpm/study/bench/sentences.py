@@ -19,7 +19,7 @@ _AUTOCAST = sorted(
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 _WORDS = dict(
     enumerate(
-        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), start=1
+        ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], start=1
     )
 )
 
@@ -150,11 +150,12 @@ def network_limits(table: pd.DataFrame) -> str:
     missing = tools.isna().sum(axis="columns")
     if missing.any():
         counts = sorted(Counter(missing[missing > 0].tolist()).items())
-        parts = [f"{_word(of)} {'lack' if of > 1 else 'lacks'} {_word(many)}" for many, of in counts]
-        (many, of), times = counts[0], "tool's time" if counts[0][0] == 1 else "tools' times"
-        networks = f"networks lack {_word(many)}" if of > 1 else f"network lacks {_word(many)}"
-        parts[0] = f"{_word(of).capitalize()} {networks} {times}"
-        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried. {', '.join(parts)}.")
+        parts: list[str] = []
+        for many, of in counts:  # the first says what the others count
+            networks, times = f"network{'s' * (of > 1)} ", " tool's time" if many == 1 else " tools' times"
+            lack = f"lack{'s' * (of == 1)} {_word(many)}"
+            parts.append(f"{_word(of)} {lack}" if parts else f"{_word(of)} {networks}{lack}{times}")
+        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried. {', '.join(parts).capitalize()}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")

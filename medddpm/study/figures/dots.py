@@ -135,8 +135,8 @@ def caption(panels: list[Panel]) -> str:
         name if whole[name] == len(panels) else f"{name}: {', '.join(what)}"
         for name, what in blank.items()
     ]  # fmt: skip
-    labels = dict.fromkeys(str(label) for shown in panels for label in shown.low.index)
-    ours = list(dict.fromkeys(card for card, view in (label.split("\n") for label in labels) if view != "paper"))
+    labels = (str(label).split("\n") for shown in panels for label in shown.low.index)
+    ours = list(dict.fromkeys(card for card, view in labels if view != "paper"))
     behind = f"Small pale dots that cannot be seen lie behind the {ours[0]}'s. " if len(ours) > 1 else ""
     return (
         "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black "
