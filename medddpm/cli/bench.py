@@ -19,7 +19,7 @@ READ = {
          "seconds", "rounds"),
     "coverage": ("network",),
     "throughput": ("seconds",),
-    "endurance": ("seconds",),
+    "endurance": ("files", "seconds"),
     "scaling": ("setting", "network", "gpus", "sharded", "measure", "samples", "seconds"),
 }  # fmt: skip
 """The options that not every mode reads, by mode. None has a default of its own, so that those given are known."""
@@ -89,6 +89,11 @@ def add_bench(commands: Commands[Parser]) -> None:
         help="watch one default training of so many steps, of --seconds at most: GPU busy, memory, a row each ten "
         "seconds",
     )  # fmt: skip
+    command.add_argument(
+        "--files",
+        action="store_true",
+        help="with --endurance: train from a folder of .nii.gz, which is written first (the synthetic subjects)",
+    )
     instead.add_argument(
         "--scaling", action="store_true",
         help="time training steps, the sum of their gradients and samples on several GPUs: med-ddpm and "
@@ -246,7 +251,7 @@ def _endurance(arguments: argparse.Namespace) -> int:
 
     options = Options(
         arguments.endurance, side=arguments.size or 128, channels=arguments.channels, seconds=arguments.seconds,
-        device=arguments.device, again=arguments.again,
+        device=arguments.device, again=arguments.again, files=arguments.files,
     )  # fmt: skip
     watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.study.convnext.operators import OPERATORS
-from medddpm.study.convnext.tables import block_us, operator_seconds, transfer_us
+from medddpm.study.convnext.tables import IMAGE_BYTES, block_us, operator_seconds, times, transfer_us
 from medddpm.study.convnext.worker import STEPS
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table
@@ -42,7 +42,7 @@ def reported(root: Path) -> pd.DataFrame:
 
 
 def table_of(report: pd.DataFrame, name: str) -> dict[str, float]:
-    """The rows of "Table I", "Table II" or "Table III" in seconds, by operator, and its total."""
+    """The rows of a table by subject, in its unit: of "Table I" to "Table III" operators and the total, in seconds."""
     rows = report[report["figure"] == name]
     return dict(zip(rows["subject"].astype(str), rows["value"].astype(float), strict=True))
 
@@ -98,6 +98,42 @@ def contradictions(report: pd.DataFrame) -> list[str]:
         f"{third['total']:.2f} s. That is Table III's total, reached before fusion; fusion is measured in Table V "
         f"alone, one block: {gain:.0f}× a CPU, with no time of the unfused kernels beside it.",
     ]  # fmt: skip
+
+
+def table_iv(report: pd.DataFrame, transfers: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Table IV in µs: the report's, and each card's for one image, from pageable and from pinned memory.
+
+    Args:
+        report: from `reported`.
+        transfers: card to its table of schema `TRANSFERS` of `schemas_convnext`.
+    """
+    stated = {name.removeprefix("transfer "): 1e3 * ms for name, ms in table_of(report, "Table IV").items()}
+    columns = {"report": pd.Series({"whole" if name == "whole call" else name: us for name, us in stated.items()})}
+    for card, table in transfers.items():
+        for memory, rows in table[table["bytes"] == IMAGE_BYTES].groupby("memory", sort=False):
+            columns[f"{card}, {memory}"] = rows.set_index("what")["median_us"]
+    return pd.DataFrame(columns).loc[["to GPU", "kernel", "to CPU", "whole"]]
+
+
+def table_v(report: pd.DataFrame, kernels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Table V in µs: a block on a CPU and fused on a GPU, the report's and each card's; and the one by the other.
+
+    Args:
+        report: from `reported`.
+        kernels: card to its table of schema `KERNELS` of `schemas_convnext`.
+    """
+    rows = ["CPU, one thread", "CPU, all cores", "GPU, fused, launched", "GPU, fused, in a graph"]
+    stated = table_of(report, "Table V")
+    on_cpu, on_gpu = (1e6 * stated[f"ConvNeXt block on the {place}"] for place in ("CPU", "GPU"))
+    columns = {"report": pd.Series({rows[0]: on_cpu, rows[2]: on_gpu})}
+    for card, table in kernels.items():
+        found = times(table, "block", 1)
+        processor, fused = found["processor_us"], found.reindex(["fused"]).iloc[0]
+        ours = [processor.get("numba, one thread"), processor.get("numba, all cores")]
+        columns[card] = pd.Series([*ours, fused["launched_us"], fused["graph_us"]], index=rows)
+    wide = pd.DataFrame(columns).reindex(rows).astype(float)
+    wide.loc["one thread / launched"] = wide.loc[rows[0]] / wide.loc[rows[2]]
+    return wide
 
 
 def verdicts(report: pd.DataFrame, root: Path) -> pd.DataFrame:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from medddpm.study.convnext.results import TABLES
@@ -12,6 +14,7 @@ from medddpm.study.records.tables import gpu_folders, read_table
 CASE = ["operator", "batch", "size", "stride", "version"]
 IMAGE_BYTES = 4 * 3 * 32 * 32
 NORMS = {"block": "a thread block a row", "warp": "a warp a row"}  # what the record calls by one word
+IDLE = 0.1  # % of cycles: a version whose Tensor Cores do less computes without them
 
 
 def recorded(root: Path, name: str) -> dict[str, pd.DataFrame]:
@@ -50,12 +53,17 @@ def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64"
     return wide.rename(index=NORMS) if operator == "layer_norm" else wide
 
 
-def roofline(counters: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Each version under ncu as a point: `CASE`, tflops, gbps, intensity (FLOP a byte of DRAM), tensor_pct, launches.
+def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
+    """Each version under ncu as a point, a layer norm's named by `NORMS`.
 
     Args:
         counters: schema `COUNTERS` of `schemas_convnext`.
         kernels: schema `KERNELS`, for the work of each case.
+        limits: the card's ceilings: "copy" in GB/s; "fp32", "tf32" and "bf16" in TFLOP/s.
+
+    Returns:
+        `CASE`, tflops, gbps, intensity (FLOP a byte of DRAM), tensor_pct, launches; roof, the TFLOP/s that memory and
+        the version's own units allow at that intensity; and of_roof_pct, which share of it the version reaches.
     """
     work = kernels.drop_duplicates(CASE)[[*CASE, "gflop"]]
     rows = counters.merge(work, on=CASE, how="inner")
@@ -64,7 +72,13 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         gbps=1e3 * rows["dram_mb"] / rows["duration_us"],
         intensity=1e3 * rows["gflop"] / rows["dram_mb"],
     )
-    return rows[[*CASE, "tflops", "gbps", "intensity", "tensor_pct", "launches"]]
+    on_tensor_cores = np.where(rows["version"].str.contains("TF32"), limits["tf32"], limits["bf16"])
+    units = np.where(rows["tensor_pct"] < IDLE, limits["fp32"], on_tensor_cores)
+    rows["roof"] = np.minimum(rows["intensity"] * limits["copy"] / 1e3, units)
+    rows["of_roof_pct"] = 100 * rows["tflops"] / rows["roof"]
+    norms = rows["operator"] == "layer_norm"
+    rows["version"] = rows["version"].where(~norms, rows["version"].replace(NORMS))
+    return rows[[*CASE, "tflops", "gbps", "intensity", "tensor_pct", "launches", "roof", "of_roof_pct"]]
 
 
 def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:

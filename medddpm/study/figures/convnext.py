@@ -17,7 +17,11 @@ from medddpm.study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_fi
 CEILING = "#777777"
 BY_LIBRARY = ("PyTorch", "cuDNN", "torch.compile")
 LEAST = 1e-4  # of the sum of all operators: what is less in every column is named, not drawn
+ASIDE = 0.3  # of a row: between two machines' dots
 GAP = 2  # pixels between images
+ONE_CLUSTER = 0.25  # decades: points no further apart than this share a column of numbers
+LETTER = 0.12  # inches: the height of a number, with what keeps it off the next
+SHORT = {"layer_norm": "norm", "conv2d": "conv"}  # operators in a legend
 
 
 def colour_of(version: str) -> str:
@@ -41,10 +45,11 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     left_out = [name for name in operators if name not in shown]
     figure = new_figure(height=1.1 + 0.2 * len(shown) * len(columns) / 2, width=5.6)
     axis = figure.subplots()
-    for offset, (column, seconds) in enumerate(columns.items()):
+    for number, (column, seconds) in enumerate(columns.items()):
         values = [100 * seconds[name] / totals[column] for name in shown]
-        colour = MACHINE_COLOURS[offset % len(MACHINE_COLOURS)]
-        axis.plot(values, range(len(shown)), "o", color=colour, markersize=6, label=column)
+        colour = MACHINE_COLOURS[number % len(MACHINE_COLOURS)]
+        lower = ASIDE * (number - (len(measured) + 1) / 2) if number else 0.0  # machines side by side, report between
+        axis.plot(values, [place + lower for place in range(len(shown))], "o", color=colour, markersize=6, label=column)
     axis.set_yticks(range(len(shown)), shown)
     axis.invert_yaxis()
     axis.set_xscale("log")
@@ -82,30 +87,58 @@ def versions_figure(tables: Mapping[str, pd.DataFrame], card: str) -> Figure:
     return figure
 
 
-def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
-    """Versions under ncu against the machine's ceilings.
+def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str) -> Figure:
+    """Versions under ncu against the machine's ceilings; numbers are beside the dots, and lines lead to them.
 
     Args:
         points: what `medddpm.study.convnext.tables.roofline` returns, of the versions that are drawn.
-        limits: "copy" in GB/s; "fp32" and "bf16" in TFLOP/s.
+        limits: "copy" in GB/s; "fp32", "tf32" and "bf16" in TFLOP/s.
+        card: on which they were measured.
     """
-    figure = new_figure(height=3.4, width=5.6)
-    axis = figure.subplots()
+    figure = new_figure(height=3.8)
+    axis, beside = figure.subplots(1, 2, width_ratios=[1.6, 1])
     low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 3, 1e3)
-    for name in ("fp32", "bf16"):
+    for name in ("fp32", "tf32", "bf16"):
         ridge = 1e3 * limits[name] / limits["copy"]
         axis.plot([low, ridge, max(high, ridge)], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING)
-        axis.annotate(f"{name.upper()} {limits[name]:.0f} TFLOP/s", (low, limits[name]), va="bottom", fontsize=7)
-    for number, point in enumerate(points.to_dict("records"), 1):
-        axis.plot(point["intensity"], point["tflops"], "o", color=colour_of(point["version"]), markersize=4)
-        label = f"{number} {point['operator']}, {point['version']}"
-        axis.annotate(
-            str(number), (point["intensity"], point["tflops"]), (3, 2), textcoords="offset points", fontsize=7
-        )
-        axis.plot([], [], "o", color=colour_of(point["version"]), markersize=3, label=label)
-    axis.set(xscale="log", yscale="log", xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+        axis.annotate(f"{name.upper()} {limits[name]:.0f}", (low, limits[name]), va="bottom", fontsize=7)
+    bottom, top = points["tflops"].min() / 2, limits["bf16"] * 2
+    axis.set(xscale="log", yscale="log", xlim=(low / 1.2, max(high, ridge) * 1.2), ylim=(bottom, top))
+    axis.set(xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s", title=card)
+    letter = LETTER * np.log10(top / bottom) / 3.0  # decades; the axis is some three inches high
+    places = number_places(points["intensity"].to_numpy(float), points["tflops"].to_numpy(float), letter)
+    for number, (point, place) in enumerate(zip(points.to_dict("records"), places, strict=True), 1):
+        at, colour = (point["intensity"], point["tflops"]), colour_of(point["version"])
+        axis.plot(*zip(at, place, strict=True), color=CEILING, linewidth=0.5, zorder=1)
+        axis.plot(*at, "o", color=colour, markersize=4)
+        axis.annotate(str(number), place, (2, 0), textcoords="offset points", va="center", fontsize=7)
+        label = f"{number} {SHORT.get(point['operator'], point['operator'])}, {point['version']}"
+        beside.plot([], [], "o", color=colour, markersize=3, label=label)
+    beside.set_axis_off()
+    beside.legend(loc="center left", fontsize=7, labelspacing=0.35, handletextpad=0.2, borderaxespad=0)
     return figure
+
+
+def number_places(x: np.ndarray, y: np.ndarray, letter: float) -> list[tuple[float, float]]:
+    """Where numbers of points on two logarithmic axes go, in the points' order: right of them, none on another.
+
+    Args:
+        x, y: the points.
+        letter: the least distance of two numbers, in decades of y.
+    """
+    across, places = np.argsort(x), np.log10(y)
+    right = np.empty(len(x))
+    splits = np.flatnonzero(np.diff(np.log10(x[across])) > ONE_CLUSTER) + 1
+    for cluster in np.split(across, splits):
+        upward = cluster[np.argsort(places[cluster])]
+        right[cluster] = 1.3 * x[cluster].max()
+        for _ in range(500):
+            lacks = np.clip(letter - np.diff(places[upward]), 0, None)
+            if lacks.max(initial=0) < letter / 100:
+                break
+            places[upward[:-1]] -= lacks / 2
+            places[upward[1:]] += lacks / 2
+    return list(zip(right.tolist(), (10**places).tolist(), strict=True))
 
 
 def training_figure(training: pd.DataFrame, samples: pd.DataFrame) -> Figure:

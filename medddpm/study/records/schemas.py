@@ -230,6 +230,7 @@ THROUGHPUT = Schema(
 ENDURANCE = Schema(
     {
         "size": Column("str", "H×W×D of a volume, as 128x128x128"),
+        "source": Column("str", "where the volumes come from; prepared once", allowed=("phantom", "nii.gz")),
         "step": Column("int64", "the last step logged by then"),
         "seconds": Column("float64", "since the training's process was started", unit="s"),
         "busy_pct": Column("float64", "share of the time since the last row in which a kernel ran (NVML)", "%", True),

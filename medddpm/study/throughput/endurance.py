@@ -20,6 +20,7 @@ import pandas as pd
 import psutil
 import torch
 
+from medddpm.data.phantom import write_phantom
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm, pick_device
 from medddpm.study.records import programs, publishing, schemas
@@ -44,7 +45,8 @@ class Options:
         seconds: after which the training is ended; what was seen until then is kept.
         device: "auto", "cuda" or "cpu".
         every: seconds a row.
-        again: whether a training of this size that was watched to its end is watched anew.
+        again: whether a training of this name that was watched to its end is watched anew.
+        files: the subjects come from a folder of .nii.gz, which is written first, not from the phantom itself.
     """
 
     steps: int
@@ -54,6 +56,12 @@ class Options:
     device: str = "auto"
     every: float = EVERY
     again: bool = False
+    files: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the volumes come from, as schema `ENDURANCE` has it."""
+        return "nii.gz" if self.files else "phantom"
 
     @property
     def size(self) -> str:
@@ -67,13 +75,14 @@ class Options:
 
     def training(self, run: Path) -> list[str]:
         """The command line, for this Python."""
-        size = ["--phantom", str(SUBJECTS), "--size", str(self.side), "--channels", str(self.channels)]
+        subjects = ["--data", str(run.with_name("data"))] if self.files else ["--phantom", str(SUBJECTS)]
+        size = [*subjects, "--size", str(self.side), "--channels", str(self.channels)]
         how = ["--setting", "fast", "--steps", str(self.steps), "--device", self.device, "--out", str(run)]
         return [sys.executable, "-m", "medddpm", "train", *size, *how]
 
 
 class Results(TableStore):
-    """The results beside a table: a file for each size."""
+    """The results beside a table: a file for each size and source."""
 
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
@@ -87,7 +96,7 @@ class Results(TableStore):
 def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> None:
     """Trains, unless that is there already, and writes a row every `options.every` seconds (schema `ENDURANCE`).
 
-    The run itself is removed. Rows of trainings of other sizes stay in the table.
+    The run itself is removed. Rows of other trainings stay in the table.
 
     Args:
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
@@ -96,7 +105,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         dry_run: whether to print the training's command and run nothing.
 
     Raises:
-        BadInput: the table cannot be written, or has another training of this size; the training failed, or ended
+        BadInput: the table cannot be written, or has another training of this name; the training failed, or ended
             before a row was seen.
     """
     if dry_run:
@@ -104,22 +113,25 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         return
     store = Results(out, machine_meta(command, options.device))
     store.check()
-    path = store.row(options.size)
+    name = f"{options.size} from {options.source}"
+    path = store.row(name.replace(" ", "-"))
     if (found := store.read(path)) is not None and not options.again:
         if found["watched"] != options.watched:
-            problem = f"it holds another training of {options.size}, of {found['watched']['steps']} steps"
+            problem = f"it holds another training of {name}, of {found['watched']['steps']} steps"
             raise BadInput(out, problem, "give --again to replace it, or choose another name")
         store.collect()
-        print(f"{options.size}: there already", flush=True)
+        print(f"{name}: there already", flush=True)
         return
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
         run = Path(folder) / "run"
+        if options.files:
+            write_phantom(run.with_name("data"), SUBJECTS, (options.side,) * 3)
         seen, status = _watched(options, run)
         if status:
             remedy = programs.SMALLER if programs.ended_by(status) == signal.SIGKILL else "read the lines above"
             raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
         steps = logged_steps(run / "tensorboard")
-    rows = [{"size": options.size, "step": step_at(row["at"], steps), **row} for row in seen]
+    rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
     if not rows:
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
     store.write(path, {"watched": options.watched, "rows": rows, "command": store.meta["command"]})
@@ -128,10 +140,9 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Takes the table at `out` into a machine's records; rows of another size stay there."""
-    return publishing.joined(
-        out, folder, schemas.ENDURANCE, ("size",), lambda table: table.sort_values(["size", "seconds"])
-    )
+    """Takes the table at `out` into a machine's records; rows of another size or source stay there."""
+    key = ("size", "source")
+    return publishing.joined(out, folder, schemas.ENDURANCE, key, lambda table: table.sort_values([*key, "seconds"]))
 
 
 def logged_steps(folder: Path) -> list[tuple[float, int]]:

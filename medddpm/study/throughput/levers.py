@@ -22,6 +22,7 @@ class Lever:
         autocast: "bfloat16" or "float16" where forward and backward pass run under autocast.
         recompute: of `medddpm.unet.RECOMPUTED`.
         graph: whether a step is one CUDA graph.
+        fused: whether Adam's update is one kernel; else PyTorch's default, a few kernels for many weights at once.
         source: where a volume comes from: "device" memory; the "disk" cache, or the same on a "RAM disk"; prepared on
             the way, from "phantom", "nii.gz" or "nii"; or from .nii.gz once, into MONAI's "CacheDataset" or
             "PersistentDataset".
@@ -39,6 +40,7 @@ class Lever:
     autocast: str = ""
     recompute: str = "none"
     graph: bool = True
+    fused: bool = True
     source: str = "device"
     workers: int = 2
     pinned: bool = True
@@ -59,7 +61,8 @@ _ONE = Lever("reference", "fast", "a GPU with the kernels' instructions")
 
 
 def _loading(source: str, costs: str, *counts: int) -> list[Lever]:
-    return [Lever("loading", f"{source}, {count} processes", costs, source=source, workers=count) for count in counts]
+    names = {count: f"{source}, {count} process{'es' * (count != 1)}" for count in counts}
+    return [Lever("loading", name, costs, source=source, workers=count) for count, name in names.items()]
 
 
 LEVERS = (
@@ -73,6 +76,7 @@ LEVERS = (
     Lever("precision", "FP16 autocast", "range: needs a loss scaler, which is not timed", setting="OPT1",
           autocast="float16", graph=False),
     Lever("graph", "no CUDA graph", "nothing", graph=False),
+    Lever("optimizer", "Adam, not fused", "nothing", fused=False),
     *(Lever("recompute", what, "time", recompute=what) for what in ("attention", "1", "2", "all")),
     *(Lever("recompute BraTS", what, "time", brats=True, recompute=what) for what in ("none", "1", "2", "all")),
     *_loading("phantom", "cores, at every epoch", 0, 2, 8),

@@ -74,9 +74,9 @@ def reference(lever: Lever) -> Lever:
 def predicted(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> float | None:
     """Volumes a second that the reference's row lets one expect of a lever; None where it tells nothing.
 
-    A batch, a graph and attention change no arithmetic. A backward pass is two forward passes' work, so computing a
-    share s of the forward pass again makes a step (3 + s) / 3 as long. A loader is as fast as its processes, each in
-    the time in which one has a volume ready; without processes that time adds to the step's.
+    A batch, a graph, an optimizer's kernels and attention change no arithmetic. A backward pass is two forward passes'
+    work, so computing a share s of the forward pass again makes a step (3 + s) / 3 as long. A loader is as fast as its
+    processes, each in the time in which one has a volume ready; without processes that time adds to the step's.
 
     Args:
         lever: which.

@@ -62,16 +62,17 @@ def endured(table: pd.DataFrame) -> pd.DataFrame:
         table: schema `ENDURANCE`.
 
     Returns:
-        index size; steps and seconds watched; busy_pct, its mean, and busy_least_pct, of the worst row; and for
-        memory of the host and of the card, in MiB: host_mib and card_mib, the mean, and the slope of a least-squares
-        line per 1000 steps with the half width of its 95% interval, as host_slope and host_slope_within. NaN for a
-        slope of fewer than three rows.
+        index size and source; steps and seconds watched; busy_pct, its mean, and busy_least_pct, of the worst row; and
+        for memory of the host and of the card, in MiB: host_mib and card_mib, the mean, and the slope of a
+        least-squares line per 1000 steps with the half width of its 95% interval, as host_slope and host_slope_within.
+        NaN for a slope of fewer than three rows.
     """
     rows = []
-    for size, seen in table.groupby("size", sort=False):
+    for (size, source), seen in table.groupby(["size", "source"], sort=False):
         settled = seen[seen["step"] >= SETTLED * seen["step"].max()]
         row: dict[str, object] = {
             "size": size,
+            "source": source,
             "steps": seen["step"].max(),
             "seconds": seen["seconds"].max(),
             "busy_pct": settled["busy_pct"].mean(),
@@ -87,4 +88,4 @@ def endured(table: pd.DataFrame) -> pd.DataFrame:
                 slope, within = line.slope, off * stats.t.ppf(0.975, len(settled) - 2)
             row |= {f"{place}_slope": slope, f"{place}_slope_within": within}
         rows.append(row)
-    return pd.DataFrame(rows).set_index("size")
+    return pd.DataFrame(rows).set_index(["size", "source"])

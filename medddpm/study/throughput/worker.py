@@ -101,6 +101,9 @@ def trained(
 ) -> dict[str, Any]:
     """Trains for about `seconds` and counts what that took."""
     trainer = Trainer(config, volumes, device, graph=lever.graph)
+    if not lever.fused:
+        default = {"lr": config.learning_rate, "capturable": trainer.optimizer.defaults["capturable"]}
+        trainer.optimizer = torch.optim.Adam(trainer.unet.parameters(), **default)
     cast = torch.autocast(device.type, getattr(torch, lever.autocast)) if lever.autocast else contextlib.nullcontext()
     with SETTINGS[lever.setting].on(trainer.unet), cast, contextlib.closing(trainer):
         if lever.loads_otherwise:

@@ -283,14 +283,14 @@ def test_what_measures_nothing_together_is_a_wrong_argument(
 
 # Each mode, and what it does not read. Also the default of an option counts as given where somebody typed it.
 UNREAD = {
-    (): ["--gpus", "--sharded"],
+    (): ["--gpus", "--sharded", "--files"],
     ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples", "--bandwidth",
-                      "--batch", "--seconds", "--rounds", "--gpus", "--sharded"],
+                      "--batch", "--seconds", "--rounds", "--gpus", "--sharded", "--files"],
     ("--throughput",): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples", "--all-samples",
-                        "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded"],
+                        "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded", "--files"],
     ("--endurance", "9"): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples",
                            "--all-samples", "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded"],
-    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch", "--rounds"],
+    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch", "--rounds", "--files"],
 }  # fmt: skip
 VALUES = {"--setting": "base", "--network": "med-ddpm", "--measure": "step,forward,sample", "--samples": "20",
           "--batch": "1", "--seconds": "600", "--rounds": "1", "--gpus": "1"}  # fmt: skip
@@ -304,8 +304,8 @@ def test_an_option_that_a_mode_does_not_read_is_a_wrong_argument(
     with pytest.raises(SystemExit) as stopped:
         main(["bench", *mode, option, *value, "--dry-run", "--out", str(tmp_path / "bench.csv"), *SMALL])
     assert stopped.value.code == 2
-    scaled = option in ("--gpus", "--sharded")
-    where = "only with --scaling" if scaled else f"not with {mode[0]}"
+    only = {"--gpus": "--scaling", "--sharded": "--scaling", "--files": "--endurance"}
+    where = f"only with {only[option]}" if option in only else f"not with {mode[0]}"
     assert capsys.readouterr().err.splitlines()[-1] == f"medddpm bench: error: argument {option}: {where}"
 
 

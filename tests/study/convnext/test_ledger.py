@@ -85,6 +85,25 @@ def test_a_cards_record_stands_beside_and_decides_nothing(tmp_path: Path) -> Non
     assert tables.times(kernels, "block", 1)["tflops"].round(2).tolist() == [9.33]
 
 
+def test_tables_iv_and_v_have_the_reports_numbers_beside_each_cards() -> None:
+    found = {name: tables.recorded(ROOT, name)["H200"] for name in ("convnext_transfers", "convnext_kernels")}
+    copies = found["convnext_transfers"].assign(median_us=lambda table: table["median_us"] / 2)
+    fourth = ledger.table_iv(REPORT, {"H100": copies, "H200": found["convnext_transfers"]})
+    assert fourth.columns.tolist() == [
+        "report",
+        *(f"{c}, {m}" for c in ("H100", "H200") for m in ("pageable", "pinned")),
+    ]
+    assert fourth["report"].round(3).to_dict() == {"to GPU": 8.192, "kernel": 27.648, "to CPU": 11.072, "whole": 75.513}
+    assert (fourth["H100, pageable"] / fourth["H200, pageable"]).tolist() == [0.5] * 4
+    fused = found["convnext_kernels"]
+    on_gpu_alone = fused[fused["how"] != "processor"]
+    fifth = ledger.table_v(REPORT, {"H100": on_gpu_alone, "H200": fused})
+    assert fifth.loc["one thread / launched", "report"] == pytest.approx(619.4, abs=0.1)
+    assert fifth["H100"].isna().tolist() == [True, True, False, False, True]
+    assert fifth["H200"].notna().all()
+    assert ledger.table_iv(REPORT, {}).columns.tolist() == ledger.table_v(REPORT, {}).columns.tolist() == ["report"]
+
+
 def test_the_stored_verdicts_are_those_of_the_records() -> None:
     stored = read_table(ROOT / "figures" / "records" / ledger.VERDICTS, schemas.CLAIMS)
     fresh = ledger.verdicts(REPORT, ROOT)

@@ -15,8 +15,8 @@ LARGE, SMALL = 0, 1_000_000  # bytes above which a table is compressed
 
 
 def table(size: str, seconds: float) -> pd.DataFrame:
-    row = {"size": size, "step": 1, "seconds": seconds, "busy_pct": 99.0, "host_mib": 9.0, "card_mib": None}
-    return pd.DataFrame([{**row, "date": "2026-01-01"}])
+    row = {"size": size, "source": "phantom", "step": 1, "seconds": seconds, "busy_pct": 99.0, "host_mib": 9.0}
+    return pd.DataFrame([{**row, "card_mib": None, "date": "2026-01-01"}])
 
 
 def joined(out: Path, folder: Path) -> list[Path]:

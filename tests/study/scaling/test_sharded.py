@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 from helpers.ranks import run_ranks
+from torch.nn.utils import parameters_to_vector
 
+from medddpm.data.phantom import Phantom
+from medddpm.errors import BadInput
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table
 from medddpm.study.scaling import run, tables
 from medddpm.study.scaling.cases import Case, case, plan
+from medddpm.study.scaling.sharded import load_parts, save_parts
+from medddpm.training.config import TrainConfig
+from medddpm.training.trainer import Trainer
 
 TRAIN = """
 import json, torch
@@ -52,6 +60,65 @@ def test_two_processes_end_with_the_weights_of_replicated_ones() -> None:
         assert found["share"] == pytest.approx(0.5, abs=0.01)
         assert found["moments"] == 1
         assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-5)
+
+
+GO_ON = """
+import sys, torch
+from pathlib import Path
+from medddpm.data.phantom import Phantom
+from medddpm.runtime.ranks import Ranks, joined
+from medddpm.study.scaling.sharded import ShardedTrainer, load_parts, save_parts
+from medddpm.training.config import TrainConfig
+device, before, after = torch.device("cpu"), *map(Path, sys.argv[1:])
+with joined(device):
+    shared = {"accumulation": 4 // Ranks().world, "ema_start": 2, "ema_every": 1, "learning_rate": 1e-3}
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), **shared)
+    trainer = ShardedTrainer(config, Phantom(3, (8, 8, 8)), device)
+    if before.is_dir():
+        load_parts(trainer, before)
+    for _ in range(2):
+        trainer.train_step()
+    save_parts(trainer, after)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_four_processes_checkpoint_goes_on_with_two_and_with_one(tmp_path: Path) -> None:
+    """As a whole training of one process, but for the order in which gradients are summed."""
+    for processes, before, after in ((4, "none", "four"), (2, "four", "two")):
+        for ended in run_ranks(processes, GO_ON, tmp_path / before, tmp_path / after):
+            assert ended.returncode == 0, ended.stderr
+    shared = {"accumulation": 4, "ema_start": 2, "ema_every": 1, "learning_rate": 1e-3}
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), **shared)
+    resumed, whole, new = (Trainer(config, Phantom(3, (8, 8, 8)), torch.device("cpu")) for _ in range(3))
+    load_parts(resumed, tmp_path / "two")
+    assert (resumed.step, len(resumed.losses)) == (4, 4)
+    for trainer, steps in ((resumed, 2), (whole, 6)):
+        for _ in range(steps):
+            trainer.train_step()
+        trainer.read_losses()
+    assert resumed.losses == pytest.approx(whole.losses, rel=1e-4)
+    for model in ("unet", "ema"):
+        found, right, before = (parameters_to_vector(getattr(t, model).parameters()) for t in (resumed, whole, new))
+        # Biases that a norm takes away have gradients of rounding alone, which Adam makes as large as any.
+        assert (found - right).norm() < 0.05 * (right - before).norm()
+    for name in ("exp_avg", "exp_avg_sq"):
+        found, right = (
+            parameters_to_vector(state[name] for state in t.optimizer.state.values()) for t in (resumed, whole)
+        )
+        assert (found - right).norm() < 1e-3 * right.norm()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # as it is for one process
+def test_a_folder_without_a_checkpoint_of_this_network_is_refused(tmp_path: Path) -> None:
+    device, volumes = torch.device("cpu"), Phantom(1, (8, 8, 8))
+    narrow, wide = (TrainConfig(image_size=8, model_channels=c, channel_mult=(1, 2)) for c in (32, 64))
+    save_parts(Trainer(narrow, volumes, device), tmp_path / "narrow")
+    for folder in (tmp_path / "narrow", tmp_path / "none"):
+        with pytest.raises(BadInput) as refused:
+            load_parts(Trainer(wide, volumes, device), folder)
+        problem = "it holds no checkpoint of this network; give the folder of `save_parts`"
+        assert str(refused.value) == f"{folder}: {problem}"
 
 
 def test_they_are_planned_where_the_setting_leaves_weights_alone() -> None:

@@ -36,7 +36,25 @@ def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path) -
     assert (table["host_mib"] > 50).any()  # a Python with torch in it
     assert table[["busy_pct", "card_mib"]].isna().all(axis=None)
     assert read_meta(out)["command"] == "medddpm bench"
-    assert tables.endured(table).loc["8x8x8", "steps"] == table["step"].iloc[-1]
+    assert tables.endured(table).loc[("8x8x8", "phantom"), "steps"] == table["step"].iloc[-1]
+
+
+def test_a_training_from_files_reads_those_written_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = list[list[str]]()
+
+    def watched(options: endurance.Options, run: Path) -> tuple[list[dict[str, object]], int]:
+        began.append(sorted(str(path.relative_to(run.parent)) for path in run.parent.rglob("*.nii.gz")))
+        done = subprocess.run(options.training(run), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [{"at": 1e12, "seconds": 1.0, "busy_pct": None, "host_mib": 9.0, "card_mib": None, "date": "d"}], 0
+
+    monkeypatch.setattr(endurance, "_watched", watched)
+    out = tmp_path / "e.csv"
+    endurance.watch(out, endurance.Options(2, files=True, **TOY), command=["medddpm"])
+    names = [f"data/{kind}/phantom_000{number}.nii.gz" for kind in ("image", "mask") for number in (0, 1)]
+    assert began == [names]
+    table = read_table(out, schemas.ENDURANCE)
+    assert table[["size", "source", "step"]].to_numpy().tolist() == [["8x8x8", "nii.gz", 2]]
 
 
 def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
@@ -60,14 +78,14 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
     monkeypatch.setattr(endurance, "_watched", watched)
     monkeypatch.setattr(endurance, "logged_steps", lambda _folder: [(0.0, 5)])
     assert bench("--size", "16") == bench("--size", "16") == 0
-    assert capsys.readouterr().out.splitlines() == [f"{out}: 1 rows", "16x16x16: there already"]
+    assert capsys.readouterr().out.splitlines() == [f"{out}: 1 rows", "16x16x16 from phantom: there already"]
     assert bench("--size", "8") == 0
     assert seen() == [("16x16x16", 1.0), ("8x8x8", 2.0)]
     before = out.read_bytes()
     assert bench("--size", "8", "--channels", "32") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    problem = "it holds another training of 8x8x8, of 9 steps; give --again to replace it, or choose another name"
-    assert line == f"medddpm: {out}: {problem}"
+    problem = "it holds another training of 8x8x8 from phantom, of 9 steps"
+    assert line == f"medddpm: {out}: {problem}; give --again to replace it, or choose another name"
     assert out.read_bytes() == before
     assert bench("--size", "8", "--channels", "32", "--again") == 0
     assert seen() == [("16x16x16", 1.0), ("8x8x8", 3.0)]
@@ -119,16 +137,19 @@ def test_the_step_of_a_moment() -> None:
 def test_the_slope_is_of_what_comes_after_a_tenth_of_the_steps() -> None:
     step = np.arange(0, 20_001, 500)
     host = 1000 + 2.0 * step / 1000 + np.where(step < 2000, 400, 0)  # settles, then two MiB every 1000 steps
-    seen = {"size": "8x8x8", "step": step, "seconds": step / 10, "busy_pct": 99.0, "host_mib": host, "card_mib": 5e3}
-    found = tables.endured(pd.DataFrame({**seen, "date": "2026-01-01"})).loc["8x8x8"]
+    name = {"size": "8x8x8", "source": "phantom", "date": "2026-01-01"}
+    seen = {**name, "step": step, "seconds": step / 10, "busy_pct": 99.0, "host_mib": host, "card_mib": 5e3}
+    found = tables.endured(pd.DataFrame(seen)).loc["8x8x8", "phantom"]
     assert found["host_slope"] == pytest.approx(2)
     assert found["host_slope_within"] == pytest.approx(0, abs=1e-6)
     assert (found["card_slope"], found["card_slope_within"]) == pytest.approx((0, 0), abs=1e-9)
     assert found["busy_pct"] == found["busy_least_pct"] == 99
-    few = tables.endured(pd.DataFrame({**seen, "date": "2026-01-01"}).tail(2)).loc["8x8x8"]
+    few = tables.endured(pd.DataFrame(seen).tail(2)).loc["8x8x8", "phantom"]
     assert np.isnan(few["host_slope"])
 
 
 def test_the_command_prints_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--endurance", "9", "--size", "64", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
     assert "medddpm train --phantom 2 --size 64 --channels 64 --setting fast --steps 9" in capsys.readouterr().out
+    assert main(["bench", "--endurance", "9", "--files", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
+    assert "medddpm train --data data --size 128 --channels 64 --setting fast --steps 9" in capsys.readouterr().out

@@ -120,6 +120,18 @@ def test_a_ram_disk_holds_what_the_disk_cache_does(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("key", "same"), [("reference-fast", True), ("optimizer-adam-not-fused", False)])
+def test_only_one_lever_trains_with_an_optimizer_of_its_own(key: str, same: bool, monkeypatch) -> None:
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), workers=0, accumulation=1)
+    trainer = Trainer(config, Phantom(2, (8, 8, 8)), torch.device("cpu"))
+    own, before = trainer.optimizer, trainer.unet.out[2].weight.detach().clone()
+    monkeypatch.setattr(worker, "Trainer", lambda *_, **__: trainer)
+    worker.trained(BY_KEY[key], config, trainer.volumes, trainer.device, 0.0)
+    assert (trainer.optimizer is own) is same
+    assert not trainer.optimizer.defaults["fused"]
+    assert not torch.equal(trainer.unet.out[2].weight, before)
+
+
 def test_a_loader_of_its_own_trains_on_the_same_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
     lever = BY_KEY["loading-disk-2-processes-8-batches-ahead"]
     assert lever.loads_otherwise
