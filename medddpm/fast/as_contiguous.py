@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medddpm.fast.functions import called_by, is_known, names_in, written
+from medddpm.fast.functions import names_in, run_in
 from medddpm.kernels.operators import traced
 
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -109,28 +107,4 @@ def sees_layout(module: nn.Module) -> bool:
     PyTorch's own classes do it where they may. `AsContiguous` costs every call of a tensor's function some
     microseconds, so it is for these modules only.
     """
-    held = (value for name, value in vars(module).items() if not name.startswith("_"))
-    return any(_views(value) for value in (type(module), *held))
-
-
-def _views(value: object) -> bool:
-    if isinstance(value, functools.partial):
-        return _views(value.func)
-    if isinstance(value, FunctionType | MethodType):
-        return any(map(_calls, written(value)))
-    return _class_views(value if isinstance(value, type) else type(value))
-
-
-@functools.cache
-def _class_views(kind: type) -> bool:
-    bases = (base for base in kind.__mro__ if not is_known(base.__module__))
-    return any(_calls(f) for base in bases for each in vars(base).values() for f in written(each))
-
-
-def _calls(function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
-    seen = set() if seen is None else seen
-    if function in seen:
-        return False
-    seen.add(function)
-    calls = (f for value in called_by(function) for f in written(value))
-    return not NAMES.isdisjoint(names_in(function.__code__)) or any(_calls(f, seen) for f in calls)
+    return any(not NAMES.isdisjoint(names_in(function.__code__)) for function in run_in(module))

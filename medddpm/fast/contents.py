@@ -8,7 +8,6 @@ import dataclasses
 import enum
 import functools
 import logging
-import os
 import random
 import sys
 from array import array
@@ -25,7 +24,9 @@ from medddpm.fast.functions import (
     cells,
     global_names,
     imported,
+    is_installed,
     is_known,
+    is_others,
     modules_in,
     names_in,
     wrapped,
@@ -33,7 +34,6 @@ from medddpm.fast.functions import (
 from medddpm.runtime import nested
 
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
-PACKAGES = {"site-packages", "dist-packages"}
 CONTAINERS = (list, dict, set, deque)
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 
@@ -176,7 +176,7 @@ class Walk:
                 continue
             reached.add(each)
             self._reads(each)
-            if _is_installed(each):
+            if is_installed(each):
                 continue
             names = names_in(each.__code__)
             bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
@@ -222,14 +222,8 @@ def _is_held(value: Any) -> bool:
     return not isinstance(value, NEVER)
 
 
-def _is_installed(function: FunctionType) -> bool:
-    file = function.__code__.co_filename
-    return file.startswith(os.path.dirname(os.__file__) + os.sep) or not PACKAGES.isdisjoint(file.split(os.sep))
-
-
 def _is_of_others(value: Any) -> bool:
-    """Whether it is a module that is neither Python's own nor PyTorch's."""
-    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *sys.stdlib_module_names}
+    return isinstance(value, ModuleType) and is_others(value.__name__)
 
 
 def _values(named: list[tuple[str, dict[str, Any], str]]) -> dict[str, Any]:

@@ -16,16 +16,11 @@ from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout
+from medddpm.fast.hooks import HOOKS, hooks_for_all
+from medddpm.fast.kinds import as_one_function, special
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 class Forward:
@@ -73,6 +68,11 @@ class Forward:
         if kwargs:
             bound = inspect.signature(type(self.module).forward).bind(self.module, *args, **kwargs)
             args, kwargs = bound.args[1:], bound.kwargs
+        plain = not self.what or (not kwargs and all(type(each) is Tensor for each in args))  # asked at each call
+        odd = None if plain else special((args, kwargs))
+        if odd is not None:  # the parts of a module may ask for its class, a layer does not
+            layer = not self.module._modules
+            return as_one_function(self.compute, type(odd), args, kwargs) if layer else self.original(*args, **kwargs)
         return self.compute(*args, **kwargs)
 
     @property
@@ -106,7 +106,7 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own")}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked")}
         return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ def hooked(module: nn.Module) -> bool:
     forward = module.__dict__.get("forward")
     if forward is not None and not isinstance(forward, Forward):
         return True
-    return torch.nn.modules.module._has_any_global_hook()
+    return hooks_for_all()
 
 
 def replaced_in_class(module: nn.Module) -> bool:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint, has_hooks
+from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.hooks import hooks_within
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
@@ -149,7 +150,7 @@ class Graphs:
 
     def _still(self) -> bool:
         """Whether what was in the way still is: hooks come and go."""
-        if self.why.endswith(("has hooks", "are set")) and not has_hooks(self.network):
+        if self.why.endswith(("has hooks", "are set")) and not hooks_within(self.network):
             self.why = ""
         return bool(self.why)
 

@@ -15,9 +15,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.forward import HOOKS
 from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.hooks import hook_tables
 from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
 
@@ -192,8 +192,8 @@ class TrainingStep:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
         scaler = self.scaler
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
-        own, names = vars(self.model), ("_backward_hooks", "_post_accumulate_grad_hooks")
-        tables = [own.get(name) for name in HOOKS]
+        names = "_backward_hooks", "_post_accumulate_grad_hooks"
+        tables: list[Any] = list(hook_tables(self.model))
         tables += [getattr(self.optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
         tables += [getattr(p, name) for p in self.parameters for name in names]
         # By the numbers of their handles: no two hooks of a process have the same.

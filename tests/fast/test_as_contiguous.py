@@ -8,7 +8,7 @@ import functools
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -99,17 +99,35 @@ class Helper:
         return x.view(len(x), -1)
 
 
+class Static:
+    @staticmethod
+    def in_rows(x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
 class Holds(nn.Module):
     """Calls what it holds."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
-        self.function = function
+        self.function = self._private = function
+        if isinstance(function, FunctionType):
+            del self.function
         self.block = block()
 
     def forward(self, x: Tensor) -> Tensor:
-        function = self.function.in_rows if isinstance(self.function, Helper) else self.function
+        function = self._private[0] if isinstance(self._private, list) else self._private
+        function = getattr(function, "in_rows", function)
         return function(self.block(x)).sum(1)  # type: ignore[no-any-return]
+
+
+class CallsAClass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Static.in_rows(self.block(x)).sum(1)
 
 
 class CallsAModule(nn.Module):
@@ -143,6 +161,8 @@ HELD: dict[str, Callable[[], nn.Module]] = {
     "a partial": lambda: Holds(functools.partial(flat)),
     "an object": lambda: Holds(Helper()),
     "a method": lambda: Holds(Helper().in_rows),
+    "an object in a list": lambda: Holds([Helper()]),
+    "a class's function": CallsAClass,
     "a function of a module": CallsAModule,
 }
 
