@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.hooks import hooks_within
+from medddpm.fast.hooks import still
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
@@ -114,7 +114,8 @@ class Graphs:
             self.changes += 1
             if self.changes >= CHANGES and self.replays < 10 * self.changes:
                 return self._unfit("its parameters or settings keep changing", value)
-        if self.why and self._still():
+        self.why = still(self.why, self.network)
+        if self.why:
             return self.run(value)
         watched = self.watched.setdefault(key, Watched())
         if len(self.watched) > SEEN:
@@ -147,12 +148,6 @@ class Graphs:
         del self.watched[key]
         self.replays += 1
         return graphed(value)
-
-    def _still(self) -> bool:
-        """Whether what was in the way still is: hooks come and go."""
-        if self.why.endswith(("has hooks", "are set")) and not hooks_within(self.network):
-            self.why = ""
-        return bool(self.why)
 
     def _unfit(self, why: str, value: Any = None) -> Any:
         """Says once why there is no graph, and runs the network as it is."""

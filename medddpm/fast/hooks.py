@@ -41,6 +41,11 @@ def hooks_within(network: nn.Module) -> str:
     return ""
 
 
+def still(why: str, network: nn.Module) -> str:
+    """Why there is no graph, said earlier; empty if that was hooks, which come and go, and they are gone."""
+    return "" if why.endswith(("has hooks", "are set")) and not hooks_within(network) else why
+
+
 def modules_of(network: nn.Module) -> Iterator[nn.Module]:
     """Every module once, in a third of the time of `modules()`."""
     stack, seen = [network], {network}
