@@ -61,7 +61,7 @@ class Forward:
         with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         first = chief((args, kwargs))
-        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype))
+        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype), frozenset())
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""

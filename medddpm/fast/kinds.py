@@ -46,7 +46,7 @@ def as_one_function(
         return made
 
     lent.returned(of_kind)
-    return nested.mapped(out, of_kind)
+    return nested.mapped(out, of_kind, frozenset())
 
 
 def _plain(x: Tensor) -> Tensor:

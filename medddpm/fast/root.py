@@ -98,7 +98,7 @@ class Root(Forward):
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
 
     def _ends(self, out: Any, first: Tensor | None) -> Any:
-        return nested.mapped(out, lambda t: self._end(t, first))
+        return nested.mapped(out, lambda t: self._end(t, first), None if traced() else frozenset())
 
     def _end(self, y: Tensor, first: Tensor | None) -> Tensor:
         """An output in the dtype and the layout that the network itself would give it."""
