@@ -20,6 +20,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -880,6 +881,38 @@ def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
     doubled, replay = pool.capture(lambda: 2 * x)
     pool.replay(replay)
     assert doubled.tolist() == [2.0] * 4
+
+
+class Splits(Network):
+    """Calls itself in a thread, for half of a batch."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        if len(x) == 1:
+            return super().forward(x, scale)
+        with ThreadPoolExecutor(1) as other:
+            first = other.submit(self, x[:1])
+            assert first.exception(60) is None
+        return [torch.cat(pair) for pair in zip(first.result(), super().forward(x[1:], scale), strict=True)]
+
+
+def test_a_forward_that_waits_for_a_thread_that_calls_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "PATIENCE", 0.1)
+    twins = Twins(device, Splits)
+    twins.train(6)
+    assert twins.graphs.captured == 0
+    assert "waits for other threads" in twins.graphs.why
+
+
+def test_threads_that_call_it_at_once(device: torch.device) -> None:
+    twins = Twins(device)
+    xs = [twins.x(seed, requires_grad=False) for seed in range(12)]
+    for network in twins:
+        network.eval().requires_grad_(False)
+    with ThreadPoolExecutor(4) as threads:
+        outs = list(threads.map(twins.fast, xs))
+    for x, out in zip(xs, outs, strict=True):
+        torch.testing.assert_close(out, twins.plain(x), rtol=1e-4, atol=1e-5)
+    assert twins.graphs.captured == 1
 
 
 def test_copies_pickles_and_restoring(device: torch.device) -> None:
