@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from medddpm.fast.contents import Contents, Walk, copies, is_its_own, of_attribute
+from medddpm.fast.contents import INTERNAL, Contents, Walk, copies, is_its_own, of_attribute
 from medddpm.fast.hooks import hook_tables, hooks_for_all, hooks_within, modules_of
+from medddpm.fast.named import named
 from medddpm.runtime import nested
 
-INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 MOST = 100_000  # values that a network's attributes may hold
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
     Tensor.data_ptr, Tensor.stride, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
@@ -54,8 +54,11 @@ class Fingerprint:
                     self.tables.append(Contents(functools.partial(of_attribute, own, name)))
                 elif is_its_own(name, value):
                     self.tables += walk.tables(value)
+                else:
+                    walk.private.append((name, value))
         for kind in dict.fromkeys(map(type, modules)):
             self.tables += walk.of_class(kind)
+        self.tables += named([value for name, value in walk.private if name in walk.names], modules, walk.names)[0]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.held = copies(self.tables)
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)

@@ -6,6 +6,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -165,7 +166,9 @@ def names_read(code: CodeType) -> frozenset[str]:
     """The globals and attributes that compiled code reads, and does not only write; `ANY` where no name tells."""
     own: set[str] = set()
     texts: list[str] | None = None  # since `getattr` or `hasattr` was named, whose call is to come
-    for each in dis.get_instructions(code):
+    for before, each in itertools.pairwise(dis.get_instructions(code)):
+        if each.opname == "MATCH_CLASS":  # whose attributes are named behind it; those by place the class names
+            own.update({ANY} if each.arg else before.argval)
         if each.opname in LOADS:
             own.add(each.argval)
             texts = [] if each.argval in ("getattr", "hasattr") else texts
