@@ -19,9 +19,9 @@ RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view: Tensor.reshape,
     Tensor.view_as: Tensor.reshape_as,
 }
-STRIDED = (Tensor.as_strided, torch.as_strided)
+STRIDED = (Tensor.as_strided, torch.as_strided, torch.view_as_complex)
 DRAWS = (torch.rand_like, torch.randn_like, torch.randint_like)
-NAMES = {"view", "view_as", "as_strided", "rand_like", "randn_like", "randint_like"}
+NAMES = {"view", "view_as", "view_as_complex", "as_strided", "rand_like", "randn_like", "randint_like"}
 
 
 class AsContiguous(TorchFunctionMode):
@@ -42,11 +42,16 @@ class AsContiguous(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in DRAWS:
             kwargs = {"memory_format": torch.contiguous_format} | kwargs
-        if func in RESHAPES and not kwargs and not any(isinstance(size, torch.dtype) for size in args[1:]):
+        of_dtype = bool(kwargs) or any(isinstance(size, torch.dtype) for size in args[1:])
+        if func in RESHAPES and not of_dtype:
             return self.viewed(args[0], lambda x: RESHAPES[func](x, *args[1:]))
-        if func in STRIDED and args[0].dim() == 5 and args[0].is_contiguous(memory_format=torch.channels_last_3d):
-            whole = self.viewed(args[0], Tensor.contiguous)
-            return func(whole, *args[1:], **kwargs)
+        strided = func in STRIDED or func in RESHAPES
+        if strided and args[0].dim() == 5 and args[0].is_contiguous(memory_format=torch.channels_last_3d):
+            whole = self.viewed(args[0], _wide if func is torch.view_as_complex else Tensor.contiguous)
+            view = func(whole, *args[1:], **kwargs)
+            if view._base is None:  # of another dtype: it does not hold what it is a view of
+                vars(view).update(whole=whole)
+            return view
         result = func(*args, **kwargs)
         if self.copies:
             if _writes(func, kwargs) and args and isinstance(args[0], Tensor) and args[0].is_inference():
@@ -92,6 +97,11 @@ class Copied:
             y.copy_(x.reshape(y.shape))
         self.versions = version(x), version(y)
         return True
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Contiguous, and of a dtype that complex numbers have: there are none of BF16."""
+    return x.contiguous().float() if x.dtype == torch.bfloat16 else x.contiguous()
 
 
 def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:

@@ -144,8 +144,8 @@ def chief(value: object) -> Tensor | None:
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """Returns a floating volume channels-last; its gradient comes in the layout that x has."""
-    if not x.is_floating_point():
+    """Returns a floating volume channels-last, unless it is sparse; its gradient comes in the layout that x has."""
+    if not x.is_floating_point() or x.layout != torch.strided:
         return x
     y = channels_last(x)
     if y is x or traced():
@@ -163,14 +163,14 @@ def handed_back(y: Tensor, first: Tensor, dtype: torch.dtype) -> Tensor:
     if y.requires_grad and not torch.is_grad_enabled():  # of a region that asked for gradients
         with torch.enable_grad():
             return handed_back(y, first, dtype)
-    if _is_last(first):
+    if _is_last(first) or y.layout != torch.strided:
         return y.to(dtype)
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def _is_last(x: Tensor) -> bool:
     """Whether x is a volume in channels-last order, or cropped from one, by what PyTorch's layers go by."""
-    return x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
+    return x.layout == torch.strided and x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
 
 
 class _LaidOut(torch.autograd.Function):

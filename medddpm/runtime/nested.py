@@ -77,9 +77,11 @@ def shape_of(value: Any) -> Hashable:
     """Everything of `value` but the tensors' contents: equal for two values that differ in nothing else.
 
     Raises:
-        TypeError: it holds what is no tensor, no plain value and none of the nestings, or a subclass of Tensor.
+        TypeError: it holds what is no tensor, no plain value and none of the nestings, or an odd kind of Tensor.
     """
     if type(value) in (Tensor, torch.nn.Parameter):
+        if value.layout != torch.strided:
+            raise TypeError(f"{value.layout} tensor")
         return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         return (type(value), *map(shape_of, value))
@@ -122,7 +124,7 @@ class Lent:
             if _state(lent) == before:
                 continue
             if isinstance(own, Tensor):
-                if own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
+                if own is not lent and own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
                     own.copy_(lent)
             elif isinstance(own, list):
                 own[:] = map(own_of, lent)

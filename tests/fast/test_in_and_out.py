@@ -276,6 +276,29 @@ def test_what_it_writes_into_its_arguments_is_there(name: str, mode: Callable[[]
     assert [type(a) for a in results[1][1]] == [type(a) for a in results[0][1]]
 
 
+SPARSE: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "a volume": (lambda b, x: b(x.to_dense()), lambda: (X.to_sparse(),)),
+    "beside a volume": (lambda b, m, x: b(x) * m.to_dense().sum(), lambda: (torch.eye(4).to_sparse(), X)),
+    "written into": (lambda b, m, x: b(x) * m.mul_(2).to_dense().sum(), lambda: (torch.eye(4).to_sparse(), X)),
+    "an output": (lambda b, x: b(x).to_sparse(), lambda: (X,)),
+    "an output in rows": (lambda b, x: b(x).flatten(1).to_sparse_csr(), lambda: (X,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_tensors(name: str, reduced: bool) -> None:
+    forward, given = SPARSE[name]
+    results = []
+    for network in pair(forward, reduced):
+        arguments = given()
+        results.append((network(*arguments), *arguments))
+    for a, b in zip(*results, strict=True):
+        assert (a.dtype, a.layout) == (b.dtype, b.layout)
+        assert distance(b.to_dense(), a.to_dense()) < (2e-2 if reduced else 1e-5)
+
+
 def test_gradients_pass_what_is_written_in_place() -> None:
     results = []
     for network in pair(clamps):
