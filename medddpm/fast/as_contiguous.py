@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from medddpm.fast.functions import called_by, is_known, names_in, written
+from medddpm.fast.functions import names_in, run_in
 from medddpm.kernels.operators import traced
 
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view: Tensor.reshape,
     Tensor.view_as: Tensor.reshape_as,
 }
-STRIDED = (Tensor.as_strided, torch.as_strided)
+STRIDED = (Tensor.as_strided, torch.as_strided, torch.view_as_complex)
 DRAWS = (torch.rand_like, torch.randn_like, torch.randint_like)
-NAMES = {"view", "view_as", "as_strided", "rand_like", "randn_like", "randint_like"}
+NAMES = {"view", "view_as", "view_as_complex", "as_strided", "rand_like", "randn_like", "randint_like"}
 
 
 class AsContiguous(TorchFunctionMode):
@@ -44,11 +42,16 @@ class AsContiguous(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in DRAWS:
             kwargs = {"memory_format": torch.contiguous_format} | kwargs
-        if func in RESHAPES and not kwargs and not any(isinstance(size, torch.dtype) for size in args[1:]):
+        of_dtype = bool(kwargs) or any(isinstance(size, torch.dtype) for size in args[1:])
+        if func in RESHAPES and not of_dtype:
             return self.viewed(args[0], lambda x: RESHAPES[func](x, *args[1:]))
-        if func in STRIDED and args[0].dim() == 5 and args[0].is_contiguous(memory_format=torch.channels_last_3d):
-            whole = self.viewed(args[0], Tensor.contiguous)
-            return func(whole, *args[1:], **kwargs)
+        strided = func in STRIDED or func in RESHAPES
+        if strided and args[0].dim() == 5 and args[0].is_contiguous(memory_format=torch.channels_last_3d):
+            whole = self.viewed(args[0], _wide if func is torch.view_as_complex else Tensor.contiguous)
+            view = func(whole, *args[1:], **kwargs)
+            if view._base is None:  # of another dtype: it does not hold what it is a view of
+                vars(view).update(whole=whole)
+            return view
         result = func(*args, **kwargs)
         if self.copies:
             if _writes(func, kwargs) and args and isinstance(args[0], Tensor) and args[0].is_inference():
@@ -96,6 +99,11 @@ class Copied:
         return True
 
 
+def _wide(x: Tensor) -> Tensor:
+    """Contiguous, and of a dtype that complex numbers have: there are none of BF16."""
+    return x.contiguous().float() if x.dtype == torch.bfloat16 else x.contiguous()
+
+
 def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
     """Whether a function writes into its first argument, by its name and options."""
     name = func.__name__
@@ -109,28 +117,4 @@ def sees_layout(module: nn.Module) -> bool:
     PyTorch's own classes do it where they may. `AsContiguous` costs every call of a tensor's function some
     microseconds, so it is for these modules only.
     """
-    held = (value for name, value in vars(module).items() if not name.startswith("_"))
-    return any(_views(value) for value in (type(module), *held))
-
-
-def _views(value: object) -> bool:
-    if isinstance(value, functools.partial):
-        return _views(value.func)
-    if isinstance(value, FunctionType | MethodType):
-        return any(map(_calls, written(value)))
-    return _class_views(value if isinstance(value, type) else type(value))
-
-
-@functools.cache
-def _class_views(kind: type) -> bool:
-    bases = (base for base in kind.__mro__ if not is_known(base.__module__))
-    return any(_calls(f) for base in bases for each in vars(base).values() for f in written(each))
-
-
-def _calls(function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
-    seen = set() if seen is None else seen
-    if function in seen:
-        return False
-    seen.add(function)
-    calls = (f for value in called_by(function) for f in written(value))
-    return not NAMES.isdisjoint(names_in(function.__code__)) or any(_calls(f, seen) for f in calls)
+    return any(not NAMES.isdisjoint(names_in(function.__code__)) for function in run_in(module))

@@ -8,12 +8,13 @@ import dataclasses
 import enum
 import functools
 import logging
-import os
 import random
 import sys
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,15 +26,18 @@ from medddpm.fast.functions import (
     cells,
     global_names,
     imported,
+    is_installed,
     is_known,
+    is_others,
     modules_in,
     names_in,
+    names_read,
     wrapped,
 )
 from medddpm.runtime import nested
 
+INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
-PACKAGES = {"site-packages", "dist-packages"}
 CONTAINERS = (list, dict, set, deque)
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 
@@ -66,7 +70,7 @@ def copies(tables: Iterable[Any]) -> list[Any]:
 
 
 def is_its_own(name: str, value: Any) -> bool:
-    """Whether an attribute of this name is looked into: an object with a private one is another's, say a trainer."""
+    """Whether all of an attribute is looked into: an object with a private name may be another's, say a trainer."""
     return not name.startswith("_") or isinstance(value, (*CONTAINERS, tuple)) or _is_of_settings(value)
 
 
@@ -79,10 +83,16 @@ class Walk:
 
     Args:
         known: objects that are not looked into.
+
+    Attributes:
+        names: that functions read which it comes upon, unless they are of installed packages.
+        private: values in classes by names that are private: see `is_its_own`.
     """
 
     def __init__(self, known: Iterable[object]) -> None:
         self.seen = set(map(id, known))
+        self.names: set[str] = set()
+        self.private: list[tuple[str, Any]] = []
         self.methods_of: set[type] = set()
 
     def tables(self, value: Any) -> Iterator[Any]:
@@ -107,6 +117,12 @@ class Walk:
             parts = value.__self__, value.__func__
         elif isinstance(value, functools.partial):
             parts = value.func, value.args, value.keywords
+        elif isinstance(value, ContextVar):
+            yield Contents(lambda: (value.get(None),), value)
+            parts = (value.get(None),)
+        elif isinstance(value, weakref.ref):  # compared by its number, for what holds it would keep the object alive
+            yield Contents(lambda: (id(value()),), value)
+            parts = (value(),)
         elif (read := _reader(value)) is not None:
             yield Contents(read, value)
         else:
@@ -122,8 +138,12 @@ class Walk:
             self.seen.add(id(base))
             yield vars(base)
             for name, value in list(vars(base).items()):
-                if not hasattr(type(value), "__get__") and is_its_own(name, value):  # neither a method nor a property
+                if hasattr(type(value), "__get__"):  # a method or a property
+                    continue
+                if is_its_own(name, value):
                     yield from self.tables(value)
+                else:
+                    self.private.append((name, value))
         yield from self._of_function(getattr(kind, "forward", None), kind)
 
     def _of_a_tensor(self, t: Tensor) -> Iterator[Any]:
@@ -158,7 +178,8 @@ class Walk:
                 yield from self._of_function(part, None)
 
     def _reads(self, function: FunctionType) -> None:
-        """Is told of each function that is come upon."""
+        if not is_installed(function):
+            self.names |= names_read(function.__code__)
 
     def _of_function(self, function: object, kind: type | None) -> Iterator[Any]:
         """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
@@ -176,7 +197,7 @@ class Walk:
                 continue
             reached.add(each)
             self._reads(each)
-            if _is_installed(each):
+            if is_installed(each):
                 continue
             names = names_in(each.__code__)
             bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
@@ -222,14 +243,8 @@ def _is_held(value: Any) -> bool:
     return not isinstance(value, NEVER)
 
 
-def _is_installed(function: FunctionType) -> bool:
-    file = function.__code__.co_filename
-    return file.startswith(os.path.dirname(os.__file__) + os.sep) or not PACKAGES.isdisjoint(file.split(os.sep))
-
-
 def _is_of_others(value: Any) -> bool:
-    """Whether it is a module that is neither Python's own nor PyTorch's."""
-    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *sys.stdlib_module_names}
+    return isinstance(value, ModuleType) and is_others(value.__name__)
 
 
 def _values(named: list[tuple[str, dict[str, Any], str]]) -> dict[str, Any]:

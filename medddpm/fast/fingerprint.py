@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from medddpm.fast.contents import Contents, Walk, copies, is_its_own, of_attribute
-from medddpm.fast.forward import HOOKS
+from medddpm.fast.contents import INTERNAL, Contents, Walk, copies, is_its_own, of_attribute
+from medddpm.fast.hooks import hook_tables, hooks_for_all, hooks_within, modules_of
+from medddpm.fast.named import named
 from medddpm.runtime import nested
 
-INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 MOST = 100_000  # values that a network's attributes may hold
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
     Tensor.data_ptr, Tensor.stride, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
@@ -39,18 +39,14 @@ class Fingerprint:
         self.own: list[dict[str, Any]] = []  # each module's attributes
         self.tables: list[Any] = []  # them, each module's parts, and whatever has contents of its own
         self.hooks: list[Any] = []
-        self.why = ""
-        names = {module: name for name, module in network.named_modules()}
-        modules = list(_modules(network))
+        self.why = hooks_within(network)
+        modules = list(modules_of(network))
         walk = Walk(modules)
         for module in modules:
             own = module.__dict__
             self.tables += own, own["_modules"]
             self.own.append(own)
-            hooks = [] if module is network else [own.get(name) for name in HOOKS]
-            self.hooks += hooks
-            if any(hooks):
-                self.why = f"{names.get(module, 'a module')} has hooks"
+            self.hooks += [] if module is network else hook_tables(module)
             for name, value in own.items():
                 if name in INTERNAL:
                     continue
@@ -58,16 +54,17 @@ class Fingerprint:
                     self.tables.append(Contents(functools.partial(of_attribute, own, name)))
                 elif is_its_own(name, value):
                     self.tables += walk.tables(value)
+                else:
+                    walk.private.append((name, value))
         for kind in dict.fromkeys(map(type, modules)):
             self.tables += walk.of_class(kind)
+        self.tables += named([value for name, value in walk.private if name in walk.names], modules, walk.names)[0]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.held = copies(self.tables)
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)
         self.places = self._now()
         if sum(map(len, self.held)) > MOST:
             self.why = "its modules' attributes hold too much to compare"
-        if _hooks_for_all():
-            self.why = "hooks for all modules are set"
 
     def _tensors(self) -> list[Tensor | None]:
         """Every parameter and buffer, None where there is none."""
@@ -101,7 +98,7 @@ class Fingerprint:
     def holds(self) -> bool:
         """Whether all of it is as it was."""
         try:
-            return self._same() and self._now() == self.places and not _hooks_for_all()
+            return self._same() and self._now() == self.places and not hooks_for_all()
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
 
@@ -117,24 +114,3 @@ class Fingerprint:
         # had, there are no others; where all have their attributes, their hooks are in the same tables.
         same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
         return same and not any(self.hooks)
-
-
-def has_hooks(network: nn.Module) -> bool:
-    """Whether a part of the network has hooks, or any module."""
-    parts = (module.__dict__ for module in _modules(network) if module is not network)
-    return _hooks_for_all() or any(own.get(name) for own in parts for name in HOOKS)
-
-
-def _hooks_for_all() -> bool:
-    return bool(torch.nn.modules.module._has_any_global_hook())
-
-
-def _modules(network: nn.Module) -> Iterator[nn.Module]:
-    """Every module once, in a third of the time of `modules()`."""
-    stack, seen = [network], {network}
-    while stack:
-        module = stack.pop()
-        yield module
-        inner = [m for m in module.__dict__["_modules"].values() if m is not None and m not in seen]
-        stack += inner
-        seen.update(inner)

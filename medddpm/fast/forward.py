@@ -16,16 +16,11 @@ from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout
+from medddpm.fast.hooks import HOOKS, hooks_for_all
+from medddpm.fast.kinds import as_one_function, special
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 class Forward:
@@ -66,13 +61,18 @@ class Forward:
         with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         first = chief((args, kwargs))
-        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype))
+        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype), frozenset())
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
         if kwargs:
             bound = inspect.signature(type(self.module).forward).bind(self.module, *args, **kwargs)
             args, kwargs = bound.args[1:], bound.kwargs
+        plain = not self.what or (not kwargs and all(type(each) is Tensor for each in args))  # asked at each call
+        odd = None if plain else special((args, kwargs))
+        if odd is not None:  # the parts of a module may ask for its class, a layer does not
+            layer = not self.module._modules
+            return as_one_function(self.compute, type(odd), args, kwargs) if layer else self.original(*args, **kwargs)
         return self.compute(*args, **kwargs)
 
     @property
@@ -106,7 +106,7 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own")}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked")}
         return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,8 +144,8 @@ def chief(value: object) -> Tensor | None:
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """Returns a floating volume channels-last; its gradient comes in the layout that x has."""
-    if not x.is_floating_point():
+    """Returns a floating volume channels-last, unless it is sparse; its gradient comes in the layout that x has."""
+    if not x.is_floating_point() or x.layout != torch.strided:
         return x
     y = channels_last(x)
     if y is x or traced():
@@ -163,14 +163,14 @@ def handed_back(y: Tensor, first: Tensor, dtype: torch.dtype) -> Tensor:
     if y.requires_grad and not torch.is_grad_enabled():  # of a region that asked for gradients
         with torch.enable_grad():
             return handed_back(y, first, dtype)
-    if _is_last(first):
+    if _is_last(first) or y.layout != torch.strided:
         return y.to(dtype)
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def _is_last(x: Tensor) -> bool:
     """Whether x is a volume in channels-last order, or cropped from one, by what PyTorch's layers go by."""
-    return x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
+    return x.layout == torch.strided and x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
 
 
 class _LaidOut(torch.autograd.Function):
@@ -196,7 +196,7 @@ def hooked(module: nn.Module) -> bool:
     forward = module.__dict__.get("forward")
     if forward is not None and not isinstance(forward, Forward):
         return True
-    return torch.nn.modules.module._has_any_global_hook()
+    return hooks_for_all()
 
 
 def replaced_in_class(module: nn.Module) -> bool:

@@ -6,19 +6,39 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
+import os
+import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from torch import nn
+
+from medddpm.runtime import nested
 
 LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 WHOLE = {"vars", "__dict__", "asdict", "astuple", "attrgetter"}  # what reads attributes without naming them
 ANY = "*"
+PACKAGES = {"site-packages", "dist-packages"}
+NOT_FORWARD = {"__init__", "__repr__"}  # functions of a module's class that do not run within its forward
 
 
 def is_known(module: str | None) -> bool:
     """Whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
     module = module or ""  # of what `eval` or `exec` made
     return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
+
+
+def is_others(module: str | None) -> bool:
+    """Whether a module of this name is neither known nor of Python's standard library."""
+    return not is_known(module) and (module or "").partition(".")[0] not in sys.stdlib_module_names
+
+
+def is_installed(function: FunctionType) -> bool:
+    """Whether a function is of an installed package, or of Python itself."""
+    file = function.__code__.co_filename
+    return file.startswith(os.path.dirname(os.__file__) + os.sep) or not PACKAGES.isdisjoint(file.split(os.sep))
 
 
 def written(value: object) -> Iterator[FunctionType]:
@@ -41,17 +61,75 @@ def _layers(value: object) -> list[Any]:
 
 
 def called_by(function: FunctionType) -> Iterator[object]:
-    """The functions that this one may call: by the names of globals and of parts of modules, and those in its cells."""
+    """The functions and classes that a function may call: by the names of globals, in its cells, in modules by names.
+
+    Of classes those of others; a module's class is looked at where a network has such a module.
+    """
     names = names_in(function.__code__)
     for value in (*(function.__globals__.get(name) for name in names), *cells(function).values()):
         # Of nothing else: what stands for a missing package, as in MONAI, raises at any attribute.
-        if isinstance(value, FunctionType):
-            yield value
-        elif isinstance(value, functools.partial):
+        if isinstance(value, functools.partial):
             yield value.func
+        elif _is_called(value):
+            yield value
         elif isinstance(value, ModuleType) and not is_known(value.__name__):
             for module in modules_in(value, names):
-                yield from (part for name in names if isinstance(part := vars(module).get(name), FunctionType))
+                yield from (part for name in names if _is_called(part := vars(module).get(name)))
+
+
+def _is_called(value: object) -> bool:
+    if isinstance(value, type) and not issubclass(value, nn.Module):
+        return is_others(value.__module__)
+    return isinstance(value, FunctionType)
+
+
+def run_by(*values: object) -> frozenset[FunctionType]:
+    """The functions, written by others, that may run where values are used: those of what they hold and call, too.
+
+    Of an object all functions of its class may run, of a list what is in it may be used.
+    """
+    waiting, seen, found = list(values), dict[int, object](), set[FunctionType]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value  # kept: another object could have its place
+        if isinstance(value, functools.partial):
+            waiting.append(value.func)
+        elif isinstance(value, MethodType):
+            waiting += value.__func__, value.__self__
+        elif isinstance(value, FunctionType):
+            new = {function for function in written(value) if is_others(function.__module__)} - found
+            found |= new
+            waiting += (called for function in new for called in called_by(function))
+        elif isinstance(value, list | tuple | dict):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif not isinstance(value, type):
+            waiting.append(type(value))
+        else:
+            bases = [vars(base) for base in value.__mro__ if is_others(base.__module__)]
+            skipped = NOT_FORWARD if issubclass(value, nn.Module) else ()
+            parts = (part for base in bases for name, part in base.items() if name not in skipped)
+            waiting += (function for part in parts for function in written(part))
+    return frozenset(found)
+
+
+@functools.cache
+def _run_by_class(kind: type) -> frozenset[FunctionType]:
+    return run_by(kind)
+
+
+def run_in(module: nn.Module) -> Iterator[FunctionType]:
+    """What may run in a module's forward: functions of its class, and what it holds, of which private objects are not.
+
+    The functions of its parts are not among them.
+    """
+    kind: Any = type(module)
+    yield from _run_by_class(kind)
+    for name, value in vars(module).items():
+        held = not name.startswith("_") or isinstance(value, FunctionType | MethodType | functools.partial)
+        if held and type(value) not in nested.PLAIN:
+            yield from run_by(value)
 
 
 def modules_in(module: ModuleType, names: Iterable[str]) -> list[ModuleType]:
@@ -87,11 +165,13 @@ def imported(code: CodeType) -> frozenset[str]:
 def names_read(code: CodeType) -> frozenset[str]:
     """The globals and attributes that compiled code reads, and does not only write; `ANY` where no name tells."""
     own: set[str] = set()
-    texts: list[str] | None = None  # since `getattr` was named, whose call is to come
-    for each in dis.get_instructions(code):
+    texts: list[str] | None = None  # since `getattr` or `hasattr` was named, whose call is to come
+    for before, each in itertools.pairwise(dis.get_instructions(code)):
+        if each.opname == "MATCH_CLASS":  # whose attributes are named behind it; those by place the class names
+            own.update({ANY} if each.arg else before.argval)
         if each.opname in LOADS:
             own.add(each.argval)
-            texts = [] if each.argval == "getattr" else texts
+            texts = [] if each.argval in ("getattr", "hasattr") else texts
         elif texts is None:
             continue
         elif each.opname == "LOAD_CONST" and isinstance(each.argval, str):

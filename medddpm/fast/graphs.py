@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint, has_hooks
+from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.hooks import still
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 
@@ -32,6 +33,8 @@ SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
 SEEN = 64  # inputs without a graph, at most: a number that is another at each call makes one each time
 WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
+PATIENCE = 1.0  # seconds that a thread waits for another's call, whose forward may be waiting for this thread
+CROSSED = 3  # calls of which a thread has waited so long in vain: then no call waits for another
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
 
@@ -58,8 +61,12 @@ class Graphs:
         self.kept: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
         self.watched: dict[Hashable, Watched] = {}
         self.changes = self.replays = 0
-        self._lock = threading.Lock()
-        self._within: int | None = None  # the thread that runs
+        self._lock = threading.Lock()  # of the call that may watch, capture or replay
+        self._gate = threading.Lock()  # held while one captures, when modules hold other parameters
+        self._within: set[int] = set()  # the threads that are in a call
+        self._beside = 0  # calls that run without the lock, whatever another thread does
+        self._met = False  # whether there was one during the call that has it
+        self._crossed = 0
 
     @property
     def captured(self) -> int:
@@ -87,14 +94,33 @@ class Graphs:
         """The network's outputs for `(args, kwargs)`."""
         device = next((t.device for t in nested.tensors(value)), None)
         thread = threading.get_ident()
-        if device is None or not graphable(device) or elsewhere() or self._within == thread:
+        if device is None or not graphable(device) or elsewhere() or thread in self._within:
             return self.run(value)
-        with self._lock:  # while one captures, its modules hold other parameters
-            self._within = thread
+        self._within.add(thread)
+        try:
+            if self._crossed >= CROSSED or not self._lock.acquire(timeout=PATIENCE):
+                return self._run_beside(value)
             try:
+                self._met = False
                 return self._called(value, device)
             finally:
-                self._within = None
+                self._lock.release()
+        finally:
+            self._within.discard(thread)
+
+    def _run_beside(self, value: Any) -> Any:
+        """Runs the network as it is while another thread is in a call."""
+        with self._gate:
+            self._beside += 1
+        try:
+            if not self._met and self._crossed < CROSSED:
+                self._met, self._crossed = True, self._crossed + 1
+                if self._crossed == CROSSED:
+                    self._unfit("its forward waits for other threads that call it, or they for its slow forward")
+            return self.run(value)
+        finally:
+            with self._gate:
+                self._beside -= 1
 
     def _called(self, value: Any, device: torch.device) -> Any:
         try:
@@ -113,7 +139,8 @@ class Graphs:
             self.changes += 1
             if self.changes >= CHANGES and self.replays < 10 * self.changes:
                 return self._unfit("its parameters or settings keep changing", value)
-        if self.why and self._still():
+        self.why = still(self.why, self.network)
+        if self.why:
             return self.run(value)
         watched = self.watched.setdefault(key, Watched())
         if len(self.watched) > SEEN:
@@ -123,14 +150,19 @@ class Graphs:
             try:
                 return watched(self.run, value, self.network, device)
             finally:
-                if watched.why:
+                if self._met:  # what is seen may be the other call's
+                    self.watched.pop(key, None)
+                elif watched.why:
                     self._unfit(watched.why)
         pool = self.pools.get(device) or self.pools.setdefault(device, make_pool(device))
         if pool.busy:
             return self.run(value)
         if len(self.kept) >= SHAPES:
             return self._unfit(f"it has had more than {SHAPES} shapes of inputs: the others run without", value)
-        return self._capture(key, value, watched, pool)
+        with self._gate:
+            if not self._beside:
+                return self._capture(key, value, watched, pool)
+        return self.run(value)
 
     def _capture(self, key: Hashable, value: Any, watched: Watched, pool: Any) -> Any:
         try:
@@ -146,12 +178,6 @@ class Graphs:
         del self.watched[key]
         self.replays += 1
         return graphed(value)
-
-    def _still(self) -> bool:
-        """Whether what was in the way still is: hooks come and go."""
-        if self.why.endswith(("has hooks", "are set")) and not has_hooks(self.network):
-            self.why = ""
-        return bool(self.why)
 
     def _unfit(self, why: str, value: Any = None) -> Any:
         """Says once why there is no graph, and runs the network as it is."""

@@ -24,6 +24,8 @@ from medddpm.fast.forward import (
     transformed,
 )
 from medddpm.fast.graphs import Graphs
+from medddpm.fast.hooks import hook_tables, modules_of
+from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
 from medddpm.kernels import dispatch
 from medddpm.kernels.operators import constant, traced
@@ -49,6 +51,9 @@ class Root(Forward):
 
     what = "network"
 
+    asked: tuple[Any, bool] = None, False
+    """What `may_be_asked` found, and of what."""
+
     def __init__(
         self,
         module: nn.Module,
@@ -69,9 +74,9 @@ class Root(Forward):
         if transformed():
             with inside():  # its parts compute as they did, too, and hand on what they computed
                 return self.original(*args, **kwargs)
-        special = next((t for t in nested.tensors((args, kwargs)) if _has_its_own_functions(t)), None)
-        if special is not None:
-            return self.as_one_function(type(special), args, kwargs)
+        odd = special((args, kwargs))
+        if odd is not None and (traced() or not self.may_be_asked(odd)):
+            return as_one_function(self, type(odd), args, kwargs)
         return self.run((args, kwargs)) if self.graphs is None or traced() else self.graphs((args, kwargs))
 
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -93,7 +98,7 @@ class Root(Forward):
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
 
     def _ends(self, out: Any, first: Tensor | None) -> Any:
-        return nested.mapped(out, lambda t: self._end(t, first))
+        return nested.mapped(out, lambda t: self._end(t, first), None if traced() else frozenset())
 
     def _end(self, y: Tensor, first: Tensor | None) -> Tensor:
         """An output in the dtype and the layout that the network itself would give it."""
@@ -105,22 +110,14 @@ class Root(Forward):
             dtype = first.dtype if reduced is None else reduced if dtype in layers.REDUCED else dtype
         return handed_back(y, first, dtype)
 
-    def as_one_function(self, kind: type[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Computes with plain tensors, and gives the outputs the class that one PyTorch function would give them.
-
-        Args:
-            kind: a subclass of Tensor that extends PyTorch's functions, as MONAI's `MetaTensor` does.
-            args, kwargs: those of the network.
-        """
-        lent = nested.Lent((args, kwargs), _plain)
-        out = self(*lent.copy[0], **lent.copy[1])
-
-        def of_kind(y: Tensor) -> Tensor:
-            made: Tensor = kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs)
-            return made
-
-        lent.returned(of_kind)
-        return nested.mapped(out, of_kind)
+    def may_be_asked(self, x: Tensor) -> bool:
+        """Whether the network's forward may ask for the class of x; looked for anew where parts or hooks change."""
+        parts = list(modules_of(self.module))
+        hooks = [list(table) for part in parts for table in hook_tables(part) if table]
+        key = type(x), set(vars(x)), list(map(type, parts)), hooks
+        if self.asked[0] != key:
+            self.asked = key, may_be_asked(self.module, x)
+        return self.asked[1]
 
     def scriptable(self) -> nn.Module:
         """Returns what `torch.jit.script` compiles: the network restored, of the same parameters and buffers."""
@@ -191,15 +188,3 @@ def sound() -> bool:
     """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
     version = torch.backends.cudnn.version()
     return version is None or not 90800 <= version < 91500
-
-
-def _has_its_own_functions(x: Tensor) -> bool:
-    kind: Any = type(x)
-    if kind is Tensor or isinstance(x, nn.Parameter):
-        return False
-    extends = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
-    return extends and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-
-
-def _plain(x: Tensor) -> Tensor:
-    return x.as_subclass(Tensor) if _has_its_own_functions(x) else x

@@ -15,9 +15,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
 from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.forward import HOOKS
 from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.hooks import hook_tables, hooks_within, still
 from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
 
@@ -55,7 +55,8 @@ def graphed_step(
     object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
     all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
     OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
-    graph and says so once. On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
+    graph and says so once; so it does where what no graph repeats comes later, and while parts of the model have hooks
+    that were set later. On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
     there too.
 
     Args:
@@ -116,6 +117,7 @@ class TrainingStep:
         self._rates: list[Tensor] = []
         self._gradients: dict[Tensor, Tensor] = {}  # of an accumulation: where the graphs sum them
         self._changes, self._changed_at = 0, 0
+        self._made = False
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -144,11 +146,13 @@ class TrainingStep:
         if self._graphable(batch):
             for place in {0, self.accumulate - 1}:
                 self._graph(batch, place)
+        self._made = True
 
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
         devices = {t.device for t in (*nested.tensors(batch), *self.model.parameters())}
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
+        self.why = still(self.why, self.model)
         return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed() and not self.why
 
     def _graph(self, batch: tuple[Any, ...], place: int) -> Captured | None:
@@ -192,8 +196,8 @@ class TrainingStep:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
         scaler = self.scaler
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
-        own, names = vars(self.model), ("_backward_hooks", "_post_accumulate_grad_hooks")
-        tables = [own.get(name) for name in HOOKS]
+        names = "_backward_hooks", "_post_accumulate_grad_hooks"
+        tables: list[Any] = list(hook_tables(self.model))
         tables += [getattr(self.optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
         tables += [getattr(p, name) for p in self.parameters for name in names]
         # By the numbers of their handles: no two hooks of a process have the same.
@@ -209,6 +213,12 @@ class TrainingStep:
         self.why = why
         reports.report(f"graphed_step runs without a CUDA graph: {why}{more}")
         self._forget()
+
+    def _bar(self, why: str) -> None:
+        """Something is in a graph's way: an error while the step is made; amid a training, it goes on without."""
+        if not self._made:
+            raise BadInput("graphed_step", why, REMEDY)
+        self._stop(why)
 
     def _forget(self) -> None:
         self._kept.clear()
@@ -244,6 +254,9 @@ class TrainingStep:
 
     def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured | None:
         _refuse(self.optimizer, self.scaler, self.after)
+        if hooks := hooks_within(self.model):
+            self._bar(hooks)
+            return None
         for group in self.optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
@@ -265,10 +278,13 @@ class TrainingStep:
                 if watched.why:
                     if watched.why.startswith(UPDATE):
                         raise _waits(self.optimizer)
-                    raise BadInput("graphed_step", watched.why, REMEDY)
+                    break
         learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
+        if watched.why:
+            self._bar(watched.why)
+            return None
         known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
         readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
         if readings.why:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
+
+NOT_RECORDS = (torch.nn.Module, type, ModuleType, FunctionType, MethodType, enum.Enum)  # may hold anything else, too
 
 
 def tensors(value: object) -> Iterator[Tensor]:
@@ -24,28 +28,43 @@ def tensors(value: object) -> Iterator[Tensor]:
         for each in value:
             yield from tensors(each)
     elif _is_dataclass(value):
-        for each in vars(value).values():
+        for each in attributes(value).values():
             yield from tensors(each)
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Returns `value` with `change` applied to every tensor in it, in order."""
+def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] | None = None) -> Any:
+    """Returns `value` with `change` applied to every tensor in it, in order.
+
+    Args:
+        value: in any nesting.
+        change: of a tensor.
+        into: None: objects that are no dataclasses stay as they are. A set: their attributes are looked into as well,
+            and copies hold what is changed, except of objects that have these `id`s.
+    """
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
         changed = {} if type(value) is dict else copy.copy(value)  # of its own class
         for key, each in value.items():
-            changed[key] = mapped(each, change)
+            changed[key] = mapped(each, change, into)
         return changed
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(each, change) for each in value))
+        return type(value)(*(mapped(each, change, into) for each in value))
     if type(value) in (tuple, list) or type(value).__module__ == "torch.return_types":  # as `max` has
-        return type(value)(mapped(each, change) for each in value)
+        return type(value)(mapped(each, change, into) for each in value)
     if _is_dataclass(value):
-        changed = copy.copy(value)
-        vars(changed).update({name: mapped(each, change) for name, each in vars(value).items()})
+        return _with(value, {name: mapped(each, change, into) for name, each in attributes(value).items()})
+    if into is None or type(value) in PLAIN or id(value) in into or isinstance(value, NOT_RECORDS):
+        return value
+    changes: list[bool] = []
+
+    def noted(t: Tensor) -> Tensor:
+        changed = change(t)
+        changes.append(changed is not t)
         return changed
-    return value
+
+    values = {name: mapped(each, noted, into | {id(value)}) for name, each in attributes(value).items()}
+    return _with(value, values) if any(changes) else value
 
 
 def filled(value: Any, with_tensors: Iterable[Tensor]) -> Any:
@@ -58,16 +77,18 @@ def shape_of(value: Any) -> Hashable:
     """Everything of `value` but the tensors' contents: equal for two values that differ in nothing else.
 
     Raises:
-        TypeError: it holds what is no tensor, no plain value and none of the nestings, or a subclass of Tensor.
+        TypeError: it holds what is no tensor, no plain value and none of the nestings, or an odd kind of Tensor.
     """
     if type(value) in (Tensor, torch.nn.Parameter):
+        if value.layout != torch.strided:
+            raise TypeError(f"{value.layout} tensor")
         return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         return (type(value), *map(shape_of, value))
     if isinstance(value, dict):
         return type(value), tuple((key, shape_of(each)) for key, each in value.items())
     if _is_dataclass(value):
-        return type(value), tuple((name, shape_of(each)) for name, each in vars(value).items())
+        return type(value), tuple((name, shape_of(each)) for name, each in attributes(value).items())
     if type(value) in PLAIN:
         return type(value), str(value) if isinstance(value, slice) else value
     raise TypeError(type(value).__name__)
@@ -103,20 +124,43 @@ class Lent:
             if _state(lent) == before:
                 continue
             if isinstance(own, Tensor):
-                if own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
+                if own is not lent and own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
                     own.copy_(lent)
             elif isinstance(own, list):
                 own[:] = map(own_of, lent)
+            elif isinstance(own, dict):
+                for name in own.keys() - lent.keys():
+                    del own[name]
+                for name, each in lent.items():
+                    own[name] = own_of(each)
             else:
-                now, table = (lent, own) if isinstance(own, dict) else (vars(lent), vars(own))
-                for name in table.keys() - now.keys():
-                    del table[name]
-                for name, each in now.items():
-                    table[name] = own_of(each)
+                now = attributes(lent)
+                for name in attributes(own).keys() - now.keys():
+                    object.__delattr__(own, name)
+                _set(own, {name: own_of(each) for name, each in now.items()})
 
 
 def _is_dataclass(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What an object has in its `__dict__` and in slots."""
+    found = dict(getattr(value, "__dict__", {}))
+    kinds = (vars(base) for base in type(value).__mro__ if "__slots__" in vars(base))
+    slots = (name for kind in kinds for name, part in kind.items() if type(part) is MemberDescriptorType)
+    return found | {name: getattr(value, name) for name in slots if hasattr(value, name)}
+
+
+def _set(value: Any, values: dict[str, Any]) -> None:
+    for name, each in values.items():
+        object.__setattr__(value, name, each)  # of a frozen dataclass too
+
+
+def _with(value: Any, values: dict[str, Any]) -> Any:
+    changed = copy.copy(value)
+    _set(changed, values)
+    return changed
 
 
 def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
@@ -134,7 +178,8 @@ def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
         parts = zip(value, copied, strict=True)
     elif _is_dataclass(value):
         yield value, copied
-        parts = ((each, vars(copied)[name]) for name, each in vars(value).items())
+        now = attributes(copied)
+        parts = ((each, now[name]) for name, each in attributes(value).items())
     for own, lent in parts:
         yield from _pairs(own, lent)
 
@@ -150,4 +195,4 @@ def _state(value: Any) -> Hashable:
         return version(value)
     if isinstance(value, list):
         return tuple(map(id, value))
-    return tuple((name, id(each)) for name, each in (value if isinstance(value, dict) else vars(value)).items())
+    return tuple((name, id(each)) for name, each in (value if isinstance(value, dict) else attributes(value)).items())

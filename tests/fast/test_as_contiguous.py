@@ -8,7 +8,7 @@ import functools
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -82,6 +82,38 @@ def test_what_is_written_without_gradients(kind: str, mode: Callable[[], Any]) -
         assert distance(fast(X), network(X)) < 1e-5
 
 
+COMPLEX: dict[str, Callable[[Tensor], Tensor]] = {
+    "view_as_complex": torch.view_as_complex,
+    "view": lambda y: y.view(torch.complex64),
+    "view by name": lambda y: y.view(dtype=torch.complex64),
+}
+
+
+class Complex(nn.Module):
+    """Takes pairs for complex numbers, and doubles one of them."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.view, self.last = nn.Conv3d(3, 4, 1), COMPLEX[how], nn.Conv3d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).clone()
+        self.view(y)[:, 0].mul_(2)
+        return self.last(y) + torch.view_as_complex(y).abs().sum()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("how", "reduced"), [*((how, False) for how in COMPLEX), ("view_as_complex", True)])
+def test_maps_of_pairs_viewed_as_complex(how: str, reduced: bool) -> None:
+    torch.manual_seed(0)
+    network, x = Complex(how), X[..., :2].contiguous()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    if reduced:
+        fast.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
+    ((a,), gradients), ((b,), found) = passed(network, x), passed(fast, x)
+    assert distance(b, a) < (2e-2 if reduced else 1e-5)
+    assert farthest(found, gradients) < (5e-2 if reduced else 1e-3)
+
+
 def flat(x: Tensor) -> Tensor:
     return x.view(len(x), -1)
 
@@ -99,17 +131,35 @@ class Helper:
         return x.view(len(x), -1)
 
 
+class Static:
+    @staticmethod
+    def in_rows(x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
 class Holds(nn.Module):
     """Calls what it holds."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
-        self.function = function
+        self.function = self._private = function
+        if isinstance(function, FunctionType):
+            del self.function
         self.block = block()
 
     def forward(self, x: Tensor) -> Tensor:
-        function = self.function.in_rows if isinstance(self.function, Helper) else self.function
+        function = self._private[0] if isinstance(self._private, list) else self._private
+        function = getattr(function, "in_rows", function)
         return function(self.block(x)).sum(1)  # type: ignore[no-any-return]
+
+
+class CallsAClass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Static.in_rows(self.block(x)).sum(1)
 
 
 class CallsAModule(nn.Module):
@@ -143,6 +193,8 @@ HELD: dict[str, Callable[[], nn.Module]] = {
     "a partial": lambda: Holds(functools.partial(flat)),
     "an object": lambda: Holds(Helper()),
     "a method": lambda: Holds(Helper().in_rows),
+    "an object in a list": lambda: Holds([Helper()]),
+    "a class's function": CallsAClass,
     "a function of a module": CallsAModule,
 }
 

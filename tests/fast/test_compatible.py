@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import monai.data
 import pytest
 import torch
 from helpers.gpu import DEVICE
-from helpers.networks import block, distance, farthest, inputs, made, passed, volume
+from helpers.networks import NETWORKS, block, distance, farthest, inputs, made, passed, volume
 from helpers.pages import page_text
+from monai.data import MetaTensor
+from monai.data import MetaTensor as Scan
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -21,6 +24,7 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, prune
 
 from medddpm.errors import BadInput
+from medddpm.fast.kinds import may_be_asked
 from medddpm.fast.patch import accelerate, restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own, for one
@@ -426,11 +430,8 @@ def test_a_tensor_s_class_and_what_it_carries_come_back() -> None:
 
     network, x = accelerated(Two()), X.clone().as_subclass(Marked)
     x.mark = "scan 7"
-    kinds: list[type] = []
-    network.block[3].register_forward_hook(lambda _m, inputs, _out: kinds.append(type(inputs[0])))
     plain = network(X)["all"]
     marked = network(x)["all"]
-    assert kinds == [Tensor, Tensor]  # the kernels know no other
     assert [type(y) for y in marked] == [Marked, Marked]
     assert [y.mark for y in marked] == ["scan 7", "scan 7"]
     assert all(torch.equal(a.as_subclass(Tensor), b) for a, b in zip(marked, plain, strict=True))
@@ -439,14 +440,69 @@ def test_a_tensor_s_class_and_what_it_carries_come_back() -> None:
 
 
 def test_a_metatensor_comes_back_one() -> None:
-    from monai.data.meta_tensor import MetaTensor
-
     network, x = block(), MetaTensor(X.clone(), meta={"subject": 7})
     plain = network(x)
     fast = accelerated(network)(x)
     assert type(fast) is type(plain) is MetaTensor
     assert fast.meta == plain.meta
     assert distance(fast.as_tensor(), plain.as_tensor()) < 1e-5
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * 2 if isinstance(x, Scan) else x
+
+
+ASKS: dict[str, Callable[[Any], Tensor]] = {
+    "its class": lambda x: x * 2 if isinstance(x, MetaTensor) else x,
+    "its class, of a module": lambda x: x * 2 if isinstance(x, monai.data.MetaTensor) else x,
+    "its class by another name": lambda x: x * 2 if isinstance(x, Scan) else x,
+    "its very class": lambda x: x if type(x) is Tensor else x * 2,
+    "an attribute": lambda x: x * x.affine[0, 0].to(x.dtype) * x.meta["factor"],
+    "whether it has one": lambda x: x * 2 if hasattr(x, "meta") else x,
+    "one by a text": lambda x: x * getattr(x, "meta", {"factor": 1})["factor"],
+    "in what it calls": lambda x: scaled(x),
+}
+
+
+class Asks(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.ask, self.last = ASKS[how], nn.Conv3d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.ask(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("how", ASKS)
+def test_a_forward_that_asks_for_a_metatensor_is_given_one(how: str, inside: bool, reduced: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(block(), Asks(how)) if inside else Asks(how)
+    fast = accelerated(copy.deepcopy(plain), reduced)
+    x = MetaTensor(X if inside else X[:, :2], meta={"factor": 2.0}, affine=torch.eye(4) * 2)
+    outs = [network(x) for network in (plain, fast)]
+    assert type(outs[1]) is type(outs[0]) is MetaTensor
+    assert outs[1].meta == outs[0].meta
+    assert outs[1].dtype == torch.float32
+    assert distance(outs[1].as_tensor(), outs[0].as_tensor()) < (2e-2 if reduced else 1e-5)
+    outs[1].sum().backward()
+    assert all(p.grad is not None for p in fast.parameters())
+
+
+def test_hooks_are_given_the_tensor_s_class() -> None:
+    network, x = accelerated(block()), X.clone().as_subclass(Marked)
+    kinds: list[type] = []
+    network[3].register_forward_hook(lambda _m, inputs, out: kinds.extend((type(inputs[0]), type(out))))
+    network(X)
+    network(x)
+    assert kinds == [Tensor, Tensor, Marked, Marked]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_that_do_not_ask_run_with_plain_tensors(name: str) -> None:
+    """And so from graphs; of MONAI's loaders all tensors are its MetaTensors."""
+    assert not may_be_asked(NETWORKS[name](), MetaTensor(X))
 
 
 @pytest.mark.parametrize("inplace", [False, True])

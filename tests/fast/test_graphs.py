@@ -7,6 +7,7 @@ overwrite what another still needs; with a GPU the same tests run on real graphs
 from __future__ import annotations
 
 import collections
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -20,6 +21,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -333,6 +335,23 @@ def doubled(x: Tensor, defaults: dict[str, float] = DEFAULTS) -> Tensor:
     return 2 * x if TWICE or OPTIONS.twice or Options.twice else x * defaults["scale"]
 
 
+FACTOR: contextvars.ContextVar[float] = contextvars.ContextVar("factor", default=1.0)
+
+
+class Config:
+    """Of another's, perhaps: it counts, too."""
+
+    def __init__(self) -> None:
+        self.scale, self.inner, self.calls = 1.0, SimpleNamespace(scale=1.0), 0
+
+    def factor(self) -> float:
+        return self.inner.scale
+
+
+BEHIND = Config()
+WEAKLY = weakref.ref(BEHIND)
+
+
 class Base(nn.Module):
     def above(self) -> float:
         return ABOVE["scale"]
@@ -341,7 +360,7 @@ class Base(nn.Module):
 class Reading(Base):
     """Reads settings in many places."""
 
-    scale = 1.0
+    scale, _of_class = 1.0, Config()
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,6 +369,7 @@ class Reading(Base):
         self.schedule, self.options = Schedule(), {"scale": 1.0}
         self.value = self.schedule.value
         self._settings = SimpleNamespace(scale=1.0)
+        self._config, self._other = Config(), Config()
         self.partial = functools.partial(max, self.options)
         options = {"scale": 1.0}
         self.closure = lambda: options["scale"]
@@ -361,9 +381,12 @@ class Reading(Base):
     def above(self) -> float:
         return 2 * super().above()
 
+    def of_others(self) -> float:
+        return self._config.scale * self._config.factor() * self._of_class.scale * FACTOR.get() * WEAKLY().scale
+
     def forward(self, x: Tensor) -> Tensor:
         y = self.scaled(self.layer(x)) * self.shared.value * self.value() * self.partial.args[0]["scale"]
-        return y * Options.factor() * self.schedule.factor() * self.above()
+        return y * Options.factor() * self.schedule.factor() * self.above() * self.of_others()
 
 
 def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
@@ -399,19 +422,37 @@ def read(place: str, patch: pytest.MonkeyPatch, network: Any) -> None:
         patch.setitem(METHOD, "scale", 2.0)
     if place == "a method of the class above":
         patch.setitem(ABOVE, "scale", 2.0)
+    if place == "a private object":
+        network._config.scale = 2.0
+    if place == "a private object's method":
+        network._config.inner.scale = 2.0
+    if place == "a class's private object":
+        patch.setattr(Reading._of_class, "scale", 2.0)
+    if place == "a context variable":
+        FACTOR.set(2.0)
+    if place == "an object behind a weak reference":
+        patch.setattr(WEAKLY(), "scale", 2.0)
 
 
 @pytest.mark.parametrize(
     "place",
     ["a class", "slots", "a queue", "shared memory", "an object behind a method", "an object with a private name",
      "a partial function", "a closure", "a decorator", "a default", "a global", "a global object", "a global class",
-     "a global class's function", "an object's method", "a method of the class above"],
+     "a global class's function", "an object's method", "a method of the class above", "a private object",
+     "a private object's method", "a class's private object", "a context variable",
+     "an object behind a weak reference"],
 )  # fmt: skip
 def test_what_a_forward_reads_is_seen(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, x = Reading(), Twins.x(Twins(torch.device("cpu")))
     fingerprint, before = Fingerprint(network), network(x)
     assert fingerprint.holds()
-    read(place, monkeypatch, network)
+    network._config.calls = network._other.scale = 5  # which it does not read
+    assert fingerprint.holds()
+    contextvars.copy_context().run(changed, network, x, before, fingerprint, place, monkeypatch)
+
+
+def changed(network: nn.Module, x: Tensor, before: Tensor, fingerprint: Fingerprint, *reads: Any) -> None:
+    read(*reads, network)
     assert not torch.equal(network(x), before)
     assert not fingerprint.holds()
 
@@ -880,6 +921,38 @@ def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
     doubled, replay = pool.capture(lambda: 2 * x)
     pool.replay(replay)
     assert doubled.tolist() == [2.0] * 4
+
+
+class Splits(Network):
+    """Calls itself in a thread, for half of a batch."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+        if len(x) == 1:
+            return super().forward(x, scale)
+        with ThreadPoolExecutor(1) as other:
+            first = other.submit(self, x[:1])
+            assert first.exception(60) is None
+        return [torch.cat(pair) for pair in zip(first.result(), super().forward(x[1:], scale), strict=True)]
+
+
+def test_a_forward_that_waits_for_a_thread_that_calls_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "PATIENCE", 0.1)
+    twins = Twins(device, Splits)
+    twins.train(6)
+    assert twins.graphs.captured == 0
+    assert "waits for other threads" in twins.graphs.why
+
+
+def test_threads_that_call_it_at_once(device: torch.device) -> None:
+    twins = Twins(device)
+    xs = [twins.x(seed, requires_grad=False) for seed in range(12)]
+    for network in twins:
+        network.eval().requires_grad_(False)
+    with ThreadPoolExecutor(4) as threads:
+        outs = list(threads.map(twins.fast, xs))
+    for x, out in zip(xs, outs, strict=True):
+        torch.testing.assert_close(out, twins.plain(x), rtol=1e-4, atol=1e-5)
+    assert twins.graphs.captured == 1
 
 
 def test_copies_pickles_and_restoring(device: torch.device) -> None:

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from helpers.networks import block, distance, farthest, passed, volume
 from monai.networks.nets import AutoencoderKL
 from torch import Tensor, nn
+from torch.distributions import Independent, Normal
 
 from medddpm.fast.patch import accelerate
 from medddpm.runtime import nested
@@ -28,6 +30,23 @@ class Maps:
     first: Tensor
     second: Tensor
     steps: int = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    """A map among slots."""
+
+    map: Tensor
+    steps: int = 3
+
+
+class Record:
+    """A map, in an object that is no dataclass; and itself."""
+
+    __slots__ = ("__dict__", "map")
+
+    def __init__(self, y: Tensor) -> None:
+        self.map, self.itself, self.more = y, self, [y * 2]
 
 
 class Net(nn.Module):
@@ -92,6 +111,35 @@ RETURNS: dict[str, Callable[[Tensor], Any]] = {
 def test_whatever_it_returns(name: str) -> None:
     plain, fast = pair(lambda b, x: RETURNS[name](b(x)))
     alike(fast(X), plain(X))
+
+
+OBJECTS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Any]]] = {
+    "a dataclass with slots": (Slots, lambda out: out.map),
+    "an object": (Record, lambda out: [out.map, out.more]),
+    "an object in a list": (lambda y: [Record(y)], lambda out: [out[0].map, out[0].more]),
+    "a distribution": (lambda y: Independent(Normal(y, y.exp()), 4), lambda out: [out.mean, out.variance]),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_whatever_object_it_returns(name: str) -> None:
+    returns, read = OBJECTS[name]
+    plain, fast = pair(lambda b, x: returns(b(x)), reduced=True)
+    found, expected = fast(X), plain(X)
+    assert type(found) is type(expected)
+    for a, b in zip(nested.tensors(read(found)), nested.tensors(read(expected)), strict=True):
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+        assert distance(a, b) < 2e-2
+
+
+def test_an_object_without_maps_is_returned_itself() -> None:
+    held = SimpleNamespace(calls=0, more={"network": nn.Identity(), "scale": torch.ones(1)})
+    assert pair(lambda b, x: held)[1](X) is held
+
+
+def test_a_dataclass_with_slots_given() -> None:
+    plain, fast = pair(lambda b, given: b(given.map) * given.steps)
+    alike(fast(Slots(X)), plain(Slots(X)))
 
 
 def test_what_a_function_returns_by_names_has_the_network_s_dtype() -> None:
@@ -226,6 +274,29 @@ def test_what_it_writes_into_its_arguments_is_there(name: str, mode: Callable[[]
             assert set(parts) & set(map(id, nested.tensors(arguments)))  # written into, not replaced
     alike(results[1], results[0])
     assert [type(a) for a in results[1][1]] == [type(a) for a in results[0][1]]
+
+
+SPARSE: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "a volume": (lambda b, x: b(x.to_dense()), lambda: (X.to_sparse(),)),
+    "beside a volume": (lambda b, m, x: b(x) * m.to_dense().sum(), lambda: (torch.eye(4).to_sparse(), X)),
+    "written into": (lambda b, m, x: b(x) * m.mul_(2).to_dense().sum(), lambda: (torch.eye(4).to_sparse(), X)),
+    "an output": (lambda b, x: b(x).to_sparse(), lambda: (X,)),
+    "an output in rows": (lambda b, x: b(x).flatten(1).to_sparse_csr(), lambda: (X,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_tensors(name: str, reduced: bool) -> None:
+    forward, given = SPARSE[name]
+    results = []
+    for network in pair(forward, reduced):
+        arguments = given()
+        results.append((network(*arguments), *arguments))
+    for a, b in zip(*results, strict=True):
+        assert (a.dtype, a.layout) == (b.dtype, b.layout)
+        assert distance(b.to_dense(), a.to_dense()) < (2e-2 if reduced else 1e-5)
 
 
 def test_gradients_pass_what_is_written_in_place() -> None:

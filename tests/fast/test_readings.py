@@ -54,6 +54,16 @@ def scaled(x: Tensor) -> Tensor:
     return WEIGHTS["term"] * x
 
 
+def matched(held: Any) -> Callable[..., Any]:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        match held.options:
+            case Options(weight=weight):
+                return weight * x
+        return x
+
+    return loss
+
+
 def weighted(weights: dict[str, float]) -> Callable[..., Any]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -137,6 +147,7 @@ def test_a_method_of_the_model_itself(bound: bool, monkeypatch: pytest.MonkeyPat
         (lambda h: weighted(h.dict)(lambda model, x: x), lambda h: h.dict.update(a=2), "a"),
         (lambda h: lambda model, x, w=h.dict: w["a"] * x, lambda h: h.dict.update(a=2), "a"),
         (lambda h: h.function, lambda h: setattr(h.function, "weight", 2), "weight"),
+        (matched, lambda h: setattr(h.options, "weight", 2), "weight"),
         (lambda h: h.of_a_package, lambda h: setattr(h.module.part, "WEIGHT", 2), "WEIGHT"),
     ],
 )  # fmt: skip
@@ -145,6 +156,7 @@ def test_where_else_a_loss_reads(make: Any, change: Any, name: str, monkeypatch:
     held = SimpleNamespace(
         list=[1.0], array=np.ones(1), host=torch.ones(1), iterator=iter((1, 2)), weight=1, name="weight", none=None,
         dict={"a": 1.0}, function=lambda model, x: x, module=ModuleType("package"),
+        options=Options(),
     )  # fmt: skip
     held.module.part = ModuleType("package.part")  # type: ignore[attr-defined]
     exec("WEIGHT = 1\ndef term(x): return WEIGHT * x", vars(held.module.part))

@@ -8,6 +8,7 @@ import logging
 import operator
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -257,6 +258,41 @@ def test_hooks_that_come_later_are_in_the_next_graph(
         change(network, optimizer)
     pair.train(4)
     assert len(pair.step._kept) == kept + (1 if module.graphable(device) else 0)
+
+
+def test_hooks_on_a_part_that_come_amid_a_training(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    """They are called as often as in a loop; without them there is a graph again."""
+    pair, calls = Pair(device), list[nn.Module]()
+    pair.train(3)
+    handles = []
+    for network in (pair.plain, pair.fast):
+        handles.append(network.second.register_forward_hook(lambda part, given, out: calls.append(part) or 2 * out))
+    pair.train(4)
+    assert Counter(calls) == {pair.plain.second: 4, pair.fast.second: 4}
+    assert pair.step.why == ("second has hooks" if module.graphable(device) else "")
+    said = ["graphed_step runs without a CUDA graph: second has hooks"] if module.graphable(device) else []
+    assert caplog.messages == said
+    for handle in handles:
+        handle.remove()
+    pair.train(3)
+    assert pair.step.why == ""
+    assert bool(pair.step._kept) == module.graphable(device)
+    assert caplog.messages == said
+
+
+def test_what_no_graph_can_do_amid_a_training(device: torch.device) -> None:
+    class Shaken(Network):
+        shaken = False
+
+        def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+            return super().forward(x, random.random() if self.shaken else scale)
+
+    network = Shaken().to(device)
+    step = graphed_step(network, loss_of, adam(network.parameters()), batch(device))
+    before = step(*batch(device))
+    network.shaken = True
+    assert step(*batch(device)) != before
+    assert step.why == ("its forward draws random numbers on the host" if module.graphable(device) else "")
 
 
 def test_settings_of_clipping_and_scaler_that_change_later(device: torch.device) -> None:

@@ -1,0 +1,57 @@
+"""The hooks of modules, which a stand-in or a graph in their place would not call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as torchs
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def hook_tables(module: nn.Module) -> list[dict[int, Any] | None]:
+    """The tables that a module's hooks are in, by the numbers of their handles."""
+    own = module.__dict__
+    return [own.get(name) for name in HOOKS]
+
+
+def hooks_for_all() -> bool:
+    """Whether there are hooks for all modules."""
+    return bool(torchs._has_any_global_hook())
+
+
+def hooks_within(network: nn.Module) -> str:
+    """Says that a part of the network has hooks, or that all modules have; empty if neither.
+
+    The network's own hooks run around its forward, and so around a graph.
+    """
+    if hooks_for_all():
+        return "hooks for all modules are set"
+    for part in modules_of(network):
+        if part is not network and any(hook_tables(part)):
+            names = (name for name, module in network.named_modules() if module is part)
+            return f"{next(names, 'a module')} has hooks"
+    return ""
+
+
+def still(why: str, network: nn.Module) -> str:
+    """Why there is no graph, said earlier; empty if that was hooks, which come and go, and they are gone."""
+    return "" if why.endswith(("has hooks", "are set")) and not hooks_within(network) else why
+
+
+def modules_of(network: nn.Module) -> Iterator[nn.Module]:
+    """Every module once, in a third of the time of `modules()`."""
+    stack, seen = [network], {network}
+    while stack:
+        module = stack.pop()
+        yield module
+        inner = [m for m in module.__dict__["_modules"].values() if m is not None and m not in seen]
+        stack += inner
+        seen.update(inner)
