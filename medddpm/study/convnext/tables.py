@@ -62,8 +62,8 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
         limits: the card's ceilings: "copy" in GB/s; "fp32", "tf32" and "bf16" in TFLOP/s.
 
     Returns:
-        `CASE`, tflops, gbps, intensity (FLOP a byte of DRAM), tensor_pct, launches; roof, the TFLOP/s that memory and
-        the version's own units allow at that intensity; and of_roof_pct, which share of it the version reaches.
+        the counters without their duration, and tflops; gbps; intensity (FLOP a byte of DRAM); roof, the TFLOP/s that
+        memory and the version's own units allow at that intensity; and of_roof_pct, the share of it that is reached.
     """
     work = kernels.drop_duplicates(CASE)[[*CASE, "gflop"]]
     rows = counters.merge(work, on=CASE, how="inner")
@@ -78,7 +78,7 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
     rows["of_roof_pct"] = 100 * rows["tflops"] / rows["roof"]
     norms = rows["operator"] == "layer_norm"
     rows["version"] = rows["version"].where(~norms, rows["version"].replace(NORMS))
-    return rows[[*CASE, "tflops", "gbps", "intensity", "tensor_pct", "launches", "roof", "of_roof_pct"]]
+    return rows.drop(columns=["duration_us", "gflop"])
 
 
 def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:
