@@ -730,7 +730,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
     assert "[1/2] med-ddpm OPT1 … failed" in said.out
     assert "[2/2] med-ddpm BASE: there already" in said.out
     assert said.err.splitlines() == [
-        "medddpm: med-ddpm OPT1: --device: there is no abacus here; leave it out: a GPU is used where there is one"
+        "medddpm: med-ddpm OPT1: --device: there is no abacus here; give auto, cpu, cuda, cuda:1 …"
     ]
     assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
     assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
