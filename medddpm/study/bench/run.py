@@ -15,6 +15,7 @@ from typing import Any
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.bench import ceilings
+from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import BANDWIDTH, CEILINGS_TABLE, Results
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
@@ -125,7 +126,8 @@ def measure_rows(
         the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written or has rows of another base width, or nothing was measured.
+        BadInput: the table cannot be written or has rows of another base width, a network takes no such volumes, or
+            nothing was measured.
     """
     folder = rows_folder(out)
     if dry_run:
@@ -138,6 +140,7 @@ def measure_rows(
     store = Results(out, machine_meta(command, options.device))
     store.check()
     store.check_width({job.case.channels for job in jobs})
+    check_fits((job.case.network, job.case.side, job.case.channels) for job in jobs)
     with ended_by_sigterm():
         _ceilings(store, options)
         for turn in range(1, options.rounds + 1):

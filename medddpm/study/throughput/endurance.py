@@ -26,6 +26,7 @@ from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import found_at, table_of
+from medddpm.training.network import check_cube
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
@@ -102,6 +103,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
         return
+    check_cube(options.side, options.channels)
     store = Results(out, machine_meta(command, options.device))
     store.check()
     path = store.row(options.size)

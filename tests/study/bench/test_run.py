@@ -25,6 +25,7 @@ from medddpm.errors import BadInput
 from medddpm.fast.patch import FEATURES
 from medddpm.runtime import nested
 from medddpm.study.bench import results, run, settings, tables, worker
+from medddpm.study.bench.fits import fits
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
 from medddpm.study.bench.settings import (
@@ -347,6 +348,40 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
     assert begun == []
     assert list(tmp_path.iterdir()) == []
     assert main([*asked, "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["--size", "100"], "--size: med-ddpm takes no volume of side 100; give 96 or 112"),
+        (["--channels", "40"], "--channels: med-ddpm takes no base width of 40; give 32 or 64"),
+        (["--network", "monai-vnet", "--size", "16"], "--size: monai-vnet takes no volume of side 16; give 32"),
+        (["--network", "monai-unet,monai-unetr", "--size", "40", "--measure", "step"],
+         "--size: monai-unetr takes no volume of side 40; give 32 or 48"),
+        (["--scaling", "--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["--throughput", "--size", "20"], "--size: 20×20×20 cannot be halved often enough; choose multiples of 8"),
+        (["--endurance", "9", "--size", "72"],
+         "--size: 72×72×72 cannot be halved often enough; choose multiples of 16"),
+    ],
+)  # fmt: skip
+def test_a_size_that_a_network_does_not_take_is_refused_before_anything_is_measured(
+    tmp_path: Path, words: list[str], said: str, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    assert main(["bench", *SMALL, *words, "--out", str(tmp_path / "bench.csv")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"medddpm: {said}\n"
+    assert printed.out == ""
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_fits_its_own_size_and_its_work_is_counted(name: str) -> None:
+    network = NETWORKS[name]
+    assert fits(name, network.side, 64)
+    assert fits(name, network.least, 32)
+    assert flops(network, network.least, 1, 32)["step"] > 0, "its row says how many it computes a second"
 
 
 def test_help_names_every_network_and_setting(capsys) -> None:
