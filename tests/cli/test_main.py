@@ -201,6 +201,75 @@ def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monk
     assert not list(tmp_path.rglob("*.pt"))
 
 
+PARITY = ["parity", "--out", "p", "--dry-run", "--plan"]
+UNREAD = {
+    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"], "--contrast: only with --phantom"),
+    "scaling of the phantom": ([*TRAIN, "--scaling", "volume"], "--scaling: only with --data"),
+    "no check of the phantom": ([*TRAIN, "--no-check"], "--no-check: only with --data"),
+    "setting of nothing": (["release", "r", "--out", "r.safetensors", "--held-out", "0", "--setting", "fast"],
+                           "--setting: only where --held-out measures"),
+    "window of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--window-start", "10"],
+                         "--window-start: only with --view window"),
+    "layout of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--convert-on", "gpu"],
+                         "--convert-on: only with --view window"),
+    "data of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--data", "d"],
+                        "--data: only with the part training"),
+    "steps of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--steps", "2000"],
+                         "--steps: only with the part training"),
+    "checkpoint of a training": ([*PARITY, "short", "--checkpoint", "c"],
+                                 "--checkpoint: only with the plans samplers, redrawn and redrawn_fp32"),
+    "data of the phantom": ([*PARITY, "short,redrawn", "--data", "d"], "--data: only with the plan brats"),
+    "steps of no training": ([*PARITY, "redrawn", "--steps", "5"], "--steps: only with a plan that trains"),
+    "seeds of no training": ([*PARITY, "redrawn", "--seeds", "1"], "--seeds: only with a plan that trains"),
+    "subjects of a case": ([*PARITY, "brats", "--subjects", "2", "--data", "d"],
+                           "--subjects: only with a plan that trains on the phantom"),
+    "GPUs of a CPU": ([*PARITY, "short", "--gpus", "2", "--device", "cpu"], "--gpus: only on GPUs"),
+    "tools of others": (["bench", "--out", "b.csv", "--dry-run", "--network", "monai-unet", "--opponents"],
+                        "--opponents: only of med-ddpm and med-ddpm-brats, without --setting"),
+    "samples asked for": (["bench", "--out", "b.csv", "--dry-run", "--setting", "base", "--all-samples"],
+                          "--all-samples: only with samples of med-ddpm, without --setting"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "said"), UNREAD.values(), ids=UNREAD)
+def test_an_option_without_an_effect_is_a_wrong_argument(
+    command: list[str], said: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"medddpm {command[0]}: error: argument {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_the_files_show_to_have_no_effect_is_said(trained: Path, head_folder: Path, tmp_path, capsys) -> None:
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    sampled = [
+        "sample",
+        "--checkpoint",
+        str(trained),
+        "--mask",
+        mask,
+        "--image",
+        mask,
+        "--out",
+        str(tmp_path / "v.nii"),
+    ]
+    assert main(sampled) == 1
+    assert "medddpm: --image: only a BraTS mask needs one" in complaint(capsys)
+    released = ["release", str(trained), "--out", str(tmp_path / "r.safetensors"), "--device", "cpu", "-q"]
+    assert main([*released, "--held-out", "2"]) == 1
+    assert "medddpm: --held-out: the run was not trained on the phantom" in complaint(capsys)
+    assert list(tmp_path.iterdir()) == []
+    assert main(released) == 0
+    out = ["--steps", "1", "--out", str(tmp_path / "run"), *TINY]
+    assert main(["train", "--phantom", "1", "--gradient-dtype", "bf16", *out]) == 0
+    assert "--gradient-dtype: a single process sends no gradients" in complaint(capsys)
+    assert main(["book", "--only", "05", "--measure"]) == 1
+    assert complaint(capsys) == "medddpm: --measure: 05_fig03_architecture measures nothing; leave it out"
+
+
 def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, tmp_path: Path, capsys) -> None:
     mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
     command = ["sample", "--checkpoint", str(trained), "--mask", mask, "--out", str(tmp_path / "v.nii.gz")]
