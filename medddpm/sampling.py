@@ -112,20 +112,26 @@ def sample_to_files(
         report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
     diffusion.to(where).eval()
-    with setting.on(diffusion.denoise_fn):
-        for volumes in batches:
-            if kept.issuperset(volumes):
-                continue
-            samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to the last bit
-                condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
-                steps,
-                sampler,
-                generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
-                progress=progress,
-            )
-            for sample, volume in zip(samples, volumes, strict=True):
-                if volume not in kept:
-                    write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+    try:
+        with setting.on(diffusion.denoise_fn):
+            for volumes in batches:
+                if kept.issuperset(volumes):
+                    continue
+                samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to a bit
+                    condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
+                    steps,
+                    sampler,
+                    generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
+                    progress=progress,
+                )
+                for sample, volume in zip(samples, volumes, strict=True):
+                    if volume not in kept:
+                        write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+    except KeyboardInterrupt:
+        whole = sum(all(note_of(file) == volume.note for file in volume.files) for volume in own)
+        told = f"{whole} of {count} volumes are" if world == 1 else "volumes that are whole are"
+        remedy = "with --force the same command draws all anew" if force else "the same command draws what is missing"
+        raise KeyboardInterrupt(f"{out}: interrupted, and {told} kept; {remedy}") from None
     return [file for volume in own for file in volume.files]
 
 

@@ -115,20 +115,26 @@ def _leave_terminal() -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started."""
+    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started.
 
-    def leave(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # only the main thread may set a handler
+    So does SIGHUP, by which a closed terminal ends what runs in it, except under `nohup`.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
+
+    def leave(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        raise KeyboardInterrupt
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 class Items(Protocol):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -121,6 +123,26 @@ def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
         np.testing.assert_allclose(nibabel.load(tmp_path / f"fast_{number + 1}.nii").get_fdata(), volume, atol=1e-4)
     assert np.abs(volumes[0] - volumes[1]).max() > 0.1
     assert np.abs(volumes[1] - volumes[2]).max() > 0.1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
+    trained: Path, head_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    mask, out = head_folder / "mask" / "phantom_0000.nii.gz", tmp_path / "v.nii.gz"
+    words = ["--checkpoint", trained, "--mask", mask, "--out", out, "--count", "2000", "--device", "cpu", "-q"]
+    command = [sys.executable, "-m", "medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as drawing:
+        while not (tmp_path / "v_2.nii.gz").exists() and drawing.poll() is None:
+            time.sleep(0.02)
+        drawing.send_signal(number)
+        said, (line,) = drawing.stdout.read(), drawing.stderr.read().splitlines()
+    assert (drawing.returncode, said) == (130, "")
+    whole = len(list(tmp_path.glob("v_*.nii.gz")))
+    assert line == (
+        f"medddpm: {out}: interrupted, and {whole} of 2000 volumes are kept; the same command draws what is missing"
+    )
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:

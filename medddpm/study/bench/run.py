@@ -146,10 +146,12 @@ def measure_rows(
         for turn in range(1, options.rounds + 1):
             told = f", round {turn} of {options.rounds}" if options.rounds > 1 else ""
             for place, job in enumerate(jobs, 1):
-                _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
-                if options.bandwidth and turn == 1:
-                    _bandwidth(store, job, options)
-                store.collect()
+                try:
+                    _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
+                    if options.bandwidth and turn == 1:
+                        _bandwidth(store, job, options)
+                finally:
+                    store.collect()
     table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
@@ -198,13 +200,15 @@ def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> N
         if not before[measure]:
             results[measure].unlink(missing_ok=True)
     began = time.monotonic()
-    problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
-    for measure in missing:
-        if store.read(results[measure]) is None:  # what the process left is not stamped yet
-            store.stamp_row(job.case, job.setting, measure)
-            _join(store, results[measure], before[measure])
-    if job.setting == BASE:
-        store.stamp_reference(job.case)
+    try:
+        problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
+    finally:  # what the process left counts, however it ended
+        for measure in missing:
+            if store.read(results[measure]) is None:  # not stamped yet
+                store.stamp_row(job.case, job.setting, measure)
+                _join(store, results[measure], before[measure])
+        if job.setting == BASE:
+            store.stamp_reference(job.case)
     store.stamp_failure(job.case, job.setting, problem)
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)

@@ -787,8 +787,9 @@ def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
     assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
 
 
-def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
-    """As the end of a machine's loan does it: the next call goes on."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path, number: signal.Signals) -> None:
+    """As the end of a machine's loan does it, or a closed terminal: the next call goes on."""
     out = tmp_path / "bench.csv"
     words = ["bench", "--switches", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
     started = subprocess.Popen([sys.executable, "-m", "medddpm", *words], stdout=subprocess.PIPE, text=True)
@@ -796,7 +797,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert started.stdout
     while "OPT1 … " not in said and (letter := started.stdout.read(1)):
         said += letter
-    started.send_signal(signal.SIGTERM)
+    started.send_signal(number)
     started.communicate(timeout=60)
     assert started.returncode == 130
     for _ in range(50):
@@ -806,6 +807,37 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert left == "", "the row's process goes on by itself"
     assert set(read_table(out, schemas.BENCH)["setting"]) == {"BASE"}
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_interrupted_row_keeps_the_measures_that_are_done(tmp_path: Path, rounds: int, monkeypatch, capsys) -> None:
+    """Also those of the rounds before, to which the ones that were done are joined."""
+    real, ended = programs.run, []
+    words = ["bench", "--switches", "base", "--measure", "forward,step", "--out", str(tmp_path / "bench.csv"), *TOY]
+
+    def interrupted(command, seconds):
+        if "--setting" not in command:
+            return real(command, seconds)
+        ended.append(command)
+        if len(ended) < rounds:
+            return real(command, seconds)
+        at = command.index("--measure") + 1
+        real([*command[:at], "forward", *command[at + 1 :]], seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "run", interrupted)
+    assert main([*words, "--rounds", str(rounds)]) == 130
+    assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
+    table = read_table(tmp_path / "bench.csv", schemas.BENCH)
+    assert dict(zip(table["measure"], table["samples"], strict=True)) == {
+        "forward": 2 * rounds, **({"step": 2} if rounds > 1 else {}),
+    }  # fmt: skip
+    monkeypatch.undo()
+    forward = next((tmp_path / "bench.rows").glob("*_base_forward.json"))
+    before = forward.read_bytes()
+    assert main([*words, "--rounds", str(rounds)]) == 0
+    assert forward.read_bytes() == before
+    assert read_table(tmp_path / "bench.csv", schemas.BENCH)["samples"].tolist() == [2 * rounds] * 2
 
 
 def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:
