@@ -210,8 +210,11 @@ BAD = {
     "no checkpoint": ([*SAMPLE, "v.nii", "--checkpoint", "no.pt"], "no such checkpoint"),
     "an empty run": ([*SAMPLE, "v.nii", "--checkpoint", "."], "no checkpoints"),
     "a picture": ([*SAMPLE, "v.png", "--checkpoint", "no.pt"], "not a NIfTI name"),
+    "a folder of ncu's": (["parse", ".", "--out", "k.csv"], ".: a folder stands there; give ncu's raw page as CSV"),
+    "small volumes": (["parity", "--plan", "short", "--seeds", "0", "--size", "8", "--device", "cpu", "--out", "p"],
+                      "--size: 8 × 8 × 8 is too small to compare; give edges of 16 voxels or more"),
     "no notebook": (["book", "--only", "77"], "names 0 notebooks"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "message"), BAD.values(), ids=BAD)

@@ -50,6 +50,8 @@ def kind_of(kernel: str) -> str:
 class Results(TableStore):
     """The results beside a table: a file for each network. The table has those of one base width."""
 
+    schema = schemas.COVERAGE
+
     def __init__(self, out: Path, meta: Mapping[str, Any], width: int) -> None:
         super().__init__(out, meta)
         self.width = width

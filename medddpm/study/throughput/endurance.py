@@ -76,6 +76,8 @@ class Options:
 class Results(TableStore):
     """The results beside a table: a file for each size."""
 
+    schema = schemas.ENDURANCE
+
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]

@@ -432,6 +432,18 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
     assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
 
 
+@pytest.mark.parametrize("words", [["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]])
+def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str], monkeypatch, capsys) -> None:
+    """Its rows, in the same folder, would be read as that mode's own."""
+    before = (folder / "bench.csv").read_bytes()
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    assert main(["bench", *words, "--out", str(folder / "bench.csv"), *SMALL]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    problem = "it is the table of another measurement; give --out another name"
+    assert line == f"medddpm: {folder / 'bench.csv'}: {problem}"
+    assert (folder / "bench.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "words", [["--setting", "base"], ["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]]
 )
