@@ -17,7 +17,7 @@ from torch import Tensor
 from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_checkpoint
 from medddpm.data.grid import Size
-from medddpm.data.layouts import LAYOUTS, Layout
+from medddpm.data.layouts import BRATS, LAYOUTS, Layout
 from medddpm.data.nifti import check_name, is_written, note_of, read_image, read_mask, split_name
 from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
@@ -89,6 +89,8 @@ def sample_to_files(
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
+    if images and layout != BRATS:
+        raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
     condition_channels, reference = condition(mask, layout, size, list(images) or None), read_mask(mask, layout.labels)
     if sampler is None:
         advised = recommended(content)
@@ -110,20 +112,26 @@ def sample_to_files(
         report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
     diffusion.to(where).eval()
-    with setting.on(diffusion.denoise_fn):
-        for volumes in batches:
-            if kept.issuperset(volumes):
-                continue
-            samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to the last bit
-                condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
-                steps,
-                sampler,
-                generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
-                progress=progress,
-            )
-            for sample, volume in zip(samples, volumes, strict=True):
-                if volume not in kept:
-                    write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+    try:
+        with setting.on(diffusion.denoise_fn):
+            for volumes in batches:
+                if kept.issuperset(volumes):
+                    continue
+                samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to a bit
+                    condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
+                    steps,
+                    sampler,
+                    generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
+                    progress=progress,
+                )
+                for sample, volume in zip(samples, volumes, strict=True):
+                    if volume not in kept:
+                        write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+    except KeyboardInterrupt:
+        whole = sum(all(note_of(file) == volume.note for file in volume.files) for volume in own)
+        told = f"{whole} of {count} volumes are" if world == 1 else "volumes that are whole are"
+        remedy = "with --force the same command draws all anew" if force else "the same command draws what is missing"
+        raise KeyboardInterrupt(f"{out}: interrupted, and {told} kept; {remedy}") from None
     return [file for volume in own for file in volume.files]
 
 

@@ -6,7 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from medddpm.cli.options import MULTIPLE, SETTINGS, Commands, Parser, add_command, add_renamed, without_gz
+from medddpm.cli.options import (
+    MULTIPLE,
+    SETTINGS,
+    Commands,
+    Parser,
+    add_command,
+    add_renamed,
+    option,
+    refuse_unread,
+    without_gz,
+)
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import several, whole
 
@@ -187,14 +197,14 @@ def bench(arguments: argparse.Namespace) -> int:
         return _scaling(arguments)
     networks, measures = arguments.network or ["med-ddpm"], arguments.measure or MEASURES
     drawn = "med-ddpm" in networks and "sample" in measures
-    for option, read, where in (
+    ours = any(name.startswith("med-ddpm") for name in networks)
+    refuse_unread(
+        arguments,
         ("ladder", "med-ddpm" in networks and arguments.setting is None, "of med-ddpm, without --setting"),
-        ("opponents", arguments.setting is None, "without --setting"),
-        ("all_samples", drawn, "with samples of med-ddpm"),
+        ("opponents", ours and arguments.setting is None, "of med-ddpm and med-ddpm-brats, without --setting"),
+        ("all_samples", drawn and arguments.setting is None, "with samples of med-ddpm, without --setting"),
         ("bandwidth", list(measures) != ["sample"], "of steps and forward passes"),
-    ):
-        if getattr(arguments, option) and not read:
-            arguments.wrong(f"argument {_option(option)}: only {where}")
+    )
     jobs = plan(
         networks,
         arguments.setting,
@@ -222,16 +232,12 @@ def bench(arguments: argparse.Namespace) -> int:
 def _refuse_unread(arguments: argparse.Namespace) -> None:
     """Ends the command, as a wrong argument does, where an option is given that its mode does not read."""
     mode = next((name for name in INSTEAD if getattr(arguments, name) not in (None, False)), "")
-    for option in dict.fromkeys(name for names in READ.values() for name in names):
-        if option in READ[mode] or getattr(arguments, option) in (None, False):
+    for given in dict.fromkeys(name for names in READ.values() for name in names):
+        if given in READ[mode] or getattr(arguments, given) in (None, False):
             continue
-        readers = [name for name in READ if option in READ[name]]
-        where = f"not with {_option(mode)}" if "" in readers else f"only with {' or '.join(map(_option, readers))}"
-        arguments.wrong(f"argument {_option(option)}: {where}")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        readers = [name for name in READ if given in READ[name]]
+        where = f"not with {option(mode)}" if "" in readers else f"only with {' or '.join(map(option, readers))}"
+        arguments.wrong(f"argument {option(given)}: {where}")
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
@@ -263,9 +269,9 @@ def _scaling(arguments: argparse.Namespace) -> int:
     from medddpm.study.scaling.cases import SETTINGS as SCALED
     from medddpm.study.scaling.run import Options, measure_cases, present
 
-    for option, given, allowed in (("network", arguments.network, NETWORKS), ("setting", arguments.setting, SETTINGS)):
-        if unknown := [name for name in given or () if name not in allowed]:
-            raise BadInput(f"--{option}", f"{unknown[0]} is not measured with --scaling", f"give {', '.join(allowed)}")
+    for name, given, allowed in (("network", arguments.network, NETWORKS), ("setting", arguments.setting, SETTINGS)):
+        if unknown := [word for word in given or () if word not in allowed]:
+            raise BadInput(option(name), f"{unknown[0]} is not measured with --scaling", f"give {', '.join(allowed)}")
     if unmeasured := [name for name in arguments.measure or () if name not in MEASURED]:
         arguments.wrong(f"argument --measure: {unmeasured[0]} is not measured with --scaling")
     asked = arguments.measure or MEASURED

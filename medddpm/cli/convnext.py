@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medddpm.cli.options import Commands, Parser, add_command
+from medddpm.cli.options import Commands, Parser, add_command, refuse_unread
 from medddpm.runtime.arguments import several, whole
 
 PARTS = ("operators", "kernels", "transfers", "training", "counters")
@@ -33,7 +33,7 @@ def add_convnext(commands: Commands[Parser]) -> None:
         f"small images; counters: every version under ncu ({','.join(PARTS)})",
     )  # fmt: skip
     command.add_argument("--data", type=Path, metavar="DIR", help="CIFAR-10's binary files (scikit-learn's digits)")
-    command.add_argument("--steps", type=whole(1), default=2000, help="of the training (2000)")
+    command.add_argument("--steps", type=whole(1), help="of the training (2000)")
     command.add_argument("--again", action="store_true", help="measure anew what is there already")
     command.add_argument("--seconds", type=whole(1), default=600, help="after which a part is given up (600)")
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
@@ -47,8 +47,10 @@ def convnext(arguments: argparse.Namespace) -> int:
     """Measures; see `medddpm.study.convnext.run`."""
     from medddpm.study.convnext.run import Options, measure
 
+    trained = "training" in arguments.part
+    refuse_unread(arguments, ("data", trained, "with the part training"), ("steps", trained, "with the part training"))
     options = Options(
-        steps=arguments.steps,
+        steps=arguments.steps or 2000,
         data=arguments.data,
         again=arguments.again,
         seconds=arguments.seconds,

@@ -21,11 +21,15 @@ from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.reports import log, silence
+from medddpm.runtime.processes import ended_by_sigterm
+from medddpm.runtime.reports import is_first, log, silence
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
 ON_A_MODEL = ("train", "sample", "release", "check")
 """The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
+
+RESUMED = ("train", "sample", "profile", "bench", "parity", "convnext", "book")
+"""The commands that go on where they were interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     open_streams()
     try:
-        with plain_lines():
+        ended = contextlib.nullcontext() if words[:1] == ["train"] else ended_by_sigterm()  # a training saves first
+        with plain_lines(), ended:
             arguments = parser().parse_args(words)
             command: Callable[[argparse.Namespace], int] = arguments.command
             code = command(arguments)
@@ -50,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         extra = "train" if words[0] in ON_A_MODEL else "book"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
-    except KeyboardInterrupt:
-        complain("interrupted")
+    except KeyboardInterrupt as interrupt:
+        if is_first():
+            complain(str(interrupt) or f"interrupted{_how_to_go_on(words)}")
         return INTERRUPTED
     except BrokenPipeError:  # `medddpm check … | head`
         silence(sys.stdout)
@@ -66,6 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_MEMORY):
             raise
         return complain("--device: too little memory for this; use a smaller --size, --channels or --batch-size")
+
+
+def _how_to_go_on(words: Sequence[str]) -> str:
+    """What to do after an interruption, as the end of a line."""
+    if not words or words[0] not in RESUMED:
+        return ""
+    anew = next((word for word in ("--again", "--force") if word in words), "")
+    return f"; {f'without {anew} ' if anew else ''}the same command goes on where it was"
 
 
 def open_streams() -> None:

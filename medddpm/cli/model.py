@@ -19,11 +19,12 @@ from medddpm.cli.options import (
     add_renamed,
     add_setting,
     complain,
+    refuse_unread,
     volume_size,
 )
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import not_negative, positive, whole
-from medddpm.runtime.reports import is_first
+from medddpm.runtime.reports import is_first, log
 
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
@@ -71,11 +72,10 @@ def add_train(commands: Commands[Parser]) -> None:
         metavar="N",
         help="H W D of the model, or one side (128; BraTS 192 192 144)",
     )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], default="t1", help="of the phantom (t1)")
+    command.add_argument("--contrast", choices=["t1", "t2", "flair"], help="of the phantom (t1)")
     command.add_argument(
         "--scaling",
         choices=["volume", "slice"],
-        default="volume",
         help="scale the data's intensities by volume, or by slice as published (volume)",
     )
     command.add_argument("--channels", type=whole(32, 4096, MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
@@ -146,9 +146,18 @@ def add_train(commands: Commands[Parser]) -> None:
 def train(arguments: argparse.Namespace) -> int:
     """Trains; see `medddpm.training.run.train`."""
     from medddpm.runtime.processes import pick_device
-    from medddpm.runtime.ranks import Ranks, joined
+    from medddpm.runtime.ranks import Ranks, joined, share
     from medddpm.training.run import train as run
 
+    given, sent = bool(arguments.data), arguments.gradient_dtype != "fp32"
+    refuse_unread(
+        arguments,
+        ("contrast", not given, "with --phantom"),
+        ("scaling", given, "with --data"),
+        ("no_check", given, "with --data"),
+    )
+    if sent and share()[1] == 1:
+        log.warning("--gradient-dtype: a single process sends no gradients; it counts once torchrun starts several")
     begun, problem = None, None
     try:
         begun = _begun(arguments)
@@ -226,10 +235,10 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
 
     folder = arguments.cache or default_folder()
     if not arguments.data:
-        return DiskCache(Phantom(arguments.phantom, size, arguments.contrast, cache_gib=0), folder)
+        return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
     volumes, problem = None, None
     try:
-        volumes = DiskCache(VolumeFolder(arguments.data, size, arguments.scaling, cache_gib=0), folder)
+        volumes = DiskCache(VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0), folder)
     except BadInput as error:
         problem = error
     if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
@@ -363,7 +372,7 @@ def add_release(commands: Commands[Parser]) -> None:
     )
     command.add_argument("--steps", type=whole(1), help="its number of steps (20; of ddpm all timesteps)")
     command.add_argument(
-        "--held-out", type=whole(0, 10_000), default=16, metavar="N",
+        "--held-out", type=whole(0, 10_000), metavar="N",
         help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",
     )  # fmt: skip
     command.add_argument(
@@ -392,6 +401,8 @@ def release(arguments: argparse.Namespace) -> int:
     from medddpm.switches import SETTINGS
     from medddpm.training.release import release_run
 
+    if arguments.held_out == 0 and arguments.setting != "base":
+        arguments.wrong("argument --setting: only where --held-out measures")
     keep_freed_memory()
     files = release_run(
         arguments.run,

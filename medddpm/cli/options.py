@@ -94,6 +94,23 @@ def add_command(
     return command
 
 
+def refuse_unread(arguments: argparse.Namespace, *rules: tuple[str, bool, str]) -> None:
+    """Ends the command, as a wrong argument does, where an option is given that would have no effect.
+
+    Args:
+        arguments: in which an option that is not given is None or False.
+        rules: of each option its name, whether it is read, and, after "only", where it is.
+    """
+    for name, read, where in rules:
+        if getattr(arguments, name) not in (None, False) and not read:
+            arguments.wrong(f"argument {option(name)}: only {where}")
+
+
+def option(name: str) -> str:
+    """An option as it is typed, by the name it has in the arguments."""
+    return f"--{name.replace('_', '-')}"
+
+
 def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple[int, int, int]:
     """(H, W, D) from --size: none, one side or three."""
     if sides is None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, add_command
+from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, add_command, refuse_unread
 from medddpm.runtime.arguments import positive, several, whole
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ PLANS = (
     "redrawn_fp32",
     "brats",
 )
+
+TRAINING = ("seeds", "size", "channels", "steps", "learning_rate")
+"""Options that a plan which draws from a checkpoint does not read."""
 
 
 def add_parity(commands: Commands[Parser]) -> None:
@@ -72,10 +75,22 @@ def add_parity(commands: Commands[Parser]) -> None:
 
 def parity(arguments: argparse.Namespace) -> int:
     """Trains and evaluates; see `medddpm.study.parity.run`."""
-    from medddpm.study.parity.plans import cube, planned
+    from medddpm.study.parity.plans import BRATS, cube, planned
+    from medddpm.study.parity.plans import PLANS as EVERY_PLAN
     from medddpm.study.parity.run import parity as run
     from medddpm.study.parity.run import trained_checkpoint
 
+    kinds = [run for name in arguments.plan for run in EVERY_PLAN[name]()]
+    drawn, trained = (any((run.checkpoint is not None) == given for run in kinds) for given in (True, False))
+    of_brats, of_phantom = (any((run.contrast == BRATS) == given for run in kinds) for given in (True, False))
+    refuse_unread(
+        arguments,
+        ("checkpoint", drawn, "with the plans samplers, redrawn and redrawn_fp32"),
+        ("data", of_brats, "with the plan brats"),
+        ("gpus", arguments.device != "cpu", "on GPUs"),
+        *((name, trained, "with a plan that trains") for name in TRAINING),
+        ("subjects", trained and of_phantom, "with a plan that trains on the phantom"),
+    )
     runs = planned(
         arguments.plan,
         settings=None if arguments.settings is None else [name.upper() for name in arguments.settings],

@@ -13,6 +13,7 @@ from medddpm.cli.options import (
     Parser,
     add_command,
     add_renamed,
+    refuse_unread,
     without_gz,
 )
 from medddpm.errors import BadInput
@@ -111,9 +112,9 @@ def add_profile(commands: Commands[Parser]) -> None:
         "--details", action="store_true", help="also ncu's estimated speedups: one more run, of 37 passes"
     )
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    command.add_argument("--window-start", type=whole(0), default=10, help="launches before the window (10)")
+    command.add_argument("--window-start", type=whole(0), help="launches before the window (10)")
     command.add_argument(
-        "--convert-on", choices=["gpu", "cpu"], default="gpu",
+        "--convert-on", choices=["gpu", "cpu"],
         help="where weights become channels-last: gpu, one launch a tensor, as in a user's run; or cpu, before (gpu)",
     )  # fmt: skip
     command.add_argument(
@@ -135,14 +136,19 @@ def profile(arguments: argparse.Namespace) -> int:
     """Profiles; see `medddpm.study.profile.run`."""
     from medddpm.study.profile.run import OWN, Program, interpreter, plan
     from medddpm.study.profile.run import profile as run
+    from medddpm.study.profile.windows import PAPERS_START
 
+    window = "window" in arguments.view
+    refuse_unread(
+        arguments, ("window_start", window, "with --view window"), ("convert_on", window, "with --view window")
+    )
     python = interpreter(arguments.python) if arguments.python else OWN
     program = Program(
         size=arguments.size,
         channels=arguments.channels,
         accumulation=arguments.accumulation,
-        convert_on=arguments.convert_on,
-        window_start=arguments.window_start,
+        convert_on=arguments.convert_on or "gpu",
+        window_start=PAPERS_START if arguments.window_start is None else arguments.window_start,
         cache_control=arguments.cache_control,
         torch=python.torch,
     )

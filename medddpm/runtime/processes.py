@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import signal
 import stat
 import sys
@@ -43,11 +44,27 @@ def pick_device(name: str = "auto") -> torch.device:
             )
             torch.cuda.set_device(device)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, AttributeError):  # AttributeError: PyTorch without CUDA
-        raise BadInput(
-            "--device", f"there is no {name} here", "leave it out: a GPU is used where there is one"
-        ) from None
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError, AttributeError) as error:  # AttributeError: PyTorch without CUDA
+        raise BadInput("--device", *_absent(name, error)) from None
     return device
+
+
+def _absent(name: str, error: Exception) -> tuple[str, str]:
+    """What is wrong with a device that cannot be used, and the remedy."""
+    if not re.fullmatch(r"cuda(:\d+)?", name):
+        return f"there is no {name} here", "give auto, cpu, cuda, cuda:1 …"
+    if not torch.cuda.is_available():
+        return f"there is no {name} here: PyTorch finds no NVIDIA GPU", "give cpu, or run it on a machine with a GPU"
+    count, index = torch.cuda.device_count(), name.partition(":")[2]
+    wanted = int(index or os.environ.get("LOCAL_RANK", "0"))
+    if wanted < count:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        return f"cuda:{wanted} cannot be used: {first}", "free that GPU, or give another device"
+    found = "the only GPU is cuda:0" if count == 1 else f"the GPUs are cuda:0 to cuda:{count - 1}"
+    remedy = "give one that is there, or leave it out" if index else f"start at most {count} processes"
+    return f"there is no cuda:{wanted} here: {found}", remedy
 
 
 @contextlib.contextmanager
@@ -98,20 +115,26 @@ def _leave_terminal() -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started."""
+    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started.
 
-    def leave(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # only the main thread may set a handler
+    So does SIGHUP, by which a closed terminal ends what runs in it, except under `nohup`.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
+
+    def leave(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        raise KeyboardInterrupt
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 class Items(Protocol):

@@ -103,6 +103,8 @@ def run_book(
     if only is not None:
         chain = [_named(chain, only, "--only")]
         forced = {chain[0].name}
+        if measure and "measure" not in chain[0].parameters:
+            raise BadInput("--measure", f"{chain[0].name} measures nothing", "leave it out")
     elif start is not None:
         chain = chain[chain.index(_named(chain, start, "--from")) :]
         forced = {n.name for n in chain}

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from medddpm.data.grid import Size
+from medddpm.data.layouts import HEAD, Layout
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
@@ -22,9 +24,23 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     """Builds the network of a run, with the channels of its volumes and masks.
 
     Raises:
-        BadInput: no such network has this width or takes volumes of this size.
+        BadInput: as `check_network`.
     """
-    layout = volumes.layout
+    unet = check_network(config, volumes.layout, volumes.size)()
+    unet.recompute(config.recompute)
+    return unet
+
+
+def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[], UNet3D]:
+    """Checks that a run can be trained here, and returns what builds its network.
+
+    Args:
+        config: the run's.
+        layout, size: of its volumes.
+
+    Raises:
+        BadInput: no such network has this width or takes volumes of this size, or the machine has too little memory.
+    """
     built = functools.partial(
         UNet3D,
         image_size=config.image_size,
@@ -41,14 +57,21 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
         problem = f"{config.model_channels} is no multiple of {config.norm_groups}, the groups of each norm"
         raise BadInput("--channels", problem, "choose a multiple of that")
     planned = _planned(built)
-    if any(side % planned.stride for side in volumes.size):
-        sides = "×".join(map(str, volumes.size))
+    if any(side % planned.stride for side in size):
+        sides = "×".join(map(str, size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {planned.stride}")
-    voxels = 0 if torch.cuda.is_available() else math.prod(volumes.size) * config.batch_size
+    voxels = 0 if torch.cuda.is_available() else math.prod(size) * config.batch_size
     need_memory(sum(weight.numel() for weight in planned.parameters()), voxels * config.model_channels)
-    unet = built()
-    unet.recompute(config.recompute)
-    return unet
+    return built
+
+
+def check_cube(side: int, channels: int) -> None:
+    """Checks that the published network of that base width can be trained here on cubes of `side` voxels.
+
+    Raises:
+        BadInput: as `check_network`.
+    """
+    check_network(TrainConfig(image_size=side, model_channels=channels), HEAD, (side, side, side))
 
 
 def _planned(built: Callable[[], UNet3D]) -> UNet3D:

@@ -30,6 +30,9 @@ from medddpm.training.run_folder import read_run, readable
 SAMPLER, STEPS = "sde-dpm++", 20
 """What a released model recommends by default."""
 
+HELD_OUT = 16
+"""The subjects that a model of the phantom is measured on by default."""
+
 RECORDED = 1000
 """The most rows in a training record; each is the mean over an equal number of steps."""
 
@@ -46,7 +49,7 @@ def release_run(
     *,
     sampler: str = SAMPLER,
     steps: int | None = None,
-    held_out: int = 16,
+    held_out: int | None = None,
     about: str = "",
     terms: Terms = UNSAID,
     setting: Switches = BASE,
@@ -61,7 +64,8 @@ def release_run(
         out: NAME.safetensors.
         sampler, steps: what its users draw with unless they choose otherwise; by default `STEPS`, of "ddpm" all
             timesteps.
-        held_out: the number of new subjects to measure it on, if it was trained on the phantom; 0 for none.
+        held_out: the number of new subjects to measure it on, where it was trained on the phantom; 0 for none, by
+            default `HELD_OUT`.
         about: a sentence for the card: what it was trained on, and for how long.
         terms: for the card: licence and author.
         setting, device: compute the volumes that are measured.
@@ -83,8 +87,12 @@ def release_run(
     for file in files:
         check_output(file, ours=_is_released, force=force)
     content = _released_content(run, sampler, steps)
-    if held_out and (phantom := content["training"].get("phantom")):
-        subjects = Phantom(held_out, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
+    phantom = content["training"].get("phantom")
+    if held_out and not phantom:
+        problem = "the run was not trained on the phantom, and of its data no other subjects are known"
+        raise BadInput("--held-out", problem, "leave it out")
+    if phantom and (count := HELD_OUT if held_out is None else held_out):
+        subjects = Phantom(count, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
         content["evaluation"] = evaluation(content, subjects, setting, device, progress)
     _write(content, files, about, terms)
     return files

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -123,6 +125,26 @@ def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
     assert np.abs(volumes[1] - volumes[2]).max() > 0.1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
+    trained: Path, head_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    mask, out = head_folder / "mask" / "phantom_0000.nii.gz", tmp_path / "v.nii.gz"
+    words = ["--checkpoint", trained, "--mask", mask, "--out", out, "--count", "2000", "--device", "cpu", "-q"]
+    command = [sys.executable, "-m", "medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as drawing:
+        while not (tmp_path / "v_2.nii.gz").exists() and drawing.poll() is None:
+            time.sleep(0.02)
+        drawing.send_signal(number)
+        said, (line,) = drawing.stdout.read(), drawing.stderr.read().splitlines()
+    assert (drawing.returncode, said) == (130, "")
+    whole = len(list(tmp_path.glob("v_*.nii.gz")))
+    assert line == (
+        f"medddpm: {out}: interrupted, and {whole} of 2000 volumes are kept; the same command draws what is missing"
+    )
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:
     """The BraTS case from its folder to four volumes with its affine; tiny, since two cores must do it."""
     data = spec.parent / "data" / "brats2021"
@@ -188,8 +210,11 @@ BAD = {
     "no checkpoint": ([*SAMPLE, "v.nii", "--checkpoint", "no.pt"], "no such checkpoint"),
     "an empty run": ([*SAMPLE, "v.nii", "--checkpoint", "."], "no checkpoints"),
     "a picture": ([*SAMPLE, "v.png", "--checkpoint", "no.pt"], "not a NIfTI name"),
+    "a folder of ncu's": (["parse", ".", "--out", "k.csv"], ".: a folder stands there; give ncu's raw page as CSV"),
+    "small volumes": (["parity", "--plan", "short", "--seeds", "0", "--size", "8", "--device", "cpu", "--out", "p"],
+                      "--size: 8 × 8 × 8 is too small to compare; give edges of 16 voxels or more"),
     "no notebook": (["book", "--only", "77"], "names 0 notebooks"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "message"), BAD.values(), ids=BAD)
@@ -199,6 +224,75 @@ def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monk
     assert main(command) == 1
     assert message in complaint(capsys)
     assert not list(tmp_path.rglob("*.pt"))
+
+
+PARITY = ["parity", "--out", "p", "--dry-run", "--plan"]
+UNREAD = {
+    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"], "--contrast: only with --phantom"),
+    "scaling of the phantom": ([*TRAIN, "--scaling", "volume"], "--scaling: only with --data"),
+    "no check of the phantom": ([*TRAIN, "--no-check"], "--no-check: only with --data"),
+    "setting of nothing": (["release", "r", "--out", "r.safetensors", "--held-out", "0", "--setting", "fast"],
+                           "--setting: only where --held-out measures"),
+    "window of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--window-start", "10"],
+                         "--window-start: only with --view window"),
+    "layout of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--convert-on", "gpu"],
+                         "--convert-on: only with --view window"),
+    "data of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--data", "d"],
+                        "--data: only with the part training"),
+    "steps of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--steps", "2000"],
+                         "--steps: only with the part training"),
+    "checkpoint of a training": ([*PARITY, "short", "--checkpoint", "c"],
+                                 "--checkpoint: only with the plans samplers, redrawn and redrawn_fp32"),
+    "data of the phantom": ([*PARITY, "short,redrawn", "--data", "d"], "--data: only with the plan brats"),
+    "steps of no training": ([*PARITY, "redrawn", "--steps", "5"], "--steps: only with a plan that trains"),
+    "seeds of no training": ([*PARITY, "redrawn", "--seeds", "1"], "--seeds: only with a plan that trains"),
+    "subjects of a case": ([*PARITY, "brats", "--subjects", "2", "--data", "d"],
+                           "--subjects: only with a plan that trains on the phantom"),
+    "GPUs of a CPU": ([*PARITY, "short", "--gpus", "2", "--device", "cpu"], "--gpus: only on GPUs"),
+    "tools of others": (["bench", "--out", "b.csv", "--dry-run", "--network", "monai-unet", "--opponents"],
+                        "--opponents: only of med-ddpm and med-ddpm-brats, without --setting"),
+    "samples asked for": (["bench", "--out", "b.csv", "--dry-run", "--setting", "base", "--all-samples"],
+                          "--all-samples: only with samples of med-ddpm, without --setting"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "said"), UNREAD.values(), ids=UNREAD)
+def test_an_option_without_an_effect_is_a_wrong_argument(
+    command: list[str], said: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"medddpm {command[0]}: error: argument {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_the_files_show_to_have_no_effect_is_said(trained: Path, head_folder: Path, tmp_path, capsys) -> None:
+    mask = str(head_folder / "mask" / "phantom_0000.nii.gz")
+    sampled = [
+        "sample",
+        "--checkpoint",
+        str(trained),
+        "--mask",
+        mask,
+        "--image",
+        mask,
+        "--out",
+        str(tmp_path / "v.nii"),
+    ]
+    assert main(sampled) == 1
+    assert "medddpm: --image: only a BraTS mask needs one" in complaint(capsys)
+    released = ["release", str(trained), "--out", str(tmp_path / "r.safetensors"), "--device", "cpu", "-q"]
+    assert main([*released, "--held-out", "2"]) == 1
+    assert "medddpm: --held-out: the run was not trained on the phantom" in complaint(capsys)
+    assert list(tmp_path.iterdir()) == []
+    assert main(released) == 0
+    out = ["--steps", "1", "--out", str(tmp_path / "run"), *TINY]
+    assert main(["train", "--phantom", "1", "--gradient-dtype", "bf16", *out]) == 0
+    assert "--gradient-dtype: a single process sends no gradients" in complaint(capsys)
+    assert main(["book", "--only", "05", "--measure"]) == 1
+    assert complaint(capsys) == "medddpm: --measure: 05_fig03_architecture measures nothing; leave it out"
 
 
 def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, tmp_path: Path, capsys) -> None:

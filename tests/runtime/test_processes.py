@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from medddpm.runtime.processes import deferred_signals
+from medddpm.errors import BadInput
+from medddpm.runtime.processes import deferred_signals, pick_device
 
 SCRIPT = """
 import sys, time
@@ -79,3 +81,44 @@ def started(seconds: str) -> subprocess.Popen[str]:
     )
     assert process.stdout.readline() == "ready\n"
     return process
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "said"),
+    [
+        ("abacus", 0, "there is no abacus here; give auto, cpu, cuda, cuda:1 …"),
+        ("cuda", 0, "there is no cuda here: PyTorch finds no NVIDIA GPU; give cpu, or run it on a machine with a GPU"),
+        ("cuda:3", 1, "there is no cuda:3 here: the only GPU is cuda:0; give one that is there, or leave it out"),
+        (
+            "cuda:2",
+            2,
+            "there is no cuda:2 here: the GPUs are cuda:0 to cuda:1; give one that is there, or leave it out",
+        ),
+        ("cuda", 1, "there is no cuda:1 here: the only GPU is cuda:0; start at most 1 processes"),
+        ("cuda:0", 1, "cuda:0 cannot be used: it is busy; free that GPU, or give another device"),
+    ],
+)
+def test_a_device_that_is_not_there_is_said_with_those_that_are(
+    name: str, gpus: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "Leave it out" would help nobody whose machine has no GPU: `medddpm bench` then refuses as well."""
+
+    def busy(_device: object) -> None:
+        raise RuntimeError("it is busy\nCUDA kernel errors might be reported asynchronously")
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", busy)
+    with pytest.raises(BadInput) as refused:
+        pick_device(name)
+    assert str(refused.value) == f"--device: {said}"
+
+
+def test_a_full_gpu_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_device: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "set_device", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        pick_device("cuda:0")

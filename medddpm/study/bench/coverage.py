@@ -21,6 +21,7 @@ from medddpm.fast.patch import accelerate
 from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
 from medddpm.runtime.processes import pick_device
+from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS, Network, Problem, build
 from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
@@ -48,6 +49,8 @@ def kind_of(kernel: str) -> str:
 
 class Results(TableStore):
     """The results beside a table: a file for each network. The table has those of one base width."""
+
+    schema = schemas.COVERAGE
 
     def __init__(self, out: Path, meta: Mapping[str, Any], width: int) -> None:
         super().__init__(out, meta)
@@ -116,6 +119,7 @@ def measure(
         path.unlink(missing_ok=True)
         print(f"{label} … ", end="", flush=True)
         try:
+            check_fits([(name, size, width)])
             done, launches = _recorded(network, size, width, where)
         except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
             store.failed[name] = (str(error).splitlines() or [type(error).__name__])[0]

@@ -136,6 +136,18 @@ def build(network: Network, side: int, channels: int) -> nn.Module:
     return made.train()
 
 
+def planned(network: Network, side: int, channels: int) -> nn.Module:
+    """The network without memory for its weights, which tells shapes and counts; not every one can be built so."""
+    device = torch.device("meta")
+    try:
+        with device:
+            return network.build(side, channels)
+    except RuntimeError as error:
+        if "meta tensors" not in str(error):
+            raise
+        return network.build(side, channels).to(device)  # SwinUNETR reads numbers out of a tensor as it is built
+
+
 class Problem:
     """One fixed batch for a network, and the loss it is trained with.
 
@@ -210,10 +222,7 @@ def flops(network: Network, side: int, batch: int, channels: int) -> Mapping[str
     They are counted from shapes alone. The step includes its backward pass; anything that a setting computes beyond
     that does not count. "attention" is the part of the step's that attention's batched products do.
     """
-    device = torch.device("meta")
-    with device:
-        model = network.build(side, channels)
-    problem = Problem(network, side, batch, device)
+    model, problem = planned(network, side, channels), Problem(network, side, batch, torch.device("meta"))
     with FlopCounterMode(display=False) as counter:
         loss, _ = problem.loss(model, *problem.inputs)
         forward = counter.get_total_flops()

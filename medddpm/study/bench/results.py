@@ -32,6 +32,8 @@ GIB = 2**30
 class Results(TableStore):
     """The results beside a table."""
 
+    schema = schemas.BENCH
+
     def check_width(self, widths: set[int]) -> None:
         """Checks that the rows of this run, which the table cannot tell apart by their base width, have one of these.
 

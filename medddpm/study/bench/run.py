@@ -15,6 +15,7 @@ from typing import Any
 from medddpm.errors import BadInput
 from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.study.bench import ceilings
+from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import BANDWIDTH, CEILINGS_TABLE, Results
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
@@ -125,7 +126,8 @@ def measure_rows(
         the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written or has rows of another base width, or nothing was measured.
+        BadInput: the table cannot be written or has rows of another base width, a network takes no such volumes, or
+            nothing was measured.
     """
     folder = rows_folder(out)
     if dry_run:
@@ -138,15 +140,18 @@ def measure_rows(
     store = Results(out, machine_meta(command, options.device))
     store.check()
     store.check_width({job.case.channels for job in jobs})
+    check_fits((job.case.network, job.case.side, job.case.channels) for job in jobs)
     with ended_by_sigterm():
         _ceilings(store, options)
         for turn in range(1, options.rounds + 1):
             told = f", round {turn} of {options.rounds}" if options.rounds > 1 else ""
             for place, job in enumerate(jobs, 1):
-                _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
-                if options.bandwidth and turn == 1:
-                    _bandwidth(store, job, options)
-                store.collect()
+                try:
+                    _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
+                    if options.bandwidth and turn == 1:
+                        _bandwidth(store, job, options)
+                finally:
+                    store.collect()
     table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
@@ -195,13 +200,15 @@ def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> N
         if not before[measure]:
             results[measure].unlink(missing_ok=True)
     began = time.monotonic()
-    problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
-    for measure in missing:
-        if store.read(results[measure]) is None:  # what the process left is not stamped yet
-            store.stamp_row(job.case, job.setting, measure)
-            _join(store, results[measure], before[measure])
-    if job.setting == BASE:
-        store.stamp_reference(job.case)
+    try:
+        problem = _process(store, Job(job.case, job.setting, tuple(missing)), options)
+    finally:  # what the process left counts, however it ended
+        for measure in missing:
+            if store.read(results[measure]) is None:  # not stamped yet
+                store.stamp_row(job.case, job.setting, measure)
+                _join(store, results[measure], before[measure])
+        if job.setting == BASE:
+            store.stamp_reference(job.case)
     store.stamp_failure(job.case, job.setting, problem)
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)

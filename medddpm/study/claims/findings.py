@@ -134,7 +134,7 @@ def _name_found(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     if launched.empty:
         only_on_another = claim.rule.of != ("",)
         reason = claim.rule.missing.format(view=view, card=card)
-        return Finding(view, reason, None if only_on_another else "none", card=card)
+        return Finding(view, reason) if only_on_another else Finding(view, reason, "none", card=card)
     same = launched[launched["kernel"].str.contains(claim.value, regex=False)]
     shown = same if len(same) else launched
     settings, parts = (dict.fromkeys(c) for c in (shown["config"], shown.index.get_level_values("part")))

@@ -42,7 +42,7 @@ def check_runs(runs: Sequence[TrainingRun], out: Path, data: Path) -> None:
         _check_case(Path(case))
     models = {run.checkpoint: _Model(run.checkpoint) for run in runs if run.checkpoint is not None}
     for run in runs:
-        ms_ssim_scales(run.size)
+        _check_comparable(run)
         volumes, _ = volumes_of(run, data)
         if run.checkpoint is None:
             with torch.device("meta"):  # its shapes alone are looked at
@@ -77,6 +77,15 @@ class _Model:
             except BadInput:
                 problem = f"its model has {self.schedule.timesteps} steps, and {by.sampler} is to take {by.steps}"
                 raise BadInput(str(run.checkpoint), problem, "give --samplers that it can take") from None
+
+
+def _check_comparable(run: TrainingRun) -> None:
+    try:
+        ms_ssim_scales(run.size)
+    except BadInput as error:
+        if run.checkpoint is not None:
+            raise BadInput(run.checkpoint, f"its {error.problem}", "draw from a model of larger volumes") from None
+        raise BadInput("--size", error.problem, error.remedy) from None
 
 
 def _check_case(folder: Path) -> None:

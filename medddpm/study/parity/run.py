@@ -23,6 +23,7 @@ from medddpm.study.parity.checking import check_runs
 from medddpm.study.parity.plans import SPEC, TrainingRun
 from medddpm.study.parity.results import QUALITY, RESULT, check_tables, collect
 from medddpm.study.parity.subjects import prepare
+from medddpm.study.parity.training import WATCH
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import Store
@@ -86,6 +87,7 @@ class Job:
     run: TrainingRun
     process: subprocess.Popen[bytes]
     began: float
+    resumed: bool
 
 
 @dataclass
@@ -141,9 +143,10 @@ class Queue:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
+        resumed = (folder / WATCH).is_file()
         where = "" if gpu is None else f" on GPU {gpu}"
         print(f"{run.key}: {run.steps} steps, begun{where}", flush=True)
-        return Job(run, process, time.monotonic())
+        return Job(run, process, time.monotonic(), resumed)
 
     def _done(self, store: Store, job: Job) -> None:
         run, path = job.run, self.out / job.run.key / RESULT
@@ -158,9 +161,10 @@ class Queue:
         store.stamp(path)
         found = store.read(path) or {}
         loss = next(row["value"] for row in found["quality"] if row["metric"] == "held_out_loss")
+        training = f"{found['training_s']:.0f} s" + (" (with earlier calls)" if job.resumed else "")
         print(
-            f"{run.key}: step {found['step']}, held-out loss {loss:.4f}, training {found['training_s']:.0f} s, "
-            f"evaluation {found['evaluation_s']:.0f} s, {spent} in all",
+            f"{run.key}: step {found['step']}, held-out loss {loss:.4f}, training {training}, "
+            f"evaluation {found['evaluation_s']:.0f} s; this call took {spent}",
             flush=True,
         )
         collect(self.out, self.meta, self.tables)

@@ -32,6 +32,7 @@ from medddpm.training.trainer import Trainer
 SAVE_SECONDS = 75.0  # between checkpoints: what a killed run loses at most
 QUICK = SamplerSteps("sde-dpm++", 25)  # what samples along the way are drawn with
 WATCH_SEED = 20_000
+WATCH = "watch.json"  # what was seen along the way, in a run's folder
 
 Slices = dict[str, npt.NDArray[np.uint8]]
 
@@ -89,7 +90,7 @@ def trained(
     claim(out, run.config, volumes)
     if found := newest(out):
         trainer.load(found[1], found[0])
-    reached = _read(folder / "watch.json", trainer.step)
+    reached = _read(folder / WATCH, trainer.step)
     with SETTINGS[run.setting].on(trainer.unet), deferred_signals() as stopped:
         _loop(run, trainer, reached, held_out, folder, stopped, keep)
     reached.step, reached.losses, reached.stopped = trainer.step, trainer.losses, stopped.is_set()
@@ -128,7 +129,7 @@ def _loop(
                 keep(trainer.averaged, step)
         if save:
             run_folder.save(folder / "train", trainer.state(), trainer.config.keep)
-            _write(folder / "watch.json", reached)
+            _write(folder / WATCH, reached)
             saved = time.monotonic()
         began, first = time.monotonic(), step
         if leave:

@@ -187,7 +187,11 @@ def _open(path: Path) -> BinaryIO:
 def _lines(path: Path, name: str, errors: list[str]) -> Iterator[str]:
     """The lines that ncu did not mark as its own log; the log's errors go to `errors`."""
     if not path.is_file():
-        raise BadInput(path, "there is no such file", f"give ncu's {name} page as CSV")
+        raise BadInput(
+            path,
+            "a folder stands there" if path.is_dir() else "there is no such file",
+            f"give ncu's {name} page as CSV",
+        )
     try:
         with _open(path) as binary:
             start = binary.read(4096)

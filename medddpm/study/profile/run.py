@@ -201,7 +201,8 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed.
-        BadInput: the folder cannot be written, or a table that this command did not write stands where one is to go.
+        BadInput: the folder cannot be written, a table that this command did not write stands where one is to go, or
+            the network takes no such volumes.
     """
     if dry_run:
         commands = [["mkdir", "-p", str(out)], *prepare_commands(runs)]
@@ -210,6 +211,10 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
     if any(run.program.device != "cpu" for run in runs):
         ncu.need_gpu("profile")
     ncu.find()
+    from medddpm.training.network import check_cube  # and with it torch, which a dry run can do without
+
+    for program in dict.fromkeys(run.program for run in runs):
+        check_cube(program.size, program.channels)
     for run in runs:
         if not _is_there(run, out):
             check_table(out / run.table)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable, replacing
 from medddpm.study.records.schemas import Schema
 from medddpm.study.records.tables import check_table, found_at, meta_path, read_meta, write_table
@@ -65,7 +66,12 @@ class TableStore(Store):
     Args:
         out: the table, NAME.csv; the results lie in NAME.rows.
         meta: `machine_meta` of this call.
+
+    Attributes:
+        schema: of the table.
     """
+
+    schema: Schema
 
     def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
         super().__init__(rows_folder(out), meta)
@@ -75,9 +81,14 @@ class TableStore(Store):
         """Makes the folder of the rows, and checks, before long work, that rows and table can be written.
 
         Raises:
-            BadInput: they cannot, or the table would take the place of one that this package did not write.
+            BadInput: they cannot, or the table would take the place of one that this package did not write, or that has
+                other columns: each mode of `medddpm bench` has a table of its own.
         """
         check_table(self.out)
+        if (former := found_at(self.out)).is_file():
+            there = read_meta(former).get("columns", {})
+            if any(name not in there for name, column in self.schema.columns.items() if not column.later):
+                raise BadInput(self.out, "it is the table of another measurement", "give --out another name")
         check_writable(self.row("row"))
 
     def row(self, key: str) -> Path:

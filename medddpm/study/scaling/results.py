@@ -25,6 +25,8 @@ MIB = 2**20
 class Results(TableStore):
     """The results beside a table."""
 
+    schema = schemas.SCALING
+
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `SCALING`); returns it."""
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path)) is not None]

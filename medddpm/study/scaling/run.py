@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from medddpm.errors import BadInput
+from medddpm.study.bench.fits import check_fits
 from medddpm.study.records import programs
 from medddpm.study.records.launches import Launch, Row, measure
 from medddpm.study.records.store import rows_folder
@@ -71,6 +72,8 @@ def measure_cases(
         options: how every row is measured.
         out, command, dry_run: as for `medddpm.study.records.launches.measure`, which says what is returned and raised.
     """
+    if not dry_run:
+        check_fits((case.network, case.side, case.channels) for cases in planned for case in cases)
     folder = rows_folder(out)
     launches = [
         Launch(

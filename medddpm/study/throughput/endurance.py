@@ -27,6 +27,7 @@ from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import found_at, table_of
+from medddpm.training.network import check_cube
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
@@ -84,6 +85,8 @@ class Options:
 class Results(TableStore):
     """The results beside a table: a file for each size and source."""
 
+    schema = schemas.ENDURANCE
+
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]
@@ -111,6 +114,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
         return
+    check_cube(options.side, options.channels)
     store = Results(out, machine_meta(command, options.device))
     store.check()
     name = f"{options.size} from {options.source}"

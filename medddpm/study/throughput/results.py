@@ -27,6 +27,8 @@ class Results(TableStore):
         place: the side and channels of this call's rows.
     """
 
+    schema = schemas.THROUGHPUT
+
     def __init__(self, out: Path, meta: Mapping[str, Any], place: Mapping[str, int] = MappingProxyType({})) -> None:
         super().__init__(out, meta)
         self.place = place

@@ -14,6 +14,7 @@ from medddpm.study.records.launches import Launch, Row, measure
 from medddpm.study.records.store import rows_folder
 from medddpm.study.throughput.levers import BY_KEY, Lever
 from medddpm.study.throughput.results import Results
+from medddpm.training.network import check_cube
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def measure_levers(
         options: how every lever is measured.
         out, command, dry_run: as for `medddpm.study.records.launches.measure`, which says what is returned and raised.
     """
+    if not dry_run:
+        check_cube(options.side, options.channels)
     folder = rows_folder(out)
     launches = [
         Launch(

@@ -58,7 +58,8 @@ def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (table["ms"].groupby(table["network"]).sum() > 0).all()
     assert set(meta["failed"]) == {"monai-swinunetr"}
     assert "BatchNorm3d (norm)" in meta["accelerated"]["monai-unet-batch"]
-    assert "medddpm: monai-swinunetr: spatial dimensions" in capsys.readouterr().err
+    refused = "--size: monai-swinunetr takes no volume of side 16; give 64"
+    assert f"medddpm: monai-swinunetr: {refused}" in capsys.readouterr().err
     assert len(coverage.shares(table)) == 2
 
 

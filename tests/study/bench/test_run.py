@@ -25,6 +25,7 @@ from medddpm.errors import BadInput
 from medddpm.fast.patch import FEATURES
 from medddpm.runtime import nested
 from medddpm.study.bench import results, run, settings, tables, worker
+from medddpm.study.bench.fits import fits
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
 from medddpm.study.bench.run import Options, plan
 from medddpm.study.bench.settings import (
@@ -349,6 +350,40 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
     assert main([*asked, "--dry-run"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["--size", "100"], "--size: med-ddpm takes no volume of side 100; give 96 or 112"),
+        (["--channels", "40"], "--channels: med-ddpm takes no base width of 40; give 32 or 64"),
+        (["--network", "monai-vnet", "--size", "16"], "--size: monai-vnet takes no volume of side 16; give 32"),
+        (["--network", "monai-unet,monai-unetr", "--size", "40", "--measure", "step"],
+         "--size: monai-unetr takes no volume of side 40; give 32 or 48"),
+        (["--scaling", "--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["--throughput", "--size", "20"], "--size: 20×20×20 cannot be halved often enough; choose multiples of 8"),
+        (["--endurance", "9", "--size", "72"],
+         "--size: 72×72×72 cannot be halved often enough; choose multiples of 16"),
+    ],
+)  # fmt: skip
+def test_a_size_that_a_network_does_not_take_is_refused_before_anything_is_measured(
+    tmp_path: Path, words: list[str], said: str, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    assert main(["bench", *SMALL, *words, "--out", str(tmp_path / "bench.csv")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"medddpm: {said}\n"
+    assert printed.out == ""
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_network_fits_its_own_size_and_its_work_is_counted(name: str) -> None:
+    network = NETWORKS[name]
+    assert fits(name, network.side, 64)
+    assert fits(name, network.least, 32)
+    assert flops(network, network.least, 1, 32)["step"] > 0, "its row says how many it computes a second"
+
+
 def test_help_names_every_network_and_setting(capsys) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["bench", "--help"])
@@ -395,6 +430,18 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
     problem = "a file stands there that this command did not write; give the output another name"
     assert line == f"medddpm: {tmp_path / theirs}: {problem}"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
+
+
+@pytest.mark.parametrize("words", [["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]])
+def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str], monkeypatch, capsys) -> None:
+    """Its rows, in the same folder, would be read as that mode's own."""
+    before = (folder / "bench.csv").read_bytes()
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    assert main(["bench", *words, "--out", str(folder / "bench.csv"), *SMALL]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    problem = "it is the table of another measurement; give --out another name"
+    assert line == f"medddpm: {folder / 'bench.csv'}: {problem}"
+    assert (folder / "bench.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -730,7 +777,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
     assert "[1/2] med-ddpm OPT1 … failed" in said.out
     assert "[2/2] med-ddpm BASE: there already" in said.out
     assert said.err.splitlines() == [
-        "medddpm: med-ddpm OPT1: --device: there is no abacus here; leave it out: a GPU is used where there is one"
+        "medddpm: med-ddpm OPT1: --device: there is no abacus here; give auto, cpu, cuda, cuda:1 …"
     ]
     assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
     assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
@@ -752,8 +799,9 @@ def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
     assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
 
 
-def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
-    """As the end of a machine's loan does it: the next call goes on."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path, number: signal.Signals) -> None:
+    """As the end of a machine's loan does it, or a closed terminal: the next call goes on."""
     out = tmp_path / "bench.csv"
     words = ["bench", "--switches", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
     started = subprocess.Popen([sys.executable, "-m", "medddpm", *words], stdout=subprocess.PIPE, text=True)
@@ -761,7 +809,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert started.stdout
     while "OPT1 … " not in said and (letter := started.stdout.read(1)):
         said += letter
-    started.send_signal(signal.SIGTERM)
+    started.send_signal(number)
     started.communicate(timeout=60)
     assert started.returncode == 130
     for _ in range(50):
@@ -771,6 +819,37 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert left == "", "the row's process goes on by itself"
     assert set(read_table(out, schemas.BENCH)["setting"]) == {"BASE"}
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_interrupted_row_keeps_the_measures_that_are_done(tmp_path: Path, rounds: int, monkeypatch, capsys) -> None:
+    """Also those of the rounds before, to which the ones that were done are joined."""
+    real, ended = programs.run, []
+    words = ["bench", "--switches", "base", "--measure", "forward,step", "--out", str(tmp_path / "bench.csv"), *TOY]
+
+    def interrupted(command, seconds):
+        if "--setting" not in command:
+            return real(command, seconds)
+        ended.append(command)
+        if len(ended) < rounds:
+            return real(command, seconds)
+        at = command.index("--measure") + 1
+        real([*command[:at], "forward", *command[at + 1 :]], seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "run", interrupted)
+    assert main([*words, "--rounds", str(rounds)]) == 130
+    assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
+    table = read_table(tmp_path / "bench.csv", schemas.BENCH)
+    assert dict(zip(table["measure"], table["samples"], strict=True)) == {
+        "forward": 2 * rounds, **({"step": 2} if rounds > 1 else {}),
+    }  # fmt: skip
+    monkeypatch.undo()
+    forward = next((tmp_path / "bench.rows").glob("*_base_forward.json"))
+    before = forward.read_bytes()
+    assert main([*words, "--rounds", str(rounds)]) == 0
+    assert forward.read_bytes() == before
+    assert read_table(tmp_path / "bench.csv", schemas.BENCH)["samples"].tolist() == [2 * rounds] * 2
 
 
 def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:

@@ -268,7 +268,10 @@ def test_kernel_names() -> None:
     assert found("P062", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
     assert found("P062", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
     assert found("P065", "elementwise_kernel", "step").our_value == "none"
-    assert found("P068", "_5x_cudnn_volta_scudnn").our_value is None
+    assert (found("P068", "_5x_cudnn_volta_scudnn").our_value, found("P068", "_5x_cudnn_volta_scudnn").card) == (
+        None,
+        None,
+    )
     assert "We have no V100." in found("P068", "_5x_cudnn_volta_scudnn").reason
     runs |= {("H100", part): runs["H100", "step"] for part in ("window-160", "window-300", "window-cpu")}
     assert found("P062", "sm80_xmma_fprop").reason.endswith(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -463,6 +464,20 @@ def test_a_failed_run_is_a_line_and_the_others_go_on(
     ]
     assert list(work.failed) == [tiny(seed=7).key, tiny(seed=9).key]
     assert f"{tiny(seed=1).key}: step 6" in said.out
+
+
+def test_a_training_that_began_in_an_earlier_call_is_not_called_part_of_this_one(
+    tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its 16 s and an evaluation of 90 s are no parts of 97 s."""
+    for seed, begun, said in ((1, False, ""), (2, True, r" \(with earlier calls\)")):
+        work, run = queue(tmp_path), tiny(seed=seed)
+        if begun:
+            (tmp_path / "out" / run.key).mkdir()
+            (tmp_path / "out" / run.key / "watch.json").touch()
+        work.work([run])
+        line = capsys.readouterr().out.splitlines()[-1]
+        assert re.search(rf", training \d+ s{said}, evaluation \d+ s; this call took \d+ s$", line), line
 
 
 def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
