@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from medddpm.study.bench.sentences import three, tool
+from medddpm.study.bench.sentences import exact, three, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 
@@ -73,7 +73,7 @@ def _time_dots(axis: Axes, table: pd.DataFrame) -> None:
         _dot(axis, time, place, str(setting))
         axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8, zorder=4)
         end = max(time, float(row["step_p90_ms"]))
-        gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {row['step_gain']:.3g}×"
+        gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {exact(row['step_gain'])}×"
         axis.annotate(f"{three(time)}{gain}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
     _log(axis, left, float(times.max()) * 6)
     axis.grid(axis="x", color="#EEEEEE")
