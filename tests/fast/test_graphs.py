@@ -1,7 +1,7 @@
 """That an accelerated network replayed from graphs trains as the network itself, whatever its user does between calls.
 
-On a CPU a stand-in for the graphs (`Pretended`) runs the captured function again, and finds fault where one pass would
-overwrite what another still needs; with a GPU the same tests run on real graphs.
+On a CPU a stand-in for the graphs replays recorded operators (`helpers.recordings`); with a GPU the same tests run on
+real graphs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.graphs import Network, Pretended, buffers_kept
+from helpers import recordings
+from helpers.graphs import Network
 from helpers.networks import NETWORKS
 from torch import Tensor, nn
 from torch.nn import functional
@@ -42,8 +43,7 @@ from medddpm.runtime import cuda_graphs, nested
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     if request.param == "cpu":
-        monkeypatch.setattr(graphs, "graphable", lambda device: True)
-        monkeypatch.setattr(graphs, "make_pool", Pretended)
+        recordings.stand_in(monkeypatch)
     return torch.device(request.param, *([0] if request.param == "cuda" else []))
 
 
@@ -56,7 +56,6 @@ class Twins:
         plain = make().to(device)
         self.fast = accelerate(copy.deepcopy(plain), "tf32", graph="auto", report=None, **options)
         self.plain = accelerate(plain, "tf32", graph=False, report=None)
-        Pretended.guard = staticmethod(lambda: buffers_kept(self.fast))
         self.runs = 0
         root: Any = self.fast.forward
         run = root.graphs.run
@@ -116,8 +115,7 @@ def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device)
     assert twins.graphs.why == ""
     runs = twins.runs
     twins.train(5)
-    if device.type == "cuda":  # the stand-in runs the function each time
-        assert twins.runs == runs
+    assert twins.runs == runs
     assert str(twins.fast.acceleration).endswith("CUDA graphs: of 1 shape of inputs")
 
 
@@ -900,12 +898,11 @@ def test_copies_pickles_and_restoring(device: torch.device) -> None:
 def test_a_network_that_was_restored_goes_with_its_last_reference(device: torch.device) -> None:
     network = accelerate(Network().to(device), report=None)
     x = Twins.x(Twins(device))
-    real = device.type == "cuda"  # what stands in for graphs on a CPU holds itself
-    for _ in range(4 if real else 1):
+    for _ in range(4):
         loss_of(network(x)).backward()
     record = network.acceleration
     said, graphs_kept = str(record).partition("\n  CUDA graphs")[0], record.graphs
-    assert graphs_kept.captured == real
+    assert graphs_kept.captured == 1
     gc.collect()
     gc.disable()
     try:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.graphs import Network, Pretended
+from helpers import recordings
+from helpers.graphs import Network
 from helpers.pages import page_block
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,18 +29,10 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, 0.01, fused=True)
 
 
-@pytest.fixture(params=["as it is", "pretended", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["as it is", "recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    if request.param == "pretended":
-        monkeypatch.setattr(module, "graphable", lambda device: True)
-        monkeypatch.setattr(module, "make_pool", Pretended)
-        captured = module.TrainingStep._captured
-
-        def guarded(self: Any, *arguments: Any) -> Any:
-            Pretended.guard = staticmethod(self._unchanged)
-            return captured(self, *arguments)
-
-        monkeypatch.setattr(module.TrainingStep, "_captured", guarded)
+    if request.param == "recorded":
+        recordings.stand_in(monkeypatch)
     return torch.device("cuda", 0) if request.param == "cuda" else torch.device("cpu")
 
 
