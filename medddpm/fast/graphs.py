@@ -187,10 +187,13 @@ def elsewhere() -> bool:
 
 def flags(device: torch.device) -> Hashable:
     """PyTorch's settings that kernels are chosen by, and whether gradients are wanted."""
-    cudnn = torch.backends.cudnn
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    attention = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        tuple(enabled() for enabled in attention),  # type: ignore[no-untyped-call]
         torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
         cuda_graphs.precision_flags(),
         (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import Contents, Walk, copies, slots_of
+from medddpm.fast.contents import CACHE, Contents, Walk, copies, place, slots_of
 from medddpm.fast.fingerprint import INTERNAL, MOST
 from medddpm.fast.functions import ANY, is_known, names_read
 
@@ -146,7 +146,7 @@ class Named(Walk):
                 if isinstance(function, FunctionType):  # PyTorch's too: a user's class may be derived from one
                     self._reads(function)
                 yield from self._of_function(part, None)
-                if not hasattr(type(part), "__get__"):  # neither a method nor a property
+                if not hasattr(type(part), "__get__") or isinstance(part, CACHE):  # neither a method nor a property
                     yield from self.tables(part)
             if named and not is_known(base.__module__):
                 yield Contents(functools.partial(_values, vars(base), list(named)))
@@ -162,8 +162,8 @@ def _values(space: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     return {name: space.get(name) for name in names}
 
 
-def _places(tensors: list[Tensor]) -> list[int]:
-    return list(map(Tensor.data_ptr, tensors))
+def _places(tensors: list[Tensor]) -> list[Any]:
+    return list(map(place, tensors))
 
 
 def _alike(a: Mapping[Any, Any], b: Mapping[Any, Any], key: object) -> bool:
