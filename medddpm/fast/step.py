@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
+from medddpm.runtime.graphed_pass import leaves
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
@@ -72,10 +74,13 @@ def graphed_step(
         clip_norm: the norm to which gradients are scaled down before an update.
         scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
         after: called behind each update, within the graph: an average of the weights by `torch._foreach_lerp_`, say.
-            PyTorch's `AveragedModel` counts on the host: call its `update_parameters` after the step.
+            What it reads is there before, and stays: it makes nothing at its first call, and counts nothing. PyTorch's
+            `AveragedModel` counts on the host: call its `update_parameters` after the step.
 
     Returns:
-        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own.
+        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own. Gradients are then
+        in the parameters' `grad` as behind a loop; where there are graphs of several shapes, only those of the last
+        that was captured are, and after the others `grad` is None.
 
     Raises:
         BadInput: the step cannot be captured, and the line that is in the way; the model or a batch is on several
@@ -115,6 +120,8 @@ class TrainingStep:
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
         self._gradients: dict[Tensor, Tensor] = {}  # of an accumulation: where the graphs sum them
+        self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
+        self._parts: list[object] = []
         self._changes, self._changed_at = 0, 0
 
     @property
@@ -135,6 +142,8 @@ class TrainingStep:
         else:
             self._sum_in_place()
             out = graph(batch)
+            if self.accumulate == 1:
+                graph.leave_gradients(self.parameters)
         self.calls += 1
         return out
 
@@ -146,7 +155,11 @@ class TrainingStep:
                 self._graph(batch, place)
 
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
-        devices = {t.device for t in (*nested.tensors(batch), *self.model.parameters())}
+        given = list(nested.tensors(batch))
+        if any(t.grad_fn is not None for t in given):  # on a CPU too: what is taken there is taken on a GPU
+            remedy = "compute it in loss_fn, or give it detached"
+            raise BadInput("batch", "gradients would flow through a tensor of it into what computed it", remedy)
+        devices = {t.device for t in (*given, *self.model.parameters())}
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
         return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed() and not self.why
@@ -164,6 +177,7 @@ class TrainingStep:
         except TypeError as error:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
+        self._keep_parts()
         self._keep_rates(device)
         settings = _settings(self.optimizer)
         if settings != self._settings:
@@ -180,10 +194,11 @@ class TrainingStep:
         if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
-        if known is None or not self._has(known.moments):
+        if known is None or not known.updates(self._state(last)):
             if known is not None:
                 self._forget()
-            known = self._captured(batch, place, device)
+            with self._apart():
+                known = self._captured(batch, place, device)
             if known is not None:
                 self._kept[key] = known
         return known
@@ -198,11 +213,6 @@ class TrainingStep:
         tables += [getattr(p, name) for p in self.parameters for name in names]
         # By the numbers of their handles: no two hooks of a process have the same.
         return self.clip_norm, scales, tuple(tuple(table) if table else () for table in tables)
-
-    def _has(self, moments: list[Tensor]) -> bool:
-        """Whether the optimizer's state is in these tensors: a checkpoint that was loaded is in others."""
-        now = self._moments() if moments else []
-        return len(now) == len(moments) and all(map(operator.is_, now, moments))
 
     def _stop(self, why: str, more: str = "") -> None:
         """From now on there is no graph; says why."""
@@ -229,6 +239,13 @@ class TrainingStep:
             if p.grad is not held:
                 held.zero_() if p.grad is None else held.copy_(p.grad)
                 p.grad = held
+
+    def _keep_parts(self) -> None:
+        """Begins anew where the user has given the step another part since."""
+        parts = [self.model, self.loss_fn, self.optimizer, self.scaler, self.after, self.accumulate]
+        if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
+            self._forget()
+            self._parts, self._rates, self._settings = parts, [], []
 
     def _keep_rates(self, device: torch.device) -> None:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
@@ -278,6 +295,9 @@ class TrainingStep:
             self._gradients |= {p: torch.zeros_like(p) for p in learned}
             self._kept.clear()  # what was captured before does not begin with these
             self._sum_in_place()
+        for graph in self._kept.values():
+            graph.gradients = []  # only the newest graph keeps them: they are as large as the parameters
+        behind = None if self.after is None else Readings((self.after,), known, device)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
@@ -286,8 +306,18 @@ class TrainingStep:
         except RuntimeError as error:
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
             raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
-        moments = self._moments() if place == self.accumulate - 1 else []  # other calls do not update
-        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), readings, moments)
+        if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
+            remedy = "make what it needs before the step, and count outside of it"
+            raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
+        gradients = []
+        if self.accumulate == 1:
+            gradients = [p.grad for p in self.parameters]
+            for p, gradient in zip(self.parameters, kept, strict=True):
+                p.grad = gradient
+        places: dict[Tensor, Any] = {t: at for at, t in enumerate(inputs)}
+        others = [(places.get(t, t), t.grad) for t in self._others or () if t.grad is not None]
+        state = self._state(place == self.accumulate - 1)
+        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), readings, state, gradients, others)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -298,7 +328,14 @@ class TrainingStep:
                 self._sum_in_place()
         out = self.loss_fn(self.model, *batch)
         loss = next(nested.tensors(out)) / self.accumulate
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        loss = loss if self.scaler is None else self.scaler.scale(loss)
+        if self._others is not None:
+            own = set(self.parameters)
+            for t in leaves([loss]):
+                if t not in own:
+                    self._others.setdefault(t, t.grad)
+                    t.grad = None
+        loss.backward()
         if place == self.accumulate - 1:
             self._update()
         return nested.mapped(out, Tensor.detach)
@@ -315,6 +352,20 @@ class TrainingStep:
             self.scaler.update()
         if self.after is not None:
             self.after()
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, gradients of what is not the optimizer's, as of a GAN's other network, come in tensors of their own.
+
+        A graph that summed them where they are would do so when that memory is another tensor's.
+        """
+        self._others = {}
+        try:
+            yield
+        finally:
+            for t, gradient in self._others.items():
+                t.grad = gradient
+            self._others = None
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -350,6 +401,12 @@ class TrainingStep:
         state = self.optimizer.state
         return [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
 
+    def _state(self, updates: bool) -> list[Tensor]:
+        """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
+        scaler = self.scaler
+        scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
+        return scale + (self._moments() if updates else [])
+
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
@@ -365,7 +422,9 @@ class Captured:
         pool: the memory that it lies in.
         fingerprint: of the model as it was captured.
         readings: of `loss_fn` and `after`.
-        moments: the optimizer's state that it updates.
+        state: of optimizer and scaler, which it reads and updates.
+        gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
+        others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
     """
 
     def __init__(
@@ -376,9 +435,13 @@ class Captured:
         pool: Any,
         fingerprint: Fingerprint,
         readings: Readings,
-        moments: list[Tensor],
+        state: list[Tensor],
+        gradients: list[Tensor | None],
+        others: list[tuple[Any, Tensor]],
     ) -> None:
-        self.inputs, self.outputs, self.moments = inputs, outputs, moments
+        self.inputs, self.outputs, self.state = inputs, outputs, state
+        self.gradients, self._others = gradients, others
+        self._places = list(map(Tensor.data_ptr, state))
         self.fingerprint, self.readings = fingerprint, readings
         self._replay, self._pool = replay, pool
 
@@ -391,12 +454,27 @@ class Captured:
         names = ", ".join(self.readings.changed())
         return f"values that the loss reads{f' ({names})' if names else ''}"
 
+    def updates(self, state: list[Tensor]) -> bool:
+        """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
+        same = len(state) == len(self.state) and all(map(operator.is_, state, self.state))
+        return same and self._places == list(map(Tensor.data_ptr, state))
+
+    def leave_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Leaves the optimizer's parameters the gradients of the last replay, or none where it does not keep them."""
+        for p, gradient in itertools.zip_longest(parameters, self.gradients):
+            if p.grad is not gradient:
+                p.grad = gradient
+
     def __call__(self, batch: tuple[Any, ...]) -> Any:
         """Copies the batch in, replays, and copies the outputs out."""
+        given = list(nested.tensors(batch))
         with torch.no_grad():
-            for static, tensor in zip(self.inputs, nested.tensors(batch), strict=True):
+            for static, tensor in zip(self.inputs, given, strict=True):
                 static.copy_(tensor, non_blocking=True)
             self._pool.replay(self._replay)
+            for of, gradient in self._others:
+                t = given[of] if isinstance(of, int) else of
+                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
             return nested.mapped(self.outputs, Tensor.clone)
 
 
