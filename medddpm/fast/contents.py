@@ -217,14 +217,12 @@ class Walk:
                 yield from self.tables(value)
 
 
-def _cached(cache: object) -> list[Any]:
-    """The tensors, and lists and tuples, that an `lru_cache` holds now.
+def _cached(cache: object) -> list[Tensor]:
+    """The tensors in what an `lru_cache` holds now: whoever looks at them keeps what a graph reads after the cache.
 
-    Whoever looks at them keeps them: a graph still reads a tensor that the cache has let go of.
+    Its keys may hold other networks, which are not looked into.
     """
-    found = gc.get_referents(cache)  # what it holds, and where it has no limit the dict that does
-    found += (part for each in found if isinstance(each, dict) for part in each.values())
-    return [each for each in found if isinstance(each, Tensor | list | tuple)]
+    return [t for each in gc.get_referents(cache) for t in nested.tensors(each)]
 
 
 @functools.cache

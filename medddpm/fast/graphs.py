@@ -32,6 +32,7 @@ SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
 SEEN = 64  # inputs without a graph, at most: a number that is another at each call makes one each time
 WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
+CHANGING = "its parameters or settings keep changing"
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
 
@@ -110,12 +111,17 @@ class Graphs:
                 self.replays += 1
                 return graphed(value)
             del self.kept[key], known, graphed
-            self.changes += 1
-            if self.changes >= CHANGES and self.replays < 10 * self.changes:
-                return self._unfit("its parameters or settings keep changing", value)
+            if self._keep_changing():
+                return self._unfit(CHANGING, value)
         if self.why and self._still():
             return self.run(value)
-        watched = self.watched.setdefault(key, Watched())
+        watched = self.watched.get(key)
+        if watched is not None and not watched.holds():  # it has seen another network
+            watched = None
+            if self._keep_changing():
+                return self._unfit(CHANGING, value)
+        if watched is None:
+            watched = self.watched[key] = Watched()
         if len(self.watched) > SEEN:
             self.watched.clear()
             return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
@@ -146,6 +152,11 @@ class Graphs:
         del self.watched[key]
         self.replays += 1
         return graphed(value)
+
+    def _keep_changing(self) -> bool:
+        """Counts a change since a capture, or since what led to one; whether there are too many."""
+        self.changes += 1
+        return self.changes >= CHANGES and self.replays < 10 * self.changes
 
     def _still(self) -> bool:
         """Whether what was in the way still is: hooks come and go."""
@@ -208,6 +219,7 @@ class Watched:
 
     Attributes:
         calls: how many there were.
+        fingerprint: of the network at the last one.
         learns: whether an output requires a gradient.
         used: which of the outputs' tensors a backward pass brought gradients for.
         draws: whether the device's generator is drawn from.
@@ -217,9 +229,14 @@ class Watched:
     def __init__(self, whole: bool = False) -> None:
         self.whole = whole
         self.calls = 0
+        self.fingerprint: Fingerprint | None = None
         self.learns = self.draws = False
         self.used: set[int] = set()
         self.why = ""
+
+    def holds(self) -> bool:
+        """Whether the network is as it was at the calls, and has no hooks."""
+        return self.fingerprint is None or self.fingerprint.holds()
 
     def __call__(self, run: Callable[[Any], Any], value: Any, network: nn.Module, device: torch.device) -> Any:
         """Runs the network, and looks on."""
@@ -228,7 +245,8 @@ class Watched:
             self.why = f"inputs are on {device} and {odd.device}"
         values = [t.clone() if t.is_inference() else t._version for t in given]
         rest = nested.shape_of(value)
-        before, host, place = Fingerprint(network), _host_random(), drawn_at(device)
+        before = self.fingerprint = Fingerprint(network)
+        host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
         hooked: list[object] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):

@@ -177,6 +177,51 @@ def test_the_fingerprint_keeps_what_caches_hold(maxsize: int | None) -> None:
     assert fingerprint.holds()
 
 
+class Named(Network):
+    single = False
+
+    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Any:
+        first, second = super().forward(x, scale)
+        if self.single:
+            return {"first": first + second[:, :1]}
+        return {
+            "first": first if mask is None else first * mask,
+            "all": [second, second[:, :1]],
+            "count": 2,
+            "no": None,
+        }
+
+
+def test_watched_calls_of_another_network_are_forgotten(device: torch.device) -> None:
+    """Settings changed between them: of outputs that were used, of a hook, of dropout."""
+    twins = Twins(device, Named)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        optimizer.zero_grad()
+        loss_of(network(twins.x(seed))).backward()
+        optimizer.step()
+
+    def train(steps: int) -> None:
+        for seed in range(steps):
+            twins.each(lambda n, o, seed=seed: work(n, o, seed))
+            twins.check()
+
+    train(2)
+    for network in twins:
+        network.single = True
+    train(1)
+    assert twins.graphs.captured == 0
+    train(1)
+    seen: list[str] = []
+    handle = twins.fast.second.register_forward_hook(lambda *_: seen.append("called"))  # type: ignore[union-attr, operator]
+    train(2)
+    assert seen == ["called"] * 2
+    assert twins.graphs.captured == 0
+    handle.remove()
+    train(4)
+    assert twins.graphs.captured == 1
+
+
 class Asks(Network):
     """Does what PyTorch's settings say."""
 
@@ -220,17 +265,6 @@ def test_a_weight_that_autocast_has_cast_before(device: torch.device) -> None:
             for network in twins:
                 network.first.weight.mul_(1.5)  # type: ignore[union-attr, operator]
     assert twins.graphs.captured == 1
-
-
-class Named(Network):
-    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Any:
-        first, second = super().forward(x, scale)
-        return {
-            "first": first if mask is None else first * mask,
-            "all": [second, second[:, :1]],
-            "count": 2,
-            "no": None,
-        }
 
 
 def test_outputs_in_a_dict_and_an_input_that_may_be_missing(device: torch.device) -> None:
