@@ -120,6 +120,8 @@ class TrainingStep:
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
         self._gradients: dict[Tensor, Tensor] = {}  # of an accumulation: where the graphs sum them
+        self._reached: dict[tuple[Any, ...], set[Tensor]] = {}  # of an accumulation: which of them a call brings
+        self._brought: set[Tensor] = set()  # which the last backward pass brought, while a graph is made
         self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
         self._parts: list[object] = []
         self._changes, self._changed_at = 0, 0
@@ -140,7 +142,7 @@ class TrainingStep:
         if graph is None:
             out = self._work(batch, place)
         else:
-            self._sum_in_place()
+            self._sum_in_place(graph.brings, place == 0)
             out = graph(batch)
             if self.accumulate == 1:
                 graph.leave_gradients(self.parameters)
@@ -173,7 +175,7 @@ class TrainingStep:
         first, last = place == 0, place == self.accumulate - 1
         beside = self._beside()
         try:
-            key = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
+            call = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
         except TypeError as error:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
@@ -185,6 +187,7 @@ class TrainingStep:
                 return None
             self._forget()
             self._settings = settings
+        key = *call, self._others_summed(call)
         known = self._kept.get(key)
         if known is not None and (changed := known.changed()):
             if self._keep_changing(changed):
@@ -200,7 +203,8 @@ class TrainingStep:
             with self._apart():
                 known = self._captured(batch, place, device)
             if known is not None:
-                self._kept[key] = known
+                self._reached[call] = known.brings
+                self._kept[*call, self._others_summed(call)] = known
         return known
 
     def _beside(self) -> tuple[Any, ...]:
@@ -223,6 +227,7 @@ class TrainingStep:
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
+        self._reached.clear()
 
     def _keep_changing(self, what: str) -> bool:
         """Counts changes of what a graph has in it; after some in close succession there is none any more."""
@@ -233,12 +238,31 @@ class TrainingStep:
         self._stop(f"{what} keep changing", "; only the learning rate may")
         return True
 
-    def _sum_in_place(self) -> None:
-        """Has each parameter's gradient where the graphs sum it, with what is summed so far."""
+    def _others_summed(self, call: tuple[Any, ...]) -> tuple[int, ...]:
+        """The parameters with a gradient of this accumulation that such a call does not bring: it updates them too."""
+        first, last = call[3:5]
+        if first or not last:
+            return ()
+        brings = self._reached.get(call, ())
+        return tuple(at for at, p in enumerate(self.parameters) if p.grad is not None and p not in brings)
+
+    def _sum_in_place(self, brings: set[Tensor], first: bool) -> None:
+        """Has gradients where the graphs sum them: what is summed so far, and zeros for those that a call `brings`.
+
+        Other parameters have none, and are not updated. The `first` call of an accumulation zeroes them itself.
+        """
+        fresh = []
         for p, held in self._gradients.items():
-            if p.grad is not held:
-                held.zero_() if p.grad is None else held.copy_(p.grad)
+            if first:
+                p.grad = held if p in brings else None
+            elif p.grad is None and p in brings:
+                fresh.append(held)
                 p.grad = held
+            elif p.grad is not None and p.grad is not held:
+                held.copy_(p.grad)
+                p.grad = held
+        if fresh:
+            torch._foreach_zero_(fresh)
 
     def _keep_parts(self) -> None:
         """Begins anew where the user has given the step another part since."""
@@ -269,7 +293,6 @@ class TrainingStep:
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
         self._settings = _settings(self.optimizer)
-        self._sum_in_place()
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
@@ -283,18 +306,19 @@ class TrainingStep:
                     if watched.why.startswith(UPDATE):
                         raise _waits(self.optimizer)
                     raise BadInput("graphed_step", watched.why, REMEDY)
-        learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
+        brings = self._brought
         known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
         readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
             return None
-        if self.accumulate > 1 and learned:
-            self._gradients |= {p: torch.zeros_like(p) for p in learned}
+        summed = [p for p in self.parameters if p in brings or p.grad is not None] if self.accumulate > 1 else []
+        if new := [p for p in summed if p not in self._gradients]:
+            self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
-            self._sum_in_place()
+        self._sum_in_place(brings, place == 0)
         for graph in self._kept.values():
             graph.gradients = []  # only the newest graph keeps them: they are as large as the parameters
         behind = None if self.after is None else Readings((self.after,), known, device)
@@ -309,33 +333,29 @@ class TrainingStep:
         if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
             remedy = "make what it needs before the step, and count outside of it"
             raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
-        gradients = []
-        if self.accumulate == 1:
-            gradients = [p.grad for p in self.parameters]
-            for p, gradient in zip(self.parameters, kept, strict=True):
-                p.grad = gradient
+        gradients = [p.grad for p in self.parameters] if self.accumulate == 1 else []
+        for p, gradient in zip(self.parameters, kept, strict=True):
+            p.grad = gradient
         places: dict[Tensor, Any] = {t: at for at, t in enumerate(inputs)}
         others = [(places.get(t, t), t.grad) for t in self._others or () if t.grad is not None]
         state = self._state(place == self.accumulate - 1)
-        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), readings, state, gradients, others)
+        fingerprint = Fingerprint(self.model)
+        return Captured(inputs, outputs, replay, pool, fingerprint, readings, state, gradients, others, brings)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
         if place == 0:
             self.optimizer.zero_grad(set_to_none=True)  # what then gets no gradient is not updated
-            if self._gradients:
+            if self._others is not None and self._gradients:
                 torch._foreach_zero_(list(self._gradients.values()))
-                self._sum_in_place()
+                self._sum_in_place(self._brought, first=True)
         out = self.loss_fn(self.model, *batch)
         loss = next(nested.tensors(out)) / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
-        if self._others is not None:
-            own = set(self.parameters)
-            for t in leaves([loss]):
-                if t not in own:
-                    self._others.setdefault(t, t.grad)
-                    t.grad = None
-        loss.backward()
+        if self._others is None:
+            loss.backward()
+        else:
+            self._watched_backward(loss, self._others)
         if place == self.accumulate - 1:
             self._update()
         return nested.mapped(out, Tensor.detach)
@@ -352,6 +372,18 @@ class TrainingStep:
             self.scaler.update()
         if self.after is not None:
             self.after()
+
+    def _watched_backward(self, loss: Tensor, others: dict[Tensor, Tensor | None]) -> None:
+        """Notes which of the optimizer's parameters it brings gradients to, and those of others in `others`."""
+        own = set(self.parameters)
+        reached = list(leaves([loss]))
+        for t in reached:
+            if t not in own:
+                others.setdefault(t, t.grad)
+                t.grad = None
+        versions = {p: None if p.grad is None else p.grad._version for p in reached if p in own}
+        loss.backward()
+        self._brought = {p for p, v in versions.items() if p.grad is not None and p.grad._version != v}
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
@@ -425,6 +457,7 @@ class Captured:
         state: of optimizer and scaler, which it reads and updates.
         gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
         others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
+        brings: the optimizer's parameters that its backward pass brings gradients to.
     """
 
     def __init__(
@@ -438,9 +471,10 @@ class Captured:
         state: list[Tensor],
         gradients: list[Tensor | None],
         others: list[tuple[Any, Tensor]],
+        brings: set[Tensor],
     ) -> None:
         self.inputs, self.outputs, self.state = inputs, outputs, state
-        self.gradients, self._others = gradients, others
+        self.gradients, self._others, self.brings = gradients, others, brings
         self._places = list(map(Tensor.data_ptr, state))
         self.fingerprint, self.readings = fingerprint, readings
         self._replay, self._pool = replay, pool

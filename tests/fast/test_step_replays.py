@@ -301,3 +301,22 @@ def test_a_network_with_graphs_of_its_own_beside_the_step(device: torch.device) 
             loss.backward()
     alike(fast.state_dict(), plain.state_dict())
     assert fast.acceleration.graphs.captured == 2
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_parameter_without_a_gradient_in_one_accumulation(device: torch.device, frozen: bool) -> None:
+    """A head for each of two domains, and batches of one or both; or a layer frozen amid. AdamW would move it."""
+
+    def of_a_domain(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        first, second = network(x)
+        return functional.mse_loss(*((first, y) if x.shape[-1] == 5 else (second, y[:, :2])))
+
+    pair = Pair(device, loss=of_a_domain, accumulate=2)
+    for number, side in enumerate((5, 5, 4, 4, 5, 4, 4, 4, 5, 5, 4, 5, 4, 5, 5, 5)):
+        if frozen and number in (5, 9):
+            for network in (pair.plain, pair.fast):
+                network.first.requires_grad_(number == 9)  # type: ignore[union-attr, operator]
+        pair.train(1, side=side)
+        assert [p.grad is None for p in pair.fast.parameters()] == [p.grad is None for p in pair.plain.parameters()]
+        alike(*([p.grad for p in n.parameters() if p.grad is not None] for n in (pair.fast, pair.plain)))
+    assert not pair.step.why
