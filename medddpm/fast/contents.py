@@ -7,7 +7,9 @@ import ctypes
 import dataclasses
 import enum
 import functools
+import gc
 import logging
+import operator
 import random
 import sys
 import weakref
@@ -39,7 +41,11 @@ from medddpm.runtime import nested
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
 CONTAINERS = (list, dict, set, deque)
+CACHE = functools._lru_cache_wrapper
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
+PLACE: tuple[Callable[[Tensor], Any], ...] = (
+    Tensor.data_ptr, Tensor.stride, Tensor.numel, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
+)  # fmt: skip
 
 
 class Contents:
@@ -127,6 +133,7 @@ class Walk:
             yield Contents(read, value)
         else:
             yield from self._of_an_object(value)
+            parts = _cached(value) if isinstance(value, CACHE) else ()
         for part in list(parts):
             yield from self.tables(part)
 
@@ -203,6 +210,8 @@ class Walk:
             bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
             methods = [vars(base)[name] for base in bases for name in names & vars(base).keys()]
             waiting += (f for value in (*called_by(each), *methods) for f in wrapped(value))
+            for cache in (method for method in methods if isinstance(method, CACHE)):
+                yield from self.tables(cache)
             if id(each) in self.seen:
                 continue
             self.seen.add(id(each))
@@ -227,6 +236,14 @@ class Walk:
                 yield from self._of_a_class(value)
             else:
                 yield from self.tables(value)
+
+
+def _cached(cache: object) -> list[Tensor]:
+    """The tensors in what an `lru_cache` holds now: whoever looks at them keeps what a graph reads after the cache.
+
+    Its keys may hold other networks, which are not looked into.
+    """
+    return [t for each in gc.get_referents(cache) for t in nested.tensors(each)]
 
 
 @functools.cache
@@ -262,11 +279,16 @@ def _of_tensor(t: Tensor) -> tuple[Any, ...]:
     if type(t) not in (Tensor, nn.Parameter) or t.layout != torch.strided:
         return (id(t),)
     if t.device.type != "cpu" or isinstance(t, nn.Parameter):
-        return (t.data_ptr(),)
+        return place(t)
     version = nested.version(t)
     if t.numel() * t.element_size() > SMALL or not t.numel() or t.is_quantized:
-        return t.data_ptr(), version
-    return t.data_ptr(), version, t.detach().flatten().view(torch.uint8).numpy().tobytes()
+        return *place(t), version
+    return *place(t), version, t.detach().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def place(t: Tensor) -> tuple[Any, ...]:
+    """Where and how a strided tensor lies in memory; another view of the same memory is another place."""
+    return tuple(read(t) for read in PLACE)
 
 
 def _reader(value: Any) -> Callable[[], Any] | None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from medddpm.fast.contents import INTERNAL, Contents, Walk, copies, is_its_own, of_attribute
+from medddpm.fast.contents import INTERNAL, PLACE, Contents, Walk, copies, is_its_own, of_attribute, place
 from medddpm.fast.hooks import hook_tables, hooks_for_all, hooks_within, modules_of
 from medddpm.fast.named import named
 from medddpm.runtime import nested
 
 MOST = 100_000  # values that a network's attributes may hold
-PLACE: tuple[Callable[[Tensor], Any], ...] = (
-    Tensor.data_ptr, Tensor.stride, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
-)  # fmt: skip
 
 
 class Fingerprint:
@@ -82,7 +78,7 @@ class Fingerprint:
 
     def _place(self, t: Tensor) -> Any:
         if self._lies(t):
-            return [read(t) for read in PLACE]
+            return place(t)
         if is_lazy(t):
             return None
         if t.layout != torch.strided:

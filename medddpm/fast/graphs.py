@@ -35,6 +35,7 @@ WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
 PATIENCE = 1.0  # seconds that a thread waits for another's call, whose forward may be waiting for this thread
 CROSSED = 3  # calls of which a thread has waited so long in vain: then no call waits for another
+CHANGING = "its parameters or settings keep changing"
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
 
@@ -136,13 +137,18 @@ class Graphs:
                 self.replays += 1
                 return graphed(value)
             del self.kept[key], known, graphed
-            self.changes += 1
-            if self.changes >= CHANGES and self.replays < 10 * self.changes:
-                return self._unfit("its parameters or settings keep changing", value)
+            if self._keep_changing():
+                return self._unfit(CHANGING, value)
         self.why = still(self.why, self.network)
         if self.why:
             return self.run(value)
-        watched = self.watched.setdefault(key, Watched())
+        watched = self.watched.get(key)
+        if watched is not None and not watched.holds():  # it has seen another network
+            watched = None
+            if self._keep_changing():
+                return self._unfit(CHANGING, value)
+        if watched is None:
+            watched = self.watched[key] = Watched()
         if len(self.watched) > SEEN:
             self.watched.clear()
             return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
@@ -179,6 +185,11 @@ class Graphs:
         self.replays += 1
         return graphed(value)
 
+    def _keep_changing(self) -> bool:
+        """Counts a change since a capture, or since what led to one; whether there are too many."""
+        self.changes += 1
+        return self.changes >= CHANGES and self.replays < 10 * self.changes
+
     def _unfit(self, why: str, value: Any = None) -> Any:
         """Says once why there is no graph, and runs the network as it is."""
         if self.strict:
@@ -213,10 +224,13 @@ def elsewhere() -> bool:
 
 def flags(device: torch.device) -> Hashable:
     """PyTorch's settings that kernels are chosen by, and whether gradients are wanted."""
-    cudnn = torch.backends.cudnn
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    attention = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        tuple(enabled() for enabled in attention),  # type: ignore[no-untyped-call]
         torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
         cuda_graphs.precision_flags(),
         (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()),
@@ -231,6 +245,7 @@ class Watched:
 
     Attributes:
         calls: how many there were.
+        fingerprint: of the network at the last one.
         learns: whether an output requires a gradient.
         used: which of the outputs' tensors a backward pass brought gradients for.
         draws: whether the device's generator is drawn from.
@@ -240,9 +255,14 @@ class Watched:
     def __init__(self, whole: bool = False) -> None:
         self.whole = whole
         self.calls = 0
+        self.fingerprint: Fingerprint | None = None
         self.learns = self.draws = False
         self.used: set[int] = set()
         self.why = ""
+
+    def holds(self) -> bool:
+        """Whether the network is as it was at the calls, and has no hooks."""
+        return self.fingerprint is None or self.fingerprint.holds()
 
     def __call__(self, run: Callable[[Any], Any], value: Any, network: nn.Module, device: torch.device) -> Any:
         """Runs the network, and looks on."""
@@ -251,7 +271,8 @@ class Watched:
             self.why = f"inputs are on {device} and {odd.device}"
         values = [t.clone() if t.is_inference() else t._version for t in given]
         rest = nested.shape_of(value)
-        before, host, place = Fingerprint(network), _host_random(), drawn_at(device)
+        before = self.fingerprint = Fingerprint(network)
+        host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
         hooked: list[object] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):

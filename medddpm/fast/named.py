@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import INTERNAL, Contents, Walk, slots_of
+from medddpm.fast.contents import CACHE, INTERNAL, Contents, Walk, slots_of
 from medddpm.fast.functions import ANY, is_known, names_read
 
 PARTS = ("_parameters", "_buffers", "_modules")
@@ -101,7 +101,7 @@ class Named(Walk):
                 if isinstance(function, FunctionType):  # PyTorch's too: a user's class may be derived from one
                     self._reads(function)
                 yield from self._of_function(part, None)
-                if not hasattr(type(part), "__get__"):  # neither a method nor a property
+                if not hasattr(type(part), "__get__") or isinstance(part, CACHE):  # neither a method nor a property
                     yield from self.tables(part)
             if named and not is_known(base.__module__):
                 yield Contents(functools.partial(_values, vars(base), list(named)))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import Contents, copies
+from medddpm.fast.contents import Contents, copies, place
 from medddpm.fast.fingerprint import MOST
 from medddpm.fast.named import named
 
@@ -69,8 +69,8 @@ class Readings:
         return {str(name) for items in named for name, each in items if each is value and value is not None}
 
 
-def _places(tensors: list[Tensor]) -> list[int]:
-    return list(map(Tensor.data_ptr, tensors))
+def _places(tensors: list[Tensor]) -> list[Any]:
+    return list(map(place, tensors))
 
 
 def _alike(a: Mapping[Any, Any], b: Mapping[Any, Any], key: object) -> bool:

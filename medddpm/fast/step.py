@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.hooks import hook_tables, hooks_within, still
 from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
+from medddpm.runtime.graphed_pass import leaves
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
@@ -73,10 +75,13 @@ def graphed_step(
         clip_norm: the norm to which gradients are scaled down before an update.
         scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
         after: called behind each update, within the graph: an average of the weights by `torch._foreach_lerp_`, say.
-            PyTorch's `AveragedModel` counts on the host: call its `update_parameters` after the step.
+            What it reads is there before, and stays: it makes nothing at its first call, and counts nothing. PyTorch's
+            `AveragedModel` counts on the host: call its `update_parameters` after the step.
 
     Returns:
-        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own.
+        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own. Gradients are then
+        in the parameters' `grad` as behind a loop; where there are graphs of several shapes, only those of the last
+        that was captured are, and after the others `grad` is None.
 
     Raises:
         BadInput: the step cannot be captured, and the line that is in the way; the model or a batch is on several
@@ -116,6 +121,10 @@ class TrainingStep:
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
         self._gradients: dict[Tensor, Tensor] = {}  # of an accumulation: where the graphs sum them
+        self._reached: dict[tuple[Any, ...], set[Tensor]] = {}  # of an accumulation: which of them a call brings
+        self._brought: set[Tensor] = set()  # which the last backward pass brought, while a graph is made
+        self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
+        self._parts: list[object] = []
         self._changes, self._changed_at = 0, 0
         self._made = False
 
@@ -135,8 +144,10 @@ class TrainingStep:
         if graph is None:
             out = self._work(batch, place)
         else:
-            self._sum_in_place()
+            self._sum_in_place(graph.brings, place == 0)
             out = graph(batch)
+            if self.accumulate == 1:
+                graph.leave_gradients(self.parameters)
         self.calls += 1
         return out
 
@@ -149,7 +160,11 @@ class TrainingStep:
         self._made = True
 
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
-        devices = {t.device for t in (*nested.tensors(batch), *self.model.parameters())}
+        given = list(nested.tensors(batch))
+        if any(t.grad_fn is not None for t in given):  # on a CPU too: what is taken there is taken on a GPU
+            remedy = "compute it in loss_fn, or give it detached"
+            raise BadInput("batch", "gradients would flow through a tensor of it into what computed it", remedy)
+        devices = {t.device for t in (*given, *self.model.parameters())}
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
         self.why = still(self.why, self.model)
@@ -164,10 +179,11 @@ class TrainingStep:
         first, last = place == 0, place == self.accumulate - 1
         beside = self._beside()
         try:
-            key = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
+            call = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
         except TypeError as error:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
+        self._keep_parts()
         self._keep_rates(device)
         settings = _settings(self.optimizer)
         if settings != self._settings:
@@ -175,6 +191,7 @@ class TrainingStep:
                 return None
             self._forget()
             self._settings = settings
+        key = *call, self._others_summed(call)
         known = self._kept.get(key)
         if known is not None and (changed := known.changed()):
             if self._keep_changing(changed):
@@ -184,12 +201,14 @@ class TrainingStep:
         if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
-        if known is None or not self._has(known.moments):
+        if known is None or not known.updates(self._state(last)):
             if known is not None:
                 self._forget()
-            known = self._captured(batch, place, device)
+            with self._apart():
+                known = self._captured(batch, place, device)
             if known is not None:
-                self._kept[key] = known
+                self._reached[call] = known.brings
+                self._kept[*call, self._others_summed(call)] = known
         return known
 
     def _beside(self) -> tuple[Any, ...]:
@@ -202,11 +221,6 @@ class TrainingStep:
         tables += [getattr(p, name) for p in self.parameters for name in names]
         # By the numbers of their handles: no two hooks of a process have the same.
         return self.clip_norm, scales, tuple(tuple(table) if table else () for table in tables)
-
-    def _has(self, moments: list[Tensor]) -> bool:
-        """Whether the optimizer's state is in these tensors: a checkpoint that was loaded is in others."""
-        now = self._moments() if moments else []
-        return len(now) == len(moments) and all(map(operator.is_, now, moments))
 
     def _stop(self, why: str, more: str = "") -> None:
         """From now on there is no graph; says why."""
@@ -223,6 +237,7 @@ class TrainingStep:
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
+        self._reached.clear()
 
     def _keep_changing(self, what: str) -> bool:
         """Counts changes of what a graph has in it; after some in close succession there is none any more."""
@@ -233,12 +248,38 @@ class TrainingStep:
         self._stop(f"{what} keep changing", "; only the learning rate may")
         return True
 
-    def _sum_in_place(self) -> None:
-        """Has each parameter's gradient where the graphs sum it, with what is summed so far."""
+    def _others_summed(self, call: tuple[Any, ...]) -> tuple[int, ...]:
+        """The parameters with a gradient of this accumulation that such a call does not bring: it updates them too."""
+        first, last = call[3:5]
+        if first or not last:
+            return ()
+        brings = self._reached.get(call, ())
+        return tuple(at for at, p in enumerate(self.parameters) if p.grad is not None and p not in brings)
+
+    def _sum_in_place(self, brings: set[Tensor], first: bool) -> None:
+        """Has gradients where the graphs sum them: what is summed so far, and zeros for those that a call `brings`.
+
+        Other parameters have none, and are not updated. The `first` call of an accumulation zeroes them itself.
+        """
+        fresh = []
         for p, held in self._gradients.items():
-            if p.grad is not held:
-                held.zero_() if p.grad is None else held.copy_(p.grad)
+            if first:
+                p.grad = held if p in brings else None
+            elif p.grad is None and p in brings:
+                fresh.append(held)
                 p.grad = held
+            elif p.grad is not None and p.grad is not held:
+                held.copy_(p.grad)
+                p.grad = held
+        if fresh:
+            torch._foreach_zero_(fresh)
+
+    def _keep_parts(self) -> None:
+        """Begins anew where the user has given the step another part since."""
+        parts = [self.model, self.loss_fn, self.optimizer, self.scaler, self.after, self.accumulate]
+        if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
+            self._forget()
+            self._parts, self._rates, self._settings = parts, [], []
 
     def _keep_rates(self, device: torch.device) -> None:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
@@ -265,7 +306,6 @@ class TrainingStep:
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
         self._settings = _settings(self.optimizer)
-        self._sum_in_place()
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
@@ -279,21 +319,25 @@ class TrainingStep:
                     if watched.why.startswith(UPDATE):
                         raise _waits(self.optimizer)
                     break
-        learned = [p for p in self.parameters if p.grad is not None and p not in self._gradients]
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
         if watched.why:
             self._bar(watched.why)
             return None
+        brings = self._brought
         known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
         readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
             return None
-        if self.accumulate > 1 and learned:
-            self._gradients |= {p: torch.zeros_like(p) for p in learned}
+        summed = [p for p in self.parameters if p in brings or p.grad is not None] if self.accumulate > 1 else []
+        if new := [p for p in summed if p not in self._gradients]:
+            self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
-            self._sum_in_place()
+        self._sum_in_place(brings, place == 0)
+        for graph in self._kept.values():
+            graph.gradients = []  # only the newest graph keeps them: they are as large as the parameters
+        behind = None if self.after is None else Readings((self.after,), known, device)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
@@ -302,19 +346,32 @@ class TrainingStep:
         except RuntimeError as error:
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
             raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
-        moments = self._moments() if place == self.accumulate - 1 else []  # other calls do not update
-        return Captured(inputs, outputs, replay, pool, Fingerprint(self.model), readings, moments)
+        if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
+            remedy = "make what it needs before the step, and count outside of it"
+            raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
+        gradients = [p.grad for p in self.parameters] if self.accumulate == 1 else []
+        for p, gradient in zip(self.parameters, kept, strict=True):
+            p.grad = gradient
+        places: dict[Tensor, Any] = {t: at for at, t in enumerate(inputs)}
+        others = [(places.get(t, t), t.grad) for t in self._others or () if t.grad is not None]
+        state = self._state(place == self.accumulate - 1)
+        fingerprint = Fingerprint(self.model)
+        return Captured(inputs, outputs, replay, pool, fingerprint, readings, state, gradients, others, brings)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
         if place == 0:
             self.optimizer.zero_grad(set_to_none=True)  # what then gets no gradient is not updated
-            if self._gradients:
+            if self._others is not None and self._gradients:
                 torch._foreach_zero_(list(self._gradients.values()))
-                self._sum_in_place()
+                self._sum_in_place(self._brought, first=True)
         out = self.loss_fn(self.model, *batch)
         loss = next(nested.tensors(out)) / self.accumulate
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        loss = loss if self.scaler is None else self.scaler.scale(loss)
+        if self._others is None:
+            loss.backward()
+        else:
+            self._watched_backward(loss, self._others)
         if place == self.accumulate - 1:
             self._update()
         return nested.mapped(out, Tensor.detach)
@@ -331,6 +388,32 @@ class TrainingStep:
             self.scaler.update()
         if self.after is not None:
             self.after()
+
+    def _watched_backward(self, loss: Tensor, others: dict[Tensor, Tensor | None]) -> None:
+        """Notes which of the optimizer's parameters it brings gradients to, and those of others in `others`."""
+        own = set(self.parameters)
+        reached = list(leaves([loss]))
+        for t in reached:
+            if t not in own:
+                others.setdefault(t, t.grad)
+                t.grad = None
+        versions = {p: None if p.grad is None else p.grad._version for p in reached if p in own}
+        loss.backward()
+        self._brought = {p for p, v in versions.items() if p.grad is not None and p.grad._version != v}
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, gradients of what is not the optimizer's, as of a GAN's other network, come in tensors of their own.
+
+        A graph that summed them where they are would do so when that memory is another tensor's.
+        """
+        self._others = {}
+        try:
+            yield
+        finally:
+            for t, gradient in self._others.items():
+                t.grad = gradient
+            self._others = None
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -366,6 +449,12 @@ class TrainingStep:
         state = self.optimizer.state
         return [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
 
+    def _state(self, updates: bool) -> list[Tensor]:
+        """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
+        scaler = self.scaler
+        scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
+        return scale + (self._moments() if updates else [])
+
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
@@ -381,7 +470,10 @@ class Captured:
         pool: the memory that it lies in.
         fingerprint: of the model as it was captured.
         readings: of `loss_fn` and `after`.
-        moments: the optimizer's state that it updates.
+        state: of optimizer and scaler, which it reads and updates.
+        gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
+        others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
+        brings: the optimizer's parameters that its backward pass brings gradients to.
     """
 
     def __init__(
@@ -392,9 +484,14 @@ class Captured:
         pool: Any,
         fingerprint: Fingerprint,
         readings: Readings,
-        moments: list[Tensor],
+        state: list[Tensor],
+        gradients: list[Tensor | None],
+        others: list[tuple[Any, Tensor]],
+        brings: set[Tensor],
     ) -> None:
-        self.inputs, self.outputs, self.moments = inputs, outputs, moments
+        self.inputs, self.outputs, self.state = inputs, outputs, state
+        self.gradients, self._others, self.brings = gradients, others, brings
+        self._places = list(map(Tensor.data_ptr, state))
         self.fingerprint, self.readings = fingerprint, readings
         self._replay, self._pool = replay, pool
 
@@ -407,12 +504,27 @@ class Captured:
         names = ", ".join(self.readings.changed())
         return f"values that the loss reads{f' ({names})' if names else ''}"
 
+    def updates(self, state: list[Tensor]) -> bool:
+        """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
+        same = len(state) == len(self.state) and all(map(operator.is_, state, self.state))
+        return same and self._places == list(map(Tensor.data_ptr, state))
+
+    def leave_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Leaves the optimizer's parameters the gradients of the last replay, or none where it does not keep them."""
+        for p, gradient in itertools.zip_longest(parameters, self.gradients):
+            if p.grad is not gradient:
+                p.grad = gradient
+
     def __call__(self, batch: tuple[Any, ...]) -> Any:
         """Copies the batch in, replays, and copies the outputs out."""
+        given = list(nested.tensors(batch))
         with torch.no_grad():
-            for static, tensor in zip(self.inputs, nested.tensors(batch), strict=True):
+            for static, tensor in zip(self.inputs, given, strict=True):
                 static.copy_(tensor, non_blocking=True)
             self._pool.replay(self._replay)
+            for of, gradient in self._others:
+                t = given[of] if isinstance(of, int) else of
+                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
             return nested.mapped(self.outputs, Tensor.clone)
 
 

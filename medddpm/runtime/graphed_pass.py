@@ -57,14 +57,17 @@ class Pool:
 
     def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         """Captures `function()`, without running it: returns what it returned, and what replays it."""
-        if self._holds is None:  # PyTorch takes no second capture into a pool whose graphs are all gone
-            _, self._holds = self._captured(lambda: torch.zeros((), device=self.device))
-        return self._captured(function)
+        cache = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
+        try:
+            if self._holds is None:  # PyTorch takes no second capture into a pool whose graphs are all gone
+                _, self._holds = self._captured(lambda: torch.zeros((), device=self.device))
+            return self._captured(function)
+        finally:
+            torch.set_autocast_cache_enabled(cache)
 
     def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
-        cache = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
         try:
             # thread_local: a data loader's thread may pin memory meanwhile.
             with (
@@ -75,8 +78,6 @@ class Pool:
         except BaseException:
             self._recover()
             raise
-        finally:
-            torch.set_autocast_cache_enabled(cache)
         return found, graph.replay
 
     def _recover(self) -> None:

@@ -1,7 +1,7 @@
 """That an accelerated network replayed from graphs trains as the network itself, whatever its user does between calls.
 
-On a CPU a stand-in for the graphs (`Pretended`) runs the captured function again, and finds fault where one pass would
-overwrite what another still needs; with a GPU the same tests run on real graphs.
+On a CPU a stand-in for the graphs replays recorded operators (`helpers.recordings`); with a GPU the same tests run on
+real graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import random
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.graphs import Network, Pretended, buffers_kept
+from helpers.graphs import Network
 from helpers.networks import NETWORKS
+from helpers.twins import Twins, loss_of, step
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,77 +39,7 @@ from medddpm.errors import BadInput
 from medddpm.fast import graphs
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.patch import accelerate, restore
-from medddpm.runtime import cuda_graphs, nested
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    if request.param == "cpu":
-        monkeypatch.setattr(graphs, "graphable", lambda device: True)
-        monkeypatch.setattr(graphs, "make_pool", Pretended)
-    return torch.device(request.param, *([0] if request.param == "cuda" else []))
-
-
-class Twins:
-    """The same network twice: accelerated with graphs, and accelerated without."""
-
-    def __init__(self, device: torch.device, make: Callable[[], nn.Module] = Network, **options: Any) -> None:
-        torch.manual_seed(0)
-        self.device = device
-        plain = make().to(device)
-        self.fast = accelerate(copy.deepcopy(plain), "tf32", graph="auto", report=None, **options)
-        self.plain = accelerate(plain, "tf32", graph=False, report=None)
-        Pretended.guard = staticmethod(lambda: buffers_kept(self.fast))
-        self.runs = 0
-        root: Any = self.fast.forward
-        run = root.graphs.run
-
-        def counted(value: Any) -> Any:
-            self.runs += 1
-            return run(value)
-
-        root.graphs.run = counted
-        self.optimizers = [torch.optim.SGD(n.parameters(), 0.05, momentum=0.9) for n in self]
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter((self.fast, self.plain))
-
-    @property
-    def graphs(self) -> graphs.Graphs:
-        return self.fast.acceleration.graphs
-
-    def x(self, seed: int = 0, batch: int = 2, side: int = 6, **options: Any) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(batch, 2, side, side, side, generator=generator).to(self.device).requires_grad_(**options)
-
-    def each(self, work: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> list[Any]:
-        return [work(network, optimizer) for network, optimizer in zip(self, self.optimizers, strict=True)]
-
-    def train(self, steps: int = 4, **options: Any) -> None:
-        for seed in range(steps):
-            self.each(lambda n, o, seed=seed: step(n, o, self.x(seed, **options)))
-        self.check()
-
-    def check(self) -> None:
-        fast, plain = self
-        for (name, a), b in zip(fast.state_dict().items(), plain.state_dict().values(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
-        for (name, p), q in zip(fast.named_parameters(), plain.parameters(), strict=True):
-            assert (p.grad is None) == (q.grad is None), name
-            if p.grad is not None:
-                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=5e-5)
-
-
-def loss_of(out: Any, at: slice = slice(None)) -> Tensor:
-    return torch.stack([t.float().square().mean() for t in list(nested.tensors(out))[at]]).sum()
-
-
-def step(network: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> Any:
-    optimizer.zero_grad()
-    out = network(x)
-    loss_of(out).backward()
-    optimizer.step()
-    return out
+from medddpm.runtime import cuda_graphs
 
 
 def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device) -> None:
@@ -118,8 +49,7 @@ def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device)
     assert twins.graphs.why == ""
     runs = twins.runs
     twins.train(5)
-    if device.type == "cuda":  # the stand-in runs the function each time
-        assert twins.runs == runs
+    assert twins.runs == runs
     assert str(twins.fast.acceleration).endswith("CUDA graphs: of 1 shape of inputs")
 
 
@@ -823,25 +753,6 @@ def test_a_wait_within_pytorch_is_the_user_s_line_or_the_optimizer_s_update() ->
         assert from_within(inspect.getfile(kind)) == graphs.UPDATE
 
 
-@pytest.mark.gpu
-def test_dropout_draws_what_it_draws_without_a_graph() -> None:
-    class Drops(Network):
-        def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-            return super().forward(functional.dropout(x, 0.5), scale)
-
-    twins = Twins(torch.device("cuda", 0), Drops)
-    for seed in range(6):
-        for network, optimizer in zip(twins, twins.optimizers, strict=True):
-            torch.manual_seed(seed)
-            step(network, optimizer, twins.x(seed))
-        twins.check()
-    assert twins.graphs.captured == 1
-    after = [torch.rand(3, device="cuda")]  # the generator has drawn as much
-    torch.manual_seed(5)
-    step(twins.plain, twins.optimizers[1], twins.x(5))
-    torch.testing.assert_close(after[0], torch.rand(3, device="cuda"))
-
-
 def test_hooks_are_called_and_graphs_come_back_without_them(device: torch.device) -> None:
     twins = Twins(device)
     twins.train(4)
@@ -973,12 +884,11 @@ def test_copies_pickles_and_restoring(device: torch.device) -> None:
 def test_a_network_that_was_restored_goes_with_its_last_reference(device: torch.device) -> None:
     network = accelerate(Network().to(device), report=None)
     x = Twins.x(Twins(device))
-    real = device.type == "cuda"  # what stands in for graphs on a CPU holds itself
-    for _ in range(4 if real else 1):
+    for _ in range(4):
         loss_of(network(x)).backward()
     record = network.acceleration
     said, graphs_kept = str(record).partition("\n  CUDA graphs")[0], record.graphs
-    assert graphs_kept.captured == real
+    assert graphs_kept.captured == 1
     gc.collect()
     gc.disable()
     try:
