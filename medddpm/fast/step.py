@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
+from medddpm.fast import optimizers
+from medddpm.fast.captured_step import Captured
 from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.functions import cells, global_names
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.hooks import hook_tables, hooks_within, still
 from medddpm.fast.readings import Readings
@@ -26,8 +24,6 @@ from medddpm.runtime.graphed_pass import leaves
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
 SHAPES = 16  # of batches, at most: each has a graph for every place in an accumulation
-NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
-FITTING = "use Adam, AdamW, RMSprop, or SGD with fused=True and without dampening"
 REMEDY = "keep it out of the step, or call the step's parts without graphed_step"
 
 
@@ -153,7 +149,8 @@ class TrainingStep:
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Captures the step for batches of this shape, and leaves everything else as it is."""
-        _refuse(self.optimizer, self.scaler, self.after)  # on a CPU too: what is taken there is taken on a GPU
+        # On a CPU too: what is taken there is taken on a GPU.
+        optimizers.refuse(self.optimizer, self.scaler, self.after)
         if self._graphable(batch):
             for place in {0, self.accumulate - 1}:
                 self._graph(batch, place)
@@ -185,9 +182,10 @@ class TrainingStep:
             raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_parts()
         self._keep_rates(device)
-        settings = _settings(self.optimizer)
+        settings = optimizers.settings(self.optimizer)
         if settings != self._settings:
-            if self._settings and self._keep_changing(f"the optimizer's {_changed(settings, self._settings)}"):
+            names = optimizers.changed(settings, self._settings)
+            if self._settings and self._keep_changing(f"the optimizer's {names}"):
                 return None
             self._forget()
             self._settings = settings
@@ -287,14 +285,14 @@ class TrainingStep:
         if len(self._rates) != len(groups):
             self._rates = []
             for group in groups:
-                self._rates.append(_rate(group["lr"], device, self._rates))
+                self._rates.append(optimizers.rate(group["lr"], device, self._rates))
         for group, rate in zip(groups, self._rates, strict=True):
             if group["lr"] is not rate:  # a number, which the user has set, or a schedule that knows no tensors
                 rate.fill_(float(group["lr"]))
                 group["lr"] = rate
 
     def _captured(self, batch: tuple[Any, ...], place: int, device: torch.device) -> Captured | None:
-        _refuse(self.optimizer, self.scaler, self.after)
+        optimizers.refuse(self.optimizer, self.scaler, self.after)
         if hooks := hooks_within(self.model):
             self._bar(hooks)
             return None
@@ -305,7 +303,7 @@ class TrainingStep:
             state = self.optimizer.state.get(p, {})
             if isinstance(state.get("step"), Tensor):  # on the host before, and in a checkpoint
                 state["step"] = state["step"].to(p.device)
-        self._settings = _settings(self.optimizer)
+        self._settings = optimizers.settings(self.optimizer)
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
@@ -317,7 +315,7 @@ class TrainingStep:
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
                     if watched.why.startswith(UPDATE):
-                        raise _waits(self.optimizer)
+                        raise optimizers.waits(self.optimizer)
                     break
         for p, gradient in zip(self.parameters, kept, strict=True):
             p.grad = gradient
@@ -458,133 +456,6 @@ class TrainingStep:
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
-
-
-class Captured:
-    """A captured call.
-
-    Args:
-        inputs: the tensors that it reads.
-        outputs: what `loss_fn` returned, which each replay overwrites.
-        replay: launches it.
-        pool: the memory that it lies in.
-        fingerprint: of the model as it was captured.
-        readings: of `loss_fn` and `after`.
-        state: of optimizer and scaler, which it reads and updates.
-        gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
-        others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
-        brings: the optimizer's parameters that its backward pass brings gradients to.
-    """
-
-    def __init__(
-        self,
-        inputs: list[Tensor],
-        outputs: Any,
-        replay: Callable[[], None],
-        pool: Any,
-        fingerprint: Fingerprint,
-        readings: Readings,
-        state: list[Tensor],
-        gradients: list[Tensor | None],
-        others: list[tuple[Any, Tensor]],
-        brings: set[Tensor],
-    ) -> None:
-        self.inputs, self.outputs, self.state = inputs, outputs, state
-        self.gradients, self._others, self.brings = gradients, others, brings
-        self._places = list(map(Tensor.data_ptr, state))
-        self.fingerprint, self.readings = fingerprint, readings
-        self._replay, self._pool = replay, pool
-
-    def changed(self) -> str:
-        """What is not as it was captured, beside the optimizer's state; empty if nothing is."""
-        if not self.fingerprint.holds():
-            return "the model's settings or parameters"
-        if self.readings.holds():
-            return ""
-        names = ", ".join(self.readings.changed())
-        return f"values that the loss reads{f' ({names})' if names else ''}"
-
-    def updates(self, state: list[Tensor]) -> bool:
-        """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
-        same = len(state) == len(self.state) and all(map(operator.is_, state, self.state))
-        return same and self._places == list(map(Tensor.data_ptr, state))
-
-    def leave_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Leaves the optimizer's parameters the gradients of the last replay, or none where it does not keep them."""
-        for p, gradient in itertools.zip_longest(parameters, self.gradients):
-            if p.grad is not gradient:
-                p.grad = gradient
-
-    def __call__(self, batch: tuple[Any, ...]) -> Any:
-        """Copies the batch in, replays, and copies the outputs out."""
-        given = list(nested.tensors(batch))
-        with torch.no_grad():
-            for static, tensor in zip(self.inputs, given, strict=True):
-                static.copy_(tensor, non_blocking=True)
-            self._pool.replay(self._replay)
-            for of, gradient in self._others:
-                t = given[of] if isinstance(of, int) else of
-                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
-            return nested.mapped(self.outputs, Tensor.clone)
-
-
-def _refuse(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, after: Any) -> None:
-    """Raises BadInput for what no graph repeats and can be told without one, where nothing else might tell."""
-    name, groups = type(optimizer).__name__, optimizer.param_groups
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise BadInput("optimizer", f"{name} asks for the loss several times in an update", FITTING)
-    odd = isinstance(optimizer, NOT_FROM_ZERO) or any(group.get("dampening") for group in groups)
-    if odd and not optimizer.state:
-        raise BadInput("optimizer", f"the state of {name} begins otherwise than with zeros", FITTING)
-    # Of others' optimizers only their update on a GPU tells.
-    own = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
-    unscaled = scaler is not None and scaler.is_enabled()
-    able = all(group.get("fused") or ("capturable" in group and not unscaled) for group in groups)
-    if own and not able:
-        raise _waits(optimizer)
-    near = getattr(after, "__self__", None), *_around(after).values()
-    if any(isinstance(value, AveragedModel) for value in near):
-        remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
-        raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
-
-
-def _rate(rate: Any, device: torch.device, others: Sequence[Tensor]) -> Tensor:
-    """A learning rate as a tensor on the device: the user's own, who may fill it, if no other group has it."""
-    fits = isinstance(rate, Tensor) and rate.device == device and rate.dtype == torch.float32 and rate.dim() == 0
-    if fits and all(rate is not other for other in others):
-        return rate
-    return torch.tensor(float(rate), device=device)
-
-
-def _waits(optimizer: torch.optim.Optimizer) -> BadInput:
-    """Says that the optimizer reads values on the host, which a graph cannot do."""
-    fusing = "fused" in optimizer.defaults
-    remedy = "make the optimizer with fused=True" if fusing else "use Adam, AdamW or SGD, made with fused=True"
-    return BadInput("graphed_step", f"{UPDATE} waits for the device", remedy)
-
-
-def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The groups' settings that a graph has in it: numbers, and which parameters."""
-    return [
-        {name: list(map(id, value)) if name == "params" else id(value) if isinstance(value, Tensor) else value
-         for name, value in group.items()}
-        for group in optimizer.param_groups
-    ]  # fmt: skip
-
-
-def _changed(settings: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
-    """The names of the settings that are not as before."""
-    pairs = zip(settings, before, strict=False)
-    return ", ".join(sorted({n for new, old in pairs for n in new if new[n] != old.get(n)})) or "groups"
-
-
-def _around(function: Any) -> dict[str, Any]:
-    """What is in a function's cells and in the globals that it names."""
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType):
-        return {}
-    space = function.__globals__
-    return {name: space[name] for name in global_names(function.__code__) if name in space} | cells(function)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,83 @@
+"""A call of a training step as a CUDA graph, and what must be as it was for a replay."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.readings import Readings
+from medddpm.runtime import nested
+
+
+class Captured:
+    """A captured call.
+
+    Args:
+        inputs: the tensors that it reads.
+        outputs: what `loss_fn` returned, which each replay overwrites.
+        replay: launches it.
+        pool: the memory that it lies in.
+        fingerprint: of the model as it was captured.
+        readings: of `loss_fn` and `after`.
+        state: of optimizer and scaler, which it reads and updates.
+        gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
+        others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
+        brings: the optimizer's parameters that its backward pass brings gradients to.
+    """
+
+    def __init__(
+        self,
+        inputs: list[Tensor],
+        outputs: Any,
+        replay: Callable[[], None],
+        pool: Any,
+        fingerprint: Fingerprint,
+        readings: Readings,
+        state: list[Tensor],
+        gradients: list[Tensor | None],
+        others: list[tuple[Any, Tensor]],
+        brings: set[Tensor],
+    ) -> None:
+        self.inputs, self.outputs, self.state = inputs, outputs, state
+        self.gradients, self._others, self.brings = gradients, others, brings
+        self._places = list(map(Tensor.data_ptr, state))
+        self.fingerprint, self.readings = fingerprint, readings
+        self._replay, self._pool = replay, pool
+
+    def changed(self) -> str:
+        """What is not as it was captured, beside the optimizer's state; empty if nothing is."""
+        if not self.fingerprint.holds():
+            return "the model's settings or parameters"
+        if self.readings.holds():
+            return ""
+        names = ", ".join(self.readings.changed())
+        return f"values that the loss reads{f' ({names})' if names else ''}"
+
+    def updates(self, state: list[Tensor]) -> bool:
+        """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
+        same = len(state) == len(self.state) and all(map(operator.is_, state, self.state))
+        return same and self._places == list(map(Tensor.data_ptr, state))
+
+    def leave_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Leaves the optimizer's parameters the gradients of the last replay, or none where it does not keep them."""
+        for p, gradient in itertools.zip_longest(parameters, self.gradients):
+            if p.grad is not gradient:
+                p.grad = gradient
+
+    def __call__(self, batch: tuple[Any, ...]) -> Any:
+        """Copies the batch in, replays, and copies the outputs out."""
+        given = list(nested.tensors(batch))
+        with torch.no_grad():
+            for static, tensor in zip(self.inputs, given, strict=True):
+                static.copy_(tensor, non_blocking=True)
+            self._pool.replay(self._replay)
+            for of, gradient in self._others:
+                t = given[of] if isinstance(of, int) else of
+                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
+            return nested.mapped(self.outputs, Tensor.clone)

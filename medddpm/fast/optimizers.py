@@ -1,0 +1,77 @@
+"""What a CUDA graph of a training step asks of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from medddpm.errors import BadInput
+from medddpm.fast.functions import cells, global_names
+from medddpm.fast.graphs import UPDATE
+
+NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
+FITTING = "use Adam, AdamW, RMSprop, or SGD with fused=True and without dampening"
+
+
+def refuse(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, after: Any) -> None:
+    """Raises BadInput for what no graph repeats and can be told without one, where nothing else might tell."""
+    name, groups = type(optimizer).__name__, optimizer.param_groups
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise BadInput("optimizer", f"{name} asks for the loss several times in an update", FITTING)
+    odd = isinstance(optimizer, NOT_FROM_ZERO) or any(group.get("dampening") for group in groups)
+    if odd and not optimizer.state:
+        raise BadInput("optimizer", f"the state of {name} begins otherwise than with zeros", FITTING)
+    # Of others' optimizers only their update on a GPU tells.
+    own = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+    unscaled = scaler is not None and scaler.is_enabled()
+    able = all(group.get("fused") or ("capturable" in group and not unscaled) for group in groups)
+    if own and not able:
+        raise waits(optimizer)
+    near = getattr(after, "__self__", None), *_around(after).values()
+    if any(isinstance(value, AveragedModel) for value in near):
+        remedy = "call its update_parameters after the step, or average with torch._foreach_lerp_"
+        raise BadInput("after", "an AveragedModel counts on the host, which a graph does not repeat", remedy)
+
+
+def rate(rate: Any, device: torch.device, others: Sequence[Tensor]) -> Tensor:
+    """A learning rate as a tensor on the device: the user's own, who may fill it, if no other group has it."""
+    fits = isinstance(rate, Tensor) and rate.device == device and rate.dtype == torch.float32 and rate.dim() == 0
+    if fits and all(rate is not other for other in others):
+        return rate
+    return torch.tensor(float(rate), device=device)
+
+
+def waits(optimizer: torch.optim.Optimizer) -> BadInput:
+    """Says that the optimizer reads values on the host, which a graph cannot do."""
+    fusing = "fused" in optimizer.defaults
+    remedy = "make the optimizer with fused=True" if fusing else "use Adam, AdamW or SGD, made with fused=True"
+    return BadInput("graphed_step", f"{UPDATE} waits for the device", remedy)
+
+
+def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The groups' settings that a graph has in it: numbers, and which parameters."""
+    return [
+        {name: list(map(id, value)) if name == "params" else id(value) if isinstance(value, Tensor) else value
+         for name, value in group.items()}
+        for group in optimizer.param_groups
+    ]  # fmt: skip
+
+
+def changed(settings: list[dict[str, Any]], before: list[dict[str, Any]]) -> str:
+    """The names of the settings that are not as before."""
+    pairs = zip(settings, before, strict=False)
+    return ", ".join(sorted({n for new, old in pairs for n in new if new[n] != old.get(n)})) or "groups"
+
+
+def _around(function: Any) -> dict[str, Any]:
+    """What is in a function's cells and in the globals that it names."""
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return {}
+    space = function.__globals__
+    return {name: space[name] for name in global_names(function.__code__) if name in space} | cells(function)
