@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from medddpm.errors import BadInput
-from medddpm.study.convnext.kernels import block, block_tensor, conv, norm, pointwise
+from medddpm.study.convnext.kernels import block, block_tensor, conv, conv_async, norm, pointwise
 from medddpm.study.convnext.kernels.instructions import SIMULATED, cuda
 from medddpm.study.convnext.model import EPSILON, KERNEL, ConvNeXtBlock
 
 FUSED_CHANNELS = block.CHANNELS
 THREADS = 256  # of a block of the kernels with one output a thread
 
-CONVOLUTIONS = ("direct", "tiled", "tiled, 2 outputs", "tiled, 4 outputs")
+OUTPUTS = {"tiled": 1, "tiled, 2 outputs": 2, "tiled, 4 outputs": 4}  # of a thread
+ASYNC = {"tiled, 2 outputs, async": 2, "tiled, 4 outputs, async": 4}
+CONVOLUTIONS = ("direct", *OUTPUTS, *ASYNC)
 NORMS = ("direct", "block", "warp")
 BLOCKS = ("unfused", "fused", "tensor", "tensor, async")
 
@@ -81,13 +83,23 @@ def convolution(
         bias: (O,).
         out: (N, H', W', O), written.
         stride, padding: of both axes.
+
+    Raises:
+        BadInput: with asynchronous copies the numbers of channels are no multiples of four.
     """
     if version == "direct":
         return [_one_each(conv.conv2d_direct, out.numel(), (x, weight, bias, out, stride, padding))]
-    pixels = {"tiled": 1, "tiled, 2 outputs": 2, "tiled, 4 outputs": 4}[version]
-    kernel = conv.conv2d_tiled(weight.shape[0], stride, pixels)
-    grid = conv.tiles(tuple(out.shape), pixels)
-    return [Launch(kernel, grid, conv.WARPS * conv.LANES, (x, weight, bias, out, padding))]
+    pixels = (OUTPUTS | ASYNC)[version]
+    grid, threads = conv.tiles(tuple(out.shape), pixels), conv.WARPS * conv.LANES
+    if version in OUTPUTS:
+        kernel = conv.conv2d_tiled(weight.shape[0], stride, pixels)
+        return [Launch(kernel, grid, threads, (x, weight, bias, out, padding))]
+    if any(channels % conv_async.MULTIPLE for channels in weight.shape[2:]):
+        number = " to ".join(map(str, weight.shape[2:]))
+        raise BadInput(f"convolution, {version}", f"it copies four channels at once, not {number}", "use 'tiled'")
+    kernel = conv_async.conv2d_async(weight.shape[0], stride, pixels)
+    arguments = (x.reshape(-1), weight.reshape(-1), bias, out, padding, *x.shape[1:])
+    return [Launch(kernel, grid, threads, arguments)]
 
 
 def depthwise(x: Tensor, weight: Tensor, shift: Tensor, out: Tensor, padding: int) -> Launch:

@@ -65,7 +65,7 @@ CASES = (
     *(Case("block", batch, 32, 64) for batch in (1, 64)),
     Case("block", 1, 16, 128),
 )
-"""At the sizes of `model`'s network; of batch 1 the report speaks, and with 64 the card is full."""
+"""At the sizes of `model`'s network; one image, which the report's times fit, and 64, which fill the card."""
 TOY = (Case("conv2d", 1, 4, 16), Case("layer_norm", 1, 4, 16), Case("block", 1, 3, 32))
 
 

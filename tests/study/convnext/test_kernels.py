@@ -40,7 +40,9 @@ def error(found: Tensor, right: Tensor) -> float:
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("version", launches.CONVOLUTIONS)
 def test_a_convolution_is_pytorchs(version: str, stride: int) -> None:
-    x, weight, bias = drawn(1, 3, 5, 18), drawn(3, 3, 18, 5), drawn(5)
+    # Neither all channels of a chunk, nor all lanes; three chunks, so that with copies ahead every stage is used again.
+    inputs, outputs = (20, 8) if version in launches.ASYNC else (18, 5)
+    x, weight, bias = drawn(1, 3, 5, inputs), drawn(3, 3, inputs, outputs), drawn(outputs)
     filters, images = weight.permute(3, 2, 0, 1).double(), x.permute(0, 3, 1, 2).double()
     right = functional.conv2d(images, filters, bias.double(), stride, 1).permute(0, 2, 3, 1)
     out = unwritten(right)
@@ -56,6 +58,12 @@ def test_a_convolution_without_padding_of_more_outputs_than_lanes() -> None:
     for launch in launches.convolution("tiled, 4 outputs", x, weight, bias, out, 1, 0):
         launch()
     assert error(out, right) < 1e-5
+
+
+def test_asynchronous_copies_take_channels_in_fours() -> None:
+    x, weight, out = drawn(1, 3, 3, 6), drawn(3, 3, 6, 8), drawn(1, 3, 3, 8)
+    with pytest.raises(BadInput, match=r"it copies four channels at once, not 6 to 8; use 'tiled'"):
+        launches.convolution("tiled, 2 outputs, async", x, weight, drawn(8), out, 1, 1)
 
 
 @pytest.mark.parametrize(("version", "rows"), [("direct", 9), ("block", 2), ("warp", 9)])
