@@ -21,8 +21,8 @@ from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.processes import ended_by_sigterm
 from medddpm.runtime.reports import is_first, log, silence
+from medddpm.runtime.signals import ended_by_sigterm
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
 ON_A_MODEL = ("train", "sample", "release", "check")

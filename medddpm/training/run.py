@@ -13,8 +13,9 @@ from medddpm.checkpoints.files import read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import Volumes, write_sample_volumes
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.processes import deferred_signals, pick_device
+from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import Ranks, joined
+from medddpm.runtime.signals import deferred_signals
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import bytes_of, room

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import recordings
 from helpers.graphs import Network
 from helpers.networks import NETWORKS
 from helpers.twins import Twins, loss_of, step
@@ -40,6 +41,11 @@ from medddpm.fast import graphs
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.patch import accelerate, restore
 from medddpm.runtime import cuda_graphs
+
+
+@pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    return recordings.device(request.param, monkeypatch)
 
 
 def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device) -> None:

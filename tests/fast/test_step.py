@@ -29,9 +29,7 @@ from medddpm.fast import step as module
 
 @pytest.fixture(params=["as it is", "recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    if request.param == "recorded":
-        recordings.stand_in(monkeypatch)
-    return torch.device("cuda", 0) if request.param == "cuda" else torch.device("cpu")
+    return recordings.device(request.param, monkeypatch)
 
 
 def test_a_loop(device: torch.device) -> None:

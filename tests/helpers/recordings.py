@@ -46,6 +46,13 @@ def stand_in(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "make_pool", Recordings)
 
 
+def device(kind: str, patch: pytest.MonkeyPatch) -> torch.device:
+    """Where a test runs: "cuda" is a GPU, "recorded" a CPU that replays recordings, anything else a CPU as it is."""
+    if kind == "recorded":
+        stand_in(patch)
+    return torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
+
+
 def drawing_on_the_device(patch: pytest.MonkeyPatch) -> None:
     """The host's generator stands in for a device's, from which a graph may draw; the host then draws nothing."""
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import deferred_signals, pick_device
+from medddpm.runtime.processes import pick_device
+from medddpm.runtime.signals import deferred_signals
 
 SCRIPT = """
 import sys, time
-from medddpm.runtime.processes import deferred_signals
+from medddpm.runtime.signals import deferred_signals
 with deferred_signals() as stop:
     print("ready", flush=True)
     while not stop.is_set():

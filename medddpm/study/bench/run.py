@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import ended_by_sigterm
+from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
-from medddpm.runtime.processes import ended_by_sigterm, pick_device
+from medddpm.runtime.processes import pick_device
+from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.convnext.counted import METRICS
 from medddpm.study.convnext.results import COUNTERS, PAGE, Results
 from medddpm.study.convnext.training import cifar

@@ -18,7 +18,8 @@ import torch
 
 from medddpm.checkpoints.files import newest_checkpoint
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import ended_by_sigterm, pick_device
+from medddpm.runtime.processes import pick_device
+from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.parity.checking import check_runs
 from medddpm.study.parity.plans import SPEC, TrainingRun
 from medddpm.study.parity.results import QUALITY, RESULT, check_tables, collect

@@ -21,7 +21,7 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
-from medddpm.runtime.processes import deferred_signals
+from medddpm.runtime.signals import deferred_signals
 from medddpm.study.parity.plans import SamplerSteps, TrainingRun
 from medddpm.switches import SETTINGS
 from medddpm.training import run_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import ended_by_sigterm
+from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import TableStore

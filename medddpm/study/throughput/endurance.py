@@ -22,7 +22,8 @@ import torch
 
 from medddpm.data.phantom import write_phantom
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import ended_by_sigterm, pick_device
+from medddpm.runtime.processes import pick_device
+from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.machine import machine_meta, nvml
 from medddpm.study.records.store import TableStore

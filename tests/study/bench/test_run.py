@@ -263,7 +263,10 @@ def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsy
         (["--scaling", "--sharded", "--gpus", "1"], "argument --sharded: only of steps under base or opt1, on two"),
         (["--ladder", "--setting", "fast"], "argument --ladder: only of med-ddpm, without --setting"),
         (["--ladder", "--network", "monai-unet"], "argument --ladder: only of med-ddpm, without --setting"),
-        (["--opponents", "--setting", "fast"], "argument --opponents: only without --setting"),
+        (
+            ["--opponents", "--setting", "fast"],
+            "argument --opponents: only of med-ddpm and med-ddpm-brats, without --setting",
+        ),
         (["--all-samples", "--measure", "step"], "argument --all-samples: only with samples of med-ddpm"),
         (["--all-samples", "--network", "monai-unet"], "argument --all-samples: only with samples of med-ddpm"),
         (["--bandwidth", "--measure", "sample"], "argument --bandwidth: only of steps and forward passes"),

@@ -301,7 +301,7 @@ def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
     assert list(shown.index[-2:]) == ["accelerate", "graphed_step"]
     assert shown["step_ms"][:-2].is_monotonic_decreasing
     axis = bench.steps_figure({"H100": shown}).axes[0]
-    assert texts(axis)[-1] == "40  32×"
+    assert texts(axis)[-1] == "40  32.0×"
     assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
 
 
@@ -393,7 +393,7 @@ def test_dots_of_the_ladder_are_at_their_times() -> None:
     assert to_hex(dots(axis)[0].get_color()) == SETTING_COLOURS["BASE"].lower()
     assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
     assert texts(axis)[0] == "1280", "BASE gains nothing over itself"
-    assert texts(axis)[-1] == "40  32×"
+    assert texts(axis)[-1] == "40  32.0×"
 
 
 def test_a_setting_that_one_card_lacks_is_a_dash_there() -> None:

@@ -452,7 +452,7 @@ def test_a_missing_metric_is_named_with_its_option(tmp_path: Path, metric: str) 
 def test_files_that_are_not_there_or_broken_archives(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no such file"):
         parse(tmp_path / "none.csv", "BASE", "window")
-    with pytest.raises(BadInput, match="there is no such file"):
+    with pytest.raises(BadInput, match="a folder stands there; give ncu's raw page as CSV"):
         parse(tmp_path, "BASE", "window")
     broken = tmp_path / "raw.csv.gz"
     broken.write_bytes(gzip.compress(Raw().text().encode())[:-30])
