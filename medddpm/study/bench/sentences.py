@@ -43,7 +43,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     for opponent, row in found.dropna(subset="ms").iterrows():
         which = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
         where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
-        name = f"{names[str(opponent)]}{where} ({which}{three(row['ms'])} ms)"
+        name = f"{names[str(opponent)]}{where} ({which}{exact(row['ms'])} ms)"
         said.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
     of = " (one micro-step)" if measure == "step" else ""  # the published step has two
@@ -210,10 +210,5 @@ def _listed(parts: list[str]) -> str:
 
 
 def exact(value: float) -> str:
-    """A number to three digits, zeros too: 2.00 says more than 2."""
-    return f"{value:#.3g}".rstrip(".")
-
-
-def three(value: float) -> str:
-    """A number to three digits, without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    """A number to three digits at least, zeros too, without an exponent: 2.00 says more than 2."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

@@ -81,6 +81,25 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
     return rows.drop(columns=["duration_us", "gflop"])
 
 
+def readable(points: pd.DataFrame, card: str) -> pd.DataFrame:
+    """Points of `roofline` as a reader reads them, in columns that fit a page.
+
+    Args:
+        points: what `roofline` returns, of one batch, size and stride.
+        card: on which they were counted.
+    """
+    called = {
+        "launches": ("launches", 0), "dram_mb": ("DRAM, MB", 1), "instructions": ("instr., 10⁶", 1),
+        "sm_pct": ("SM, %", 0), "tensor_pct": ("tensor, %", 1), "intensity": ("FLOP/ byte", 1),
+        "tflops": ("TFLOP/s", 2), "roof": ("roof", 1), "of_roof_pct": ("of roof, %", 0),
+    }  # fmt: skip
+    shown = points.assign(instructions=points["instructions"] / 1e6)
+    for column, (_, places) in called.items():
+        shown[column] = shown[column].map(f"{{:.{places}f}}".format)
+    shown = shown.set_index(["operator", "version"])[list(called)].rename_axis(columns=card)
+    return shown.rename(columns={column: title for column, (title, _) in called.items()})
+
+
 def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:
     """The newest card's seconds of an operator, and the card's name; None without a record."""
     for card, table in reversed(recorded(root, "convnext_operators").items()):

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from medddpm.study.bench.sentences import exact, three, tool
+from medddpm.study.bench.sentences import exact, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
 
@@ -74,7 +74,7 @@ def _time_dots(axis: Axes, table: pd.DataFrame) -> None:
         axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8, zorder=4)
         end = max(time, float(row["step_p90_ms"]))
         gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {exact(row['step_gain'])}×"
-        axis.annotate(f"{three(time)}{gain}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        axis.annotate(f"{exact(time)}{gain}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
     _log(axis, left, float(times.max()) * 6)
     axis.grid(axis="x", color="#EEEEEE")
 
@@ -210,7 +210,7 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
         ours = float(row["step_ms"]) if np.isnan(alone) else float(row["accelerate_ms"])
         theirs = float(row["best_ms"])
         best = tool(BENCH_SETTINGS[row["best"]], short=True).replace("`", "")
-        beside.append(f"{three(theirs)} → {three(ours)} ms  ({best})")
+        beside.append(f"{exact(theirs)} → {exact(ours)} ms  ({best})")
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_yticks(range(len(table)), list(table["title"]))
     axis.set_ylim(len(table) - 0.4, -0.6)
@@ -274,7 +274,7 @@ def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("B
     for place, row in enumerate(shown.to_dict("records")):
         seconds = float(row["seconds"])
         _dot(axis, seconds, place, row["setting"])
-        axis.annotate(three(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        axis.annotate(exact(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
         names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
     axis.set_yticks(range(len(names)), names)

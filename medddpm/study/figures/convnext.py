@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from medddpm.study.bench.sentences import three
+from medddpm.study.bench.sentences import exact
 from medddpm.study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure
 
 CEILING = "#777777"
@@ -57,7 +57,7 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     axis.grid(color="#EEEEEE")
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)
-    names = textwrap.fill(f"below {100 * LEAST:g}% in every column: {', '.join(left_out)}", 90)
+    names = textwrap.fill(f"below {100 * LEAST:g}% in each: {', '.join(left_out)}", 90)
     axis.set_xlabel("% of the sum of all operators" + (f"\n{names}" if left_out else ""))
     axis.legend(loc="lower right")
     return figure
@@ -76,7 +76,7 @@ def versions_figure(tables: Mapping[str, pd.DataFrame], card: str) -> Figure:
         shown = table["graph_us"].dropna()
         axis.barh(range(len(shown)), shown, 0.72, color=[colour_of(str(name)) for name in shown.index])
         for place, value in enumerate(shown):
-            axis.annotate(three(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
+            axis.annotate(exact(value), (value, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axis.set_yticks(range(len(shown)), list(shown.index))
         axis.invert_yaxis()
         axis.margins(x=0.2)
@@ -98,10 +98,14 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     figure = new_figure(height=3.8)
     axis, beside = figure.subplots(1, 2, width_ratios=[1.6, 1])
     low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 3, 1e3)
+    corners = {}
     for name in ("fp32", "tf32", "bf16"):
         ridge = 1e3 * limits[name] / limits["copy"]
         axis.plot([low, ridge, max(high, ridge)], [low * limits["copy"] / 1e3, *[limits[name]] * 2], color=CEILING)
-        axis.annotate(f"{name.upper()} {limits[name]:.0f}", (low, limits[name]), va="bottom", fontsize=7)
+        corners[f"{name.upper()} {limits[name]:.0f} TFLOP/s"] = (ridge, limits[name])
+    corners[f"copy {limits['copy'] / 1e3:.2f} TB/s"] = (8 * low, 8 * low * limits["copy"] / 1e3)
+    for said, corner in corners.items():  # left of where a ceiling begins, where no dot can be
+        axis.annotate(said, corner, (-4, 0), textcoords="offset points", ha="right", va="bottom", fontsize=7)
     bottom, top = points["tflops"].min() / 2, limits["bf16"] * 2
     axis.set(xscale="log", yscale="log", xlim=(low / 1.2, max(high, ridge) * 1.2), ylim=(bottom, top))
     axis.set(xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s", title=card)

@@ -188,7 +188,7 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
     assert sentences.headline(table, "H100") == (
         "On one H100 a training step of Med-DDPM (one micro-step) takes 40.0 ms with `accelerate(model)` in an "
         "ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast with `torch.compile` in "
-        "its mode `reduce-overhead`: 80 ms), 6.00 times as fast as PyTorch out of the box (240 ms) and 32.0 times as "
+        "its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box (240 ms) and 32.0 times as "
         "fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, the package's own training, "
         "takes 38.0 ms. Without CUDA graphs FAST takes 60.0 ms."
     )
@@ -301,7 +301,7 @@ def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
     assert list(shown.index[-2:]) == ["accelerate", "graphed_step"]
     assert shown["step_ms"][:-2].is_monotonic_decreasing
     axis = bench.steps_figure({"H100": shown}).axes[0]
-    assert texts(axis)[-1] == "40  32.0×"
+    assert texts(axis)[-1] == "40.0  32.0×"
     assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
 
 
@@ -393,7 +393,7 @@ def test_dots_of_the_ladder_are_at_their_times() -> None:
     assert to_hex(dots(axis)[0].get_color()) == SETTING_COLOURS["BASE"].lower()
     assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
     assert texts(axis)[0] == "1280", "BASE gains nothing over itself"
-    assert texts(axis)[-1] == "40  32.0×"
+    assert texts(axis)[-1] == "40.0  32.0×"
 
 
 def test_a_setting_that_one_card_lacks_is_a_dash_there() -> None:
@@ -433,7 +433,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
     table = bench_table()
     axis = bench.others_figure(tables.others(table.replace({"setting": {"FAST": "accelerate"}})), "H100").axes[0]
     assert [bar.get_x() + bar.get_width() for bar in bars(axis)] == pytest.approx([1.25] * (len(NETWORKS) - 2))
-    assert axis.child_axes[0].get_yticklabels()[0].get_text() == "80 → 64 ms  (torch.compile)"
+    assert axis.child_axes[0].get_yticklabels()[0].get_text() == "80.0 → 64.0 ms  (torch.compile)"
     assert axis.get_title(loc="left") == "H100"
     renamed = table.replace({"setting": {"FAST": "graphed_step"}})
     axis = bench.others_figure(tables.others(renamed[renamed["network"] != "monai-unet"]), "H100").axes[0]
