@@ -74,9 +74,7 @@ class Captured:
         """Copies the batch in, replays, and copies the outputs out."""
         given = list(nested.tensors(batch))
         with torch.no_grad():
-            for static, tensor in zip(self.inputs, given, strict=True):
-                static.copy_(tensor, non_blocking=True)
-            self._pool.replay(self._replay)
+            self._pool.replay(self._replay, self.inputs, given)
             for of, gradient in self._others:
                 t = given[of] if isinstance(of, int) else of
                 t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)

@@ -66,8 +66,8 @@ class Graphs:
         self._gate = threading.Lock()  # held while one captures, when modules hold other parameters
         self._within: set[int] = set()  # the threads that are in a call
         self._beside = 0  # calls that run without the lock, whatever another thread does
-        self._met = False  # whether there was one during the call that has it
-        self._crossed = 0
+        self._met = False  # whether there was one during the call that has it, or that call captures
+        self._crossed = 0  # since the last capture
 
     @property
     def captured(self) -> int:
@@ -150,7 +150,6 @@ class Graphs:
         if watched is None:
             watched = self.watched[key] = Watched()
         if len(self.watched) > SEEN:
-            self.watched.clear()
             return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
         if watched.calls < WATCHED or (torch.is_grad_enabled() and watched.learns and not watched.used):
             try:
@@ -167,6 +166,7 @@ class Graphs:
             return self._unfit(f"it has had more than {SHAPES} shapes of inputs: the others run without", value)
         with self._gate:
             if not self._beside:
+                self._met = True  # who has waited too long has waited for the capture
                 return self._capture(key, value, watched, pool)
         return self.run(value)
 
@@ -181,8 +181,8 @@ class Graphs:
         fingerprint = Fingerprint(self.network)
         graphed.unchanged = fingerprint.works_alike
         self.kept[key] = graphed, fingerprint
-        del self.watched[key]
-        self.replays += 1
+        self.watched.pop(key, None)
+        self.replays, self._crossed = self.replays + 1, 0
         return graphed(value)
 
     def _keep_changing(self) -> bool:
@@ -196,6 +196,9 @@ class Graphs:
             raise BadInput("graph", f"no CUDA graph: {why}", 'use graph="auto", which runs such a network without')
         if not self.why:
             self.why = why
+            self.watched.clear()  # with the fingerprints of all that they saw
+            if not self.kept:
+                self.pools.clear()  # whose memory is no other's while they live
             reports.report(f"{type(self.network).__name__} runs without a CUDA graph: {why}")
         return None if value is None else self.run(value)
 

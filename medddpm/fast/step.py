@@ -16,7 +16,7 @@ from medddpm.fast import optimizers
 from medddpm.fast.captured_step import Captured
 from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
-from medddpm.fast.hooks import hook_tables, hooks_within, still
+from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still
 from medddpm.fast.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import leaves
@@ -161,7 +161,8 @@ class TrainingStep:
         if any(t.grad_fn is not None for t in given):  # on a CPU too: what is taken there is taken on a GPU
             remedy = "compute it in loss_fn, or give it detached"
             raise BadInput("batch", "gradients would flow through a tensor of it into what computed it", remedy)
-        devices = {t.device for t in (*given, *self.model.parameters())}
+        tables = [module._parameters for module in modules_of(self.model)]  # at each call: `parameters()` takes longer
+        devices = {t.device for t in given} | {p.device for table in tables for p in table.values() if p is not None}
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
         self.why = still(self.why, self.model)
@@ -225,6 +226,7 @@ class TrainingStep:
         self.why = why
         reports.report(f"graphed_step runs without a CUDA graph: {why}{more}")
         self._forget()
+        self._pools.clear()  # whose memory is no other's while they live
 
     def _bar(self, why: str) -> None:
         """Something is in a graph's way: an error while the step is made; amid a training, it goes on without."""
@@ -308,7 +310,6 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        kept = [p.grad for p in self.parameters]
         with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
@@ -317,8 +318,6 @@ class TrainingStep:
                     if watched.why.startswith(UPDATE):
                         raise optimizers.waits(self.optimizer)
                     break
-        for p, gradient in zip(self.parameters, kept, strict=True):
-            p.grad = gradient
         if watched.why:
             self._bar(watched.why)
             return None
@@ -348,8 +347,6 @@ class TrainingStep:
             remedy = "make what it needs before the step, and count outside of it"
             raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
         gradients = [p.grad for p in self.parameters] if self.accumulate == 1 else []
-        for p, gradient in zip(self.parameters, kept, strict=True):
-            p.grad = gradient
         places: dict[Tensor, Any] = {t: at for at, t in enumerate(inputs)}
         others = [(places.get(t, t), t.grad) for t in self._others or () if t.grad is not None]
         state = self._state(place == self.accumulate - 1)
@@ -407,7 +404,8 @@ class TrainingStep:
         """
         self._others = {}
         try:
-            yield
+            with _gradients_kept(self.parameters):
+                yield
         finally:
             for t, gradient in self._others.items():
                 t.grad = gradient
@@ -427,7 +425,7 @@ class TrainingStep:
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
-            with torch.random.fork_rng(devices):
+            with torch.random.fork_rng(devices), _gradients_kept(self.parameters):
                 yield
         finally:
             self.after = after
@@ -456,6 +454,17 @@ class TrainingStep:
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
+
+
+@contextlib.contextmanager
+def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
+    kept = [p.grad for p in parameters]
+    try:
+        yield
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
 
 
 @contextlib.contextmanager

@@ -88,13 +88,19 @@ class Pool:
         with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
             torch.zeros((), device=self.device)
 
-    def replay(self, replay: Callable[[], None]) -> None:
-        """Replays on the current stream, after what another stream was given of this memory."""
+    def replay(self, replay: Callable[[], None], into: Sequence[Tensor] = (), given: Sequence[Tensor] = ()) -> None:
+        """Copies what is `given` `into` the tensors that a graph reads, and replays it, on the current stream."""
+        self._follow()  # before the copies: another stream's replay may still read what they overwrite
+        for static, tensor in zip(into, given, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        replay()
+
+    def _follow(self) -> None:
+        """Has the current stream wait for what another stream was given of this memory."""
         stream = torch.cuda.current_stream(self.device)
         if self._last is not None and self._last != stream:
             stream.wait_stream(self._last)
         self._last = stream
-        replay()
 
 
 @contextlib.contextmanager
@@ -194,15 +200,11 @@ class GraphedPass:
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
-            for static, tensor in zip(self.inputs, given, strict=True):
-                static.copy_(tensor, non_blocking=True)
-            self.pool.replay(self._forward)
+            self.pool.replay(self._forward, self.inputs, given)
             return [t.clone() for t in nested.tensors(self.outputs)]
 
     def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
-        for static, tensor in zip(self.given, given, strict=True):
-            static.copy_(tensor, non_blocking=True)
-        self.pool.replay(self._backward)
+        self.pool.replay(self._backward, self.given, given)
         found = [t for t in self.gradients if t is not None]
         each = iter(torch._foreach_mul(found, 1.0) if found else ())  # copies, in few calls: they are many and small
         return [None if t is None else next(each) for t in self.gradients]

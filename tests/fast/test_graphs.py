@@ -19,6 +19,7 @@ import pickle
 import random
 import re
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -870,6 +871,43 @@ def test_threads_that_call_it_at_once(device: torch.device) -> None:
     for x, out in zip(xs, outs, strict=True):
         torch.testing.assert_close(out, twins.plain(x), rtol=1e-4, atol=1e-5)
     assert twins.graphs.captured == 1
+
+
+def test_threads_that_wait_for_a_capture_are_no_reason_against_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(recordings.Recordings):
+        def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+            threads.append(ThreadPoolExecutor(1))
+            outs.append(threads[-1].submit(twins.fast, x))
+            time.sleep(0.2)
+            return super().capture(function)
+
+    recordings.stand_in(monkeypatch)
+    monkeypatch.setattr(graphs, "make_pool", Slow)
+    monkeypatch.setattr(graphs, "PATIENCE", 0.05)
+    twins, threads, outs = Twins(torch.device("cpu")), list[ThreadPoolExecutor](), list[Any]()
+    for network in twins:
+        network.eval().requires_grad_(False)
+    for side in (4, 5, 6, 7):
+        x = twins.x(side=side, requires_grad=False)
+        for _ in range(3):
+            twins.fast(x)
+        torch.testing.assert_close(outs[-1].result(60), twins.plain(x), rtol=1e-4, atol=1e-5)
+        threads[-1].shutdown()
+    assert twins.graphs.captured == 4
+    assert twins.graphs.why == ""
+
+
+def test_memory_is_free_where_there_are_no_graphs_any_more(device: torch.device) -> None:
+    twins = Twins(device)
+    twins.train(4)
+    assert twins.graphs.pools
+    for call in range(graphs.CHANGES):
+        for network in twins:
+            network.norm.eps = 0.1 + call
+        twins.train(3)
+    assert twins.graphs.why == graphs.CHANGING
+    assert not twins.graphs.pools
+    assert not twins.graphs.watched
 
 
 def test_copies_pickles_and_restoring(device: torch.device) -> None:

@@ -194,6 +194,7 @@ def test_an_after_that_makes_or_counts_something_is_refused(device: torch.device
     for after, name in ((averaged, "average"), (counted, "calls")):
         with pytest.raises(BadInput, match=rf"after: it changes what it reads \(.*{name}.*\)"):
             graphed_step(network, loss_of, adam(network.parameters()), batch(device), after=after)
+        assert all(p.grad is None for p in network.parameters())
         average.clear()
 
 

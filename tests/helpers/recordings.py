@@ -86,12 +86,15 @@ class Recordings(Pool):
         self._made.add(recording)
         return found, recording.replay
 
-    def replay(self, replay: Any) -> None:
+    def replay(self, replay: Any, *copied: Any) -> None:
         """Replays; what the pool's other graphs left then lies under what this one wrote."""
-        replay()
+        super().replay(replay, *copied)
         for each in self._made:
             if each is not replay.__self__:
                 each.overwrite()
+
+    def _follow(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
