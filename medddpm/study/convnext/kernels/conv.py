@@ -75,6 +75,56 @@ def depthwise_direct(x, weight, shift, out, padding):
 
 
 @functools.cache
+def tiled_parts(side, stride, pixels, chunk):
+    """What the kernels with tiles share: device functions of K = `side`, a stride, `pixels` outputs a thread.
+
+    Args:
+        side, stride, pixels: as `conv2d_tiled` takes them.
+        chunk: input channels that lie in shared memory at once, a multiple of four.
+
+    Returns:
+        where(out): this thread's (thread, lane, top, left, first, image, row, column): of the tile its first output row
+            and column and channel, of the thread its own row and column in it.
+        multiply(inside, weights, totals, near, tap): adds the products of a chunk to `totals`; the thread's first input
+            is at `inside[near]`, its first weight at `weights[tap]`.
+        write(out, totals, image, y, z, output): its outputs, as far as there are any.
+    """
+    high, wide = tile(pixels)
+    across = wide // pixels  # warps side by side
+    broad = (wide - 1) * stride + side
+
+    @cuda.jit(device=True)
+    def where(out):
+        thread = cuda.threadIdx.x & (WARPS * LANES - 1)
+        lane, warp = thread % LANES, thread // LANES
+        tiles_across = (out.shape[2] + wide - 1) // wide
+        top = cuda.blockIdx.x // tiles_across * high
+        left = cuda.blockIdx.x % tiles_across * wide
+        row, column = warp // across, warp % across * pixels
+        return thread, lane, top, left, cuda.blockIdx.y * LANES, cuda.blockIdx.z, row, column
+
+    @cuda.jit(device=True)
+    def multiply(inside, weights, totals, near, tap):
+        for i in range(side):
+            for j in range(side):
+                for channel in range(0, chunk, 4):
+                    at = tap + ((i * side + j) * chunk + channel) * LANES
+                    w0, w1 = weights[at], weights[at + LANES]
+                    w2, w3 = weights[at + 2 * LANES], weights[at + 3 * LANES]
+                    for p in range(pixels):
+                        v0, v1, v2, v3 = load_four(inside, near + (i * broad + j + p * stride) * chunk + channel)
+                        totals[p] += v0 * w0 + v1 * w1 + v2 * w2 + v3 * w3
+
+    @cuda.jit(device=True)
+    def write(out, totals, image, y, z, output):
+        for p in range(pixels):
+            if output < out.shape[3] and y < out.shape[1] and z + p < out.shape[2]:
+                out[image, y, z + p, output] = totals[p]
+
+    return where, multiply, write
+
+
+@functools.cache
 def conv2d_tiled(side, stride, pixels):
     """The kernel for K = `side` and a stride: a tile of the input and its halo in shared memory, padding folded in.
 
@@ -92,24 +142,18 @@ def conv2d_tiled(side, stride, pixels):
         `tiles(out, pixels)`, its block `WARPS * LANES` threads.
     """
     high, wide = tile(pixels)
-    across = wide // pixels  # warps side by side
     tall, broad = (high - 1) * stride + side, (wide - 1) * stride + side
     threads = WARPS * LANES
     window = tall * broad * CHUNK
     taps = side * side * CHUNK * LANES
+    where, multiply, write = tiled_parts(side, stride, pixels, CHUNK)
 
     @cuda.jit
     def conv2d_tiled_kernel(x, weight, bias, out, padding):
         inside = cuda.shared.array(window, float32, alignment=ALIGNMENT)
         weights = cuda.shared.array(taps, float32, alignment=ALIGNMENT)
         totals = cuda.local.array(pixels, float32)
-        thread = cuda.threadIdx.x & (threads - 1)
-        lane, warp = thread % LANES, thread // LANES
-        tiles_across = (out.shape[2] + wide - 1) // wide
-        top = cuda.blockIdx.x // tiles_across * high
-        left = cuda.blockIdx.x % tiles_across * wide
-        first, image = cuda.blockIdx.y * LANES, cuda.blockIdx.z
-        row, column = warp // across, warp % across * pixels
+        thread, lane, top, left, first, image, row, column = where(out)
         output = first + lane
         for p in range(pixels):
             totals[p] = bias[output] if output < out.shape[3] else float32(0)
@@ -126,20 +170,9 @@ def conv2d_tiled(side, stride, pixels):
                 here = channel < x.shape[3] and other < out.shape[3]
                 weights[place] = weight[tap // side, tap % side, channel, other] if here else float32(0)
             cuda.syncthreads()
-            for i in range(side):
-                for j in range(side):
-                    near = ((row * stride + i) * broad + column * stride + j) * CHUNK
-                    for channel in range(0, CHUNK, 4):
-                        tap = ((i * side + j) * CHUNK + channel) * LANES + lane
-                        w0, w1 = weights[tap], weights[tap + LANES]
-                        w2, w3 = weights[tap + 2 * LANES], weights[tap + 3 * LANES]
-                        for p in range(pixels):
-                            v0, v1, v2, v3 = load_four(inside, near + p * stride * CHUNK + channel)
-                            totals[p] += v0 * w0 + v1 * w1 + v2 * w2 + v3 * w3
+            multiply(inside, weights, totals, (row * broad + column) * stride * CHUNK, lane)
             cuda.syncthreads()  # nobody loads the next channels before all have used these
-        for p in range(pixels):
-            if output < out.shape[3] and top + row < out.shape[1] and left + column + p < out.shape[2]:
-                out[image, top + row, left + column + p, output] = totals[p]
+        write(out, totals, image, top + row, left + column, output)
 
     return conv2d_tiled_kernel
 

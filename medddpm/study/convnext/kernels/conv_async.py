@@ -6,13 +6,12 @@ import functools
 
 from numba import float32, int32
 
-from medddpm.study.convnext.kernels.conv import LANES, WARPS, tile
+from medddpm.study.convnext.kernels.conv import LANES, WARPS, tile, tiled_parts
 from medddpm.study.convnext.kernels.instructions import (
     ALIGNMENT,
     copy_async,
     cuda,
     end_copies,
-    load_four,
     wait_copies,
 )
 
@@ -40,13 +39,13 @@ def conv2d_async(side, stride, pixels):
         `conv.tiles(out, pixels)`, its block `WARPS * LANES` threads.
     """
     high, wide = tile(pixels)
-    across = wide // pixels  # warps side by side
     tall, broad = (high - 1) * stride + side, (wide - 1) * stride + side
     threads = WARPS * LANES
     window = tall * broad * CHUNK
     taps = side * side * CHUNK * LANES
     # An array's size must be one name or number to the compiler.
     inside_size, weights_size = STAGES * window, STAGES * taps
+    where, multiply, write = tiled_parts(side, stride, pixels, CHUNK)
 
     @cuda.jit(device=True)
     def begin(x, weight, inside, weights, stage, start, corner, shape, thread):
@@ -73,13 +72,7 @@ def conv2d_async(side, stride, pixels):
         inside = cuda.shared.array(inside_size, float32, alignment=ALIGNMENT)
         weights = cuda.shared.array(weights_size, float32, alignment=ALIGNMENT)
         totals = cuda.local.array(pixels, float32)
-        thread = cuda.threadIdx.x & (threads - 1)
-        lane, warp = thread % LANES, thread // LANES
-        tiles_across = (out.shape[2] + wide - 1) // wide
-        top = cuda.blockIdx.x // tiles_across * high
-        left = cuda.blockIdx.x % tiles_across * wide
-        first, image = cuda.blockIdx.y * LANES, cuda.blockIdx.z
-        row, column = warp // across, warp % across * pixels
+        thread, lane, top, left, first, image, row, column = where(out)
         output = first + lane
         corner = image, top * stride - padding, left * stride - padding, first
         shape = rows, columns, channels, out.shape[3]
@@ -92,19 +85,8 @@ def conv2d_async(side, stride, pixels):
             cuda.syncthreads()  # all copies of this stage are seen, and nobody reads the one that is filled next
             ahead = chunk + STAGES - 1
             begin(x, weight, inside, weights, ahead % STAGES, ahead * CHUNK, corner, shape, thread)
-            near_stage, tap_stage = chunk % STAGES * window, chunk % STAGES * taps + lane
-            for i in range(side):
-                for j in range(side):
-                    near = near_stage + ((row * stride + i) * broad + column * stride + j) * CHUNK
-                    for channel in range(0, CHUNK, 4):
-                        tap = tap_stage + ((i * side + j) * CHUNK + channel) * LANES
-                        w0, w1 = weights[tap], weights[tap + LANES]
-                        w2, w3 = weights[tap + 2 * LANES], weights[tap + 3 * LANES]
-                        for p in range(pixels):
-                            v0, v1, v2, v3 = load_four(inside, near + p * stride * CHUNK + channel)
-                            totals[p] = totals[p] + v0 * w0 + v1 * w1 + v2 * w2 + v3 * w3  # four fused operations
-        for p in range(pixels):
-            if output < out.shape[3] and top + row < out.shape[1] and left + column + p < out.shape[2]:
-                out[image, top + row, left + column + p, output] = totals[p]
+            near = chunk % STAGES * window + (row * broad + column) * stride * CHUNK
+            multiply(inside, weights, totals, near, chunk % STAGES * taps + lane)
+        write(out, totals, image, top + row, left + column, output)
 
     return conv2d_async_kernel
