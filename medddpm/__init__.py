@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from medddpm.checkpoints.files import load_checkpoint
     from medddpm.diffusion import GaussianDiffusion
     from medddpm.fast.patch import accelerate, restore
-    from medddpm.fast.step import graphed_step
+    from medddpm.fast.replay.step import graphed_step
     from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12
     from medddpm.unet import UNet3D
 
@@ -38,7 +38,7 @@ _HOME = {
     "GaussianDiffusion": "diffusion",
     "UNet3D": "unet",
     "accelerate": "fast.patch",
-    "graphed_step": "fast.step",
+    "graphed_step": "fast.replay.step",
     "load_checkpoint": "checkpoints.files",
     "restore": "fast.patch",
 }

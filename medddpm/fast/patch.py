@@ -22,9 +22,9 @@ from medddpm.errors import BadInput
 from medddpm.fast import layers, norm_chains
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
-from medddpm.fast.graphs import Graphs
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, put, remove, remove_strays
+from medddpm.fast.replay.graphs import Graphs
 from medddpm.fast.root import Root, held_back, root_of, sound
 from medddpm.kernels import cards, dispatch
 from medddpm.runtime import reports

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from medddpm.fast.forward import Forward
-from medddpm.fast.graphs import Graphs
+from medddpm.fast.replay.graphs import Graphs
 
 ADDED = ("forward", "__getstate__", "__prepare_scriptable__", "_replicate_for_data_parallel")
 """Attributes that modules with a stand-in get; the last two only the root, which gets `acceleration` besides."""

@@ -23,10 +23,10 @@ from medddpm.fast.forward import (
     laid_out,
     transformed,
 )
-from medddpm.fast.graphs import Graphs
 from medddpm.fast.hooks import hook_tables, modules_of
 from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
+from medddpm.fast.replay.graphs import Graphs
 from medddpm.kernels import dispatch
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import nested

@@ -38,9 +38,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.errors import BadInput
-from medddpm.fast import graphs
-from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.patch import accelerate, restore
+from medddpm.fast.replay import graphs
+from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs
 
 

@@ -14,7 +14,7 @@ from helpers.networks import block
 from monai.losses import DiceCELoss
 from torch import Tensor, nn
 
-from medddpm.fast.readings import Readings
+from medddpm.fast.replay.readings import Readings
 
 WEIGHTS = {"term": 1.0}
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from medddpm.fast import contents
-from medddpm.fast.fingerprint import Fingerprint
+from medddpm.fast.replay import contents
+from medddpm.fast.replay.fingerprint import Fingerprint
 
 
 def alike(a: Any, b: Any) -> None:

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
-from medddpm.fast import step as module
+from medddpm.fast.replay import step as module
 
 
 @pytest.fixture(params=["as it is", "recorded", pytest.param("cuda", marks=pytest.mark.gpu)])

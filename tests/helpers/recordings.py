@@ -31,7 +31,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from medddpm.fast import graphs, step
+from medddpm.fast.replay import graphs, step
 from medddpm.kernels import operators
 from medddpm.runtime import graphed_pass
 from medddpm.runtime.graphed_pass import Pool

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers.graphs import Network
-from medddpm.fast import graphs
 from medddpm.fast.patch import accelerate
+from medddpm.fast.replay import graphs
 from medddpm.runtime import nested
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.fast.step import graphed_step
+from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device

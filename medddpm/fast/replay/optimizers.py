@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from medddpm.errors import BadInput
 from medddpm.fast.functions import cells, global_names
-from medddpm.fast.graphs import UPDATE
+from medddpm.fast.replay.graphs import UPDATE
 
 NOT_FROM_ZERO = (torch.optim.NAdam, torch.optim.Rprop, torch.optim.ASGD)
 FITTING = "use Adam, AdamW, RMSprop, or SGD with fused=True and without dampening"

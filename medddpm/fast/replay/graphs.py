@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.fingerprint import Fingerprint
 from medddpm.fast.hooks import still
+from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
 

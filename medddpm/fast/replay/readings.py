@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import Contents, copies, place
-from medddpm.fast.fingerprint import MOST
-from medddpm.fast.named import named
+from medddpm.fast.replay.contents import Contents, copies, place
+from medddpm.fast.replay.fingerprint import MOST
+from medddpm.fast.replay.named import named
 
 
 class Readings:

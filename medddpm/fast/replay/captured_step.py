@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.readings import Readings
+from medddpm.fast.replay.fingerprint import Fingerprint
+from medddpm.fast.replay.readings import Readings
 from medddpm.runtime import nested
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast import optimizers
-from medddpm.fast.captured_step import Captured
-from medddpm.fast.fingerprint import Fingerprint
-from medddpm.fast.graphs import UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still
-from medddpm.fast.readings import Readings
+from medddpm.fast.replay import optimizers
+from medddpm.fast.replay.captured_step import Captured
+from medddpm.fast.replay.fingerprint import Fingerprint
+from medddpm.fast.replay.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.replay.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import leaves
 

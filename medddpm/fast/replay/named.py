@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.contents import CACHE, INTERNAL, Contents, Walk, slots_of
 from medddpm.fast.functions import ANY, is_known, names_read
+from medddpm.fast.replay.contents import CACHE, INTERNAL, Contents, Walk, slots_of
 
 PARTS = ("_parameters", "_buffers", "_modules")
 
