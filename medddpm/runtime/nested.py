@@ -141,7 +141,8 @@ class Lent:
 
 
 def _is_dataclass(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    # None first: `torch.compile` of PyTorch 2.11 cannot ask its class for fields.
+    return value is not None and dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -873,6 +873,22 @@ def test_threads_that_call_it_at_once(device: torch.device) -> None:
     assert twins.graphs.captured == 1
 
 
+def test_a_thread_captures_what_it_has_computed_itself(device: torch.device) -> None:
+    """A thread's first convolution makes a handle of cuDNN's, which ends a capture."""
+    twins = Twins(device)
+    x = twins.x(requires_grad=False)
+    for network in twins:
+        network.eval().requires_grad_(False)
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(graphs.WATCHED):
+            other.submit(twins.fast, x).result()
+        twins.fast(x)
+        assert twins.graphs.captured == 0
+        torch.testing.assert_close(other.submit(twins.fast, x).result(), twins.plain(x), rtol=1e-4, atol=1e-5)
+    assert twins.graphs.captured == 1
+    torch.testing.assert_close(twins.fast(x), twins.plain(x), rtol=1e-4, atol=1e-5)
+
+
 def test_threads_that_wait_for_a_capture_are_no_reason_against_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(recordings.Recordings):
         def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:

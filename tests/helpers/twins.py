@@ -60,8 +60,9 @@ class Twins:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
         for (name, p), q in zip(fast.named_parameters(), plain.parameters(), strict=True):
             assert (p.grad is None) == (q.grad is None), name
-            if p.grad is not None:
-                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=5e-5)
+            if p.grad is not None:  # on a GPU cuDNN's sums end in any order, and TF32 rounds what differs once more
+                rtol, atol = (1e-3, 2e-4) if p.is_cuda else (1e-4, 5e-5)
+                torch.testing.assert_close(p.grad, q.grad, rtol=rtol, atol=atol)
 
 
 def loss_of(out: Any, at: slice = slice(None)) -> Tensor:

@@ -151,7 +151,7 @@ class Graphs:
             watched = self.watched[key] = Watched()
         if len(self.watched) > SEEN:
             return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
-        if watched.calls < WATCHED or (torch.is_grad_enabled() and watched.learns and not watched.used):
+        if not watched.knows_enough:
             try:
                 return watched(self.run, value, self.network, device)
             finally:
@@ -252,6 +252,7 @@ class Watched:
         learns: whether an output requires a gradient.
         used: which of the outputs' tensors a backward pass brought gradients for.
         draws: whether the device's generator is drawn from.
+        threads: that made the calls: cuDNN and cuBLAS make each a handle, which they cannot amid a capture.
         why: what is in the way of a graph; empty if nothing is.
     """
 
@@ -261,7 +262,14 @@ class Watched:
         self.fingerprint: Fingerprint | None = None
         self.learns = self.draws = False
         self.used: set[int] = set()
+        self.threads: set[int] = set()
         self.why = ""
+
+    @property
+    def knows_enough(self) -> bool:
+        """Whether this thread may capture what was seen."""
+        asks = torch.is_grad_enabled() and self.learns and not self.used  # a backward pass is to come
+        return self.calls >= WATCHED and not asks and threading.get_ident() in self.threads
 
     def holds(self) -> bool:
         """Whether the network is as it was at the calls, and has no hooks."""
@@ -281,6 +289,7 @@ class Watched:
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):
             out = run(value)
         self.calls += 1
+        self.threads.add(threading.get_ident())
         self.draws = place != drawn_at(device)
         if before.why:
             self.why = before.why
