@@ -150,7 +150,8 @@ def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
         given = problem(case, device)
         for version in given.versions:
             try:
-                rows += _measured(case, version, given.error, device, 1 if arguments.toy else SAMPLES)
+                with version.settings():
+                    rows += _measured(case, version, given.error, device, 1 if arguments.toy else SAMPLES)
             except Exception as error:  # one version's compiler or kernel; the others stand
                 line = next((line for line in str(error).splitlines() if line.strip()), "")
                 failed[f"{case.operator} {case.size}, {version.name}"] = f"{type(error).__name__}: {line.strip()}"
@@ -188,14 +189,16 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
         separate = launches.Launch(between_versions, (1,), 32, (torch.zeros(1, device=device),)).prepared()
         separate()
         for version in given.versions:
-            for _ in range(3):
-                version.run()
+            with version.settings():
+                for _ in range(3):
+                    version.run()
         if device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.profiler.start()
         for version in given.versions:
             separate()
-            version.run()
+            with version.settings():
+                version.run()
         if device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()

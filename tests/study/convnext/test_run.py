@@ -146,7 +146,10 @@ def test_pytorchs_versions_compute_the_case() -> None:
         known = [version for version in given.versions if "PyTorch" in version.name or "cuDNN" in version.name]
         assert known
         for version in known:
-            assert given.error(version.output(version.run())) < (2e-2 if "BF16" in version.name else 1e-5)
+            with version.settings():
+                assert torch.backends.cudnn.benchmark
+                assert given.error(version.output(version.run())) < (2e-2 if "BF16" in version.name else 1e-5)
+        assert not torch.backends.cudnn.benchmark
 
 
 # what ncu counted
