@@ -18,6 +18,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from medddpm.runtime import nested
 
+ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+
 
 class Turn:
     """A forward pass whose backward pass may still come; it lives as long as the outputs' graph does."""
@@ -313,7 +315,7 @@ def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if hasattr(node, "variable"):
+        if isinstance(node, ACCUMULATES):  # a user's own function may have a `variable`, too
             yield node.variable
         new = {above for above, _ in node.next_functions if above is not None} - seen
         seen |= new
