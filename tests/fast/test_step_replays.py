@@ -15,6 +15,7 @@ from helpers.pair import Pair, adam, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
@@ -96,6 +97,48 @@ def test_the_two_networks_of_a_gan(device: torch.device) -> None:
         alike([*networks[1].parameters()], [*networks[0].parameters()])
     assert not make.why
     assert not judge.why
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operators that run inside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+def test_gradients_of_another_network_come_in_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in one for each of its parameters, as they are summed at each replay."""
+    recordings.stand_in(monkeypatch)
+    critic = nn.Sequential(*(nn.Conv3d(2, 2, 1) for _ in range(9)))
+    maker, x = nn.Conv3d(2, 2, 1), batch(torch.device("cpu"))[0]
+    step = graphed_step(maker, lambda maker, x: critic(maker(x)).mean(), adam(maker.parameters()), x)
+    (graph,) = step._kept.values()
+    monkeypatch.setattr(graph._pool, "replay", lambda *_: None)  # what is beside the graph counts
+    counts = []
+    for _ in range(2):  # where there are none yet, and where they are summed
+        with Launches() as launches:
+            graph((x,))
+        counts.append(launches.count)
+        assert all(p.grad is not None for p in critic.parameters())
+    assert max(counts) < 9
+
+
+def test_a_tensor_that_is_in_a_batch_twice_has_both_gradients(device: torch.device) -> None:
+    network, x = nn.Conv3d(2, 2, 1).to(device), batch(device)[0].requires_grad_()
+
+    def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (network(x) * y.square()).mean()
+
+    loss(network, x, x).backward()
+    assert x.grad is not None
+    once, x.grad = x.grad, None
+    step = graphed_step(network, loss, torch.optim.SGD(network.parameters(), 0.0, fused=True), (x, x))
+    for times in (1, 2):
+        step(x, x)
+        alike(x.grad, times * once)
 
 
 def test_gradients_of_a_batch_are_summed_in_it(device: torch.device) -> None:
