@@ -129,6 +129,11 @@ class TrainingStep:
         """What the optimizer updates."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
+    @property
+    def _scaling(self) -> torch.amp.GradScaler | None:
+        """The scaler, unless it was made with `enabled=False`: then it lacks most of its attributes."""
+        return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+
     def __call__(self, *batch: Any) -> Any:
         """Trains on a batch; returns what `loss_fn` returned, its tensors the caller's own.
 
@@ -212,7 +217,7 @@ class TrainingStep:
 
     def _beside(self) -> tuple[Any, ...]:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
-        scaler = self.scaler
+        scaler = self._scaling
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
         names = "_backward_hooks", "_post_accumulate_grad_hooks"
         tables: list[Any] = list(hook_tables(self.model))
@@ -447,7 +452,7 @@ class TrainingStep:
 
     def _state(self, updates: bool) -> list[Tensor]:
         """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
-        scaler = self.scaler
+        scaler = self._scaling
         scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
         return scale + (self._moments() if updates else [])
 
