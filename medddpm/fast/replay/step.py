@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,8 +53,15 @@ def graphed_step(
     object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
     all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
     OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
-    graph and says so once; so it does where what no graph repeats comes later, and while parts of the model have hooks
-    that were set later. On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
+    graph and says so once; so it does where what no graph repeats comes later, where a capture finds no memory, which
+    frees all graphs, and while parts of the model have hooks that were set later. Batches of a later shape that cannot
+    be captured for another reason run without a graph, and the others with theirs.
+
+    While a shape is captured, it takes the memory of a step without graphs beside that of the graphs there are. From
+    then on all shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and
+    what `loss_fn` returns. With `accumulate`, the sums of the gradients are kept beside them.
+
+    On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
     there too.
 
     Args:
@@ -80,8 +87,8 @@ def graphed_step(
         that was captured are, and after the others `grad` is None.
 
     Raises:
-        BadInput: the step cannot be captured, and the line that is in the way; the model or a batch is on several
-            devices.
+        BadInput: the step cannot be captured for the example, and the line that is in the way; the model or a batch is
+            on several devices.
     """
     if accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
@@ -121,6 +128,7 @@ class TrainingStep:
         self._brought: set[Tensor] = set()  # which the last backward pass brought, while a graph is made
         self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
         self._parts: list[object] = []
+        self._barred: dict[Hashable, str] = {}  # shapes of batches that could not be captured, and why
         self._changes, self._changed_at = 0, 0
         self._made = False
 
@@ -187,6 +195,8 @@ class TrainingStep:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_parts()
+        if call[0] in self._barred:
+            return None
         self._keep_rates(device)
         settings = optimizers.settings(self.optimizer)
         if settings != self._settings:
@@ -202,14 +212,20 @@ class TrainingStep:
                 return None
             self._forget()
             known = None
-        if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
+        if known is None and len({shape for shape, *_ in self._kept} | self._barred.keys() | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
         if known is None or not known.updates(self._state(last)):
             if known is not None:
                 self._forget()
-            with self._apart():
-                known = self._captured(batch, place, device)
+            if self._made and first:
+                self._free_gradients()
+            try:
+                with self._apart():
+                    known = self._captured(batch, place, device)
+            except torch.OutOfMemoryError:  # all graphs go: without one the step needs the memory that they keep
+                known = None
+                self._bar("there is no memory for one", "use a smaller batch")
             if known is not None:
                 self._reached[call] = known.brings
                 self._kept[*call, self._others_summed(call)] = known
@@ -233,16 +249,35 @@ class TrainingStep:
         self._forget()
         self._pools.clear()  # whose memory is no other's while they live
 
-    def _bar(self, why: str) -> None:
-        """Something is in a graph's way: an error while the step is made; amid a training, it goes on without."""
+    def _bar(self, why: str, remedy: str = REMEDY, shape: Hashable = None) -> None:
+        """Something is in a graph's way: an error while the step is made; amid a training, it goes on without.
+
+        If it is in the way of batches of one `shape` only, others are captured, those that were so anew.
+        """
         if not self._made:
-            raise BadInput("graphed_step", why, REMEDY)
-        self._stop(why)
+            raise BadInput("graphed_step", why, remedy) from None
+        if shape is None:
+            self._stop(why)
+            return
+        if why not in self._barred.values():
+            reports.report(f"graphed_step runs without a CUDA graph for batches of one shape: {why}")
+        self._barred[shape] = why
+        self._forget()  # of these none keeps the gradients any more
 
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
         self._reached.clear()
+
+    def _free_gradients(self) -> None:
+        """Frees the last call's gradients, which the call to come drops: a new graph's are as large as those.
+
+        From then on only that graph leaves the parameters their gradients.
+        """
+        for graph in self._kept.values():
+            graph.gradients = []
+        for p in self.parameters:
+            p.grad = None
 
     def _keep_changing(self, what: str) -> bool:
         """Counts changes of what a graph has in it; after some in close succession there is none any more."""
@@ -284,7 +319,7 @@ class TrainingStep:
         parts = [self.model, self.loss_fn, self.optimizer, self.scaler, self.after, self.accumulate]
         if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
             self._forget()
-            self._parts, self._rates, self._settings = parts, [], []
+            self._parts, self._rates, self._settings, self._barred = parts, [], [], {}
 
     def _keep_rates(self, device: torch.device) -> None:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
@@ -337,17 +372,17 @@ class TrainingStep:
             self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
         self._sum_in_place(brings, place == 0)
-        for graph in self._kept.values():
-            graph.gradients = []  # only the newest graph keeps them: they are as large as the parameters
         behind = None if self.after is None else Readings((self.after,), known, device)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
         except torch.OutOfMemoryError:
-            raise BadInput("graphed_step", "there is no memory for its graph", "use a smaller batch") from None
+            raise
         except RuntimeError as error:
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
-            raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
+            line = str(error).partition("\n")[0]
+            self._bar(f"it cannot be captured ({line})", remedy, nested.shape_of(batch))
+            return None
         if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
             remedy = "make what it needs before the step, and count outside of it"
             raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
@@ -415,6 +450,8 @@ class TrainingStep:
             for t, gradient in self._others.items():
                 t.grad = gradient
             self._others = None
+            if self._scaling is not None:  # a capture that failed may have unscaled gradients, and not updated
+                self._scaling._per_optimizer_states.pop(id(self.optimizer), None)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -426,12 +463,17 @@ class TrainingStep:
         tables = [(module._buffers, module._buffers.copy()) for module in self.model.modules()]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
         before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
+        state = {p: dict(own) for p, own in self.optimizer.state.items()}
         scale = None if self.scaler is None else self.scaler.state_dict()
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
             with torch.random.fork_rng(devices), _gradients_kept(self.parameters):
                 yield
+        except BaseException:
+            self.optimizer.state.clear()  # where memory was short, a new one may have only some of its moments
+            self.optimizer.state.update(state)
+            raise
         finally:
             self.after = after
             for table, held in tables:
