@@ -71,8 +71,10 @@ class Pool:
     def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
         try:
-            # thread_local: a data loader's thread may pin memory meanwhile.
+            # thread_local: a data loader's thread may pin memory meanwhile. A capture that fails does not leave its
+            # stream by itself.
             with (
+                torch.cuda.stream(torch.cuda.current_stream(self.device)),
                 _without_workspaces(),
                 torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
             ):

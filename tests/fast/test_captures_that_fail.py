@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,3 +232,19 @@ def test_a_network_without_memory_for_a_graph_has_what_the_attempt_took(
     assert not twins.graphs.kept
     assert not twins.graphs.pools
     assert loss_of_twin(twins.fast(twins.x())) > 0
+
+
+def test_work_on_a_stream_that_fails_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is restored behind it is not written over by what it still does."""
+    waits: list[tuple[object, object]] = []
+
+    class Stream:
+        def wait_stream(self, other: object) -> None:
+            waits.append((self, other))
+
+    current, own = Stream(), Stream()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    with pytest.raises(torch.OutOfMemoryError), module._on(SimpleNamespace(stream=own), CPU):
+        raise FULL
+    assert waits == [(own, current), (current, own)]

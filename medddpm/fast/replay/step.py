@@ -521,7 +521,10 @@ def _on(pool: Any, device: torch.device) -> Iterator[None]:
     if stream is None:
         yield
         return
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream(device).wait_stream(stream)
+    current = torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # where memory was short, the weights are restored behind what still writes to them
+        current.wait_stream(stream)
