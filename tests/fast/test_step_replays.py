@@ -99,6 +99,91 @@ def test_the_two_networks_of_a_gan(device: torch.device) -> None:
     assert not judge.why
 
 
+def gan(device: torch.device) -> tuple[list[Any], list[Any], list[torch.optim.Optimizer], list[Callable[..., Tensor]]]:
+    """Two equal pairs of networks, and optimizer and loss of each first."""
+    torch.manual_seed(0)
+    maker = nn.Conv3d(2, 2, 3, padding=1).to(device)
+    critic = nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 1, 1)).to(device)
+    makers, critics = ([network, copy.deepcopy(network)] for network in (maker, critic))
+    losses = [lambda maker, z, critic=critic: critic(maker(z)).mean() for critic in critics]
+    return makers, critics, [adam(m.parameters()) for m in makers], losses
+
+
+def critic_changes() -> dict[str, Callable[[Any], Any]]:
+    def nothing(critic: Any) -> None:
+        pass
+
+    def forward_hook(critic: Any) -> None:
+        critic[1].register_forward_hook(lambda part, given, out: 2 * out)
+
+    def gradient_hook(critic: Any) -> None:
+        critic[0].weight.register_hook(lambda gradient: 2 * gradient)
+
+    def evaluation(critic: Any) -> None:
+        critic.eval()
+
+    def frozen(critic: Any) -> None:
+        critic.requires_grad_(False)
+
+    return {f.__name__: f for f in (nothing, forward_hook, gradient_hook, evaluation, frozen)}
+
+
+@pytest.mark.parametrize("change", critic_changes().values(), ids=critic_changes())
+def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any], Any]) -> None:
+    """Its statistics have run as often as in a loop; its hooks, mode and frozen layers count when they come later."""
+    makers, critics, optimizers, losses = gan(device)
+    step = graphed_step(makers[1], losses[1], optimizers[1], batch(device)[0])
+    for seed in range(6):
+        if seed == 3:
+            for critic in critics:
+                change(critic)
+        z = batch(device, seed)[0]
+        optimizers[0].zero_grad()
+        expected = losses[0](makers[0], z)
+        expected.backward()
+        optimizers[0].step()
+        alike(step(z), expected.detach())
+        alike(critics[1].state_dict(), critics[0].state_dict())
+        alike(*([p.grad for p in critic.parameters()] for critic in critics))
+    assert not step.why
+    assert bool(step._kept)
+
+
+class Counting(torch.optim.Optimizer):
+    """Corrects its moments by a count of the updates, in its state, its groups or itself."""
+
+    def __init__(self, parameters: Any, where: str) -> None:
+        super().__init__(parameters, {"lr": 0.01, "step": 0})
+        self.where, self.count = where, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.count += self.where == "itself"
+        for group in self.param_groups:
+            group["step"] += self.where == "a group"
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, moment=torch.zeros_like(p))
+                state["step"] += self.where == "the state"
+                state["moment"].lerp_(p.grad, 0.1)
+                p.sub_(group["lr"] * state["moment"] / (1 - 0.9 ** (state["step"] + group["step"] + self.count)))
+
+
+@pytest.mark.parametrize("where", ["the state", "a group", "itself"])
+def test_an_optimizer_that_counts_on_the_host(device: torch.device, where: str) -> None:
+    """A graph would correct all updates as the one that was captured. Amid a training it goes on, from where it is."""
+    network = Network().to(device)
+    with pytest.raises(BadInput, match="the optimizer counts on the host, which no graph repeats; use Adam"):
+        graphed_step(network, loss_of, Counting(network.parameters(), where), batch(device))
+    pair = Pair(device)
+    pair.train(2)
+    pair.optimizers = [Counting(n.parameters(), where) for n in (pair.plain, pair.fast)]
+    pair.step.optimizer = pair.optimizers[1]
+    pair.train(4)
+    assert pair.step.why == "the optimizer counts on the host, which no graph repeats"
+
+
 class Launches(TorchDispatchMode):
     """Counts the operators that run inside."""
 

@@ -71,7 +71,8 @@ def graphed_step(
             deep supervision and noise belong here.
         optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
             or one with the option `capturable`, which is set. Its state must begin with zeros: NAdam, Rprop, ASGD and
-            SGD with dampening are refused, and so is LBFGS, which asks for the loss again.
+            SGD with dampening are refused, and so are LBFGS, which asks for the loss again, and one of others that
+            counts its updates in numbers on the host.
         example: a batch, on the model's device, in the shape of those to come, or its only tensor. Nothing is learned
             from it.
         accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
@@ -350,20 +351,25 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
+        reads = self._readings(device)
+        with self._unchanged(reads), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
+                numbers = optimizers.numbers(self.optimizer)
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
                     if watched.why.startswith(UPDATE):
                         raise optimizers.waits(self.optimizer)
                     break
+            counted = numbers != optimizers.numbers(self.optimizer)
         if watched.why:
             self._bar(watched.why)
             return None
+        if counted:
+            self._bar("the optimizer counts on the host, which no graph repeats", optimizers.FITTING)
+            return None
         brings = self._brought
-        known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
-        readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
+        readings = self._readings(device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
             return None
@@ -372,7 +378,7 @@ class TrainingStep:
             self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
         self._sum_in_place(brings, place == 0)
-        behind = None if self.after is None else Readings((self.after,), known, device)
+        behind = None if self.after is None else self._readings(device, self.after)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
@@ -392,6 +398,11 @@ class TrainingStep:
         state = self._state(place == self.accumulate - 1)
         fingerprint = Fingerprint(self.model)
         return Captured(inputs, outputs, replay, pool, fingerprint, readings, state, gradients, others, brings)
+
+    def _readings(self, device: torch.device, *functions: Any) -> Readings:
+        """What the functions read beside what is compared elsewhere; without any those of the step."""
+        known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler
+        return Readings(functions or (self.loss_fn, self.after), known, device)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -454,26 +465,23 @@ class TrainingStep:
                 self._scaling._per_optimizer_states.pop(id(self.optimizer), None)
 
     @contextlib.contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _unchanged(self, reads: Readings | None = None) -> Iterator[None]:
         """On leaving, restores weights, buffers, moments, gradients, the scale and generators; `after` is not called.
 
-        New moments become zero.
+        New moments become zero. What the loss `reads` is restored, too: another network's statistics, say.
         """
         tensors = self._tensors()
-        tables = [(module._buffers, module._buffers.copy()) for module in self.model.modules()]
+        others = [] if reads is None else [t for t in reads.tensors if _may_be_written(t)]
+        modules = [*self.model.modules(), *([] if reads is None else reads.modules)]
+        tables = [(module._buffers, module._buffers.copy()) for module in modules]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
-        before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
-        state = {p: dict(own) for p, own in self.optimizer.state.items()}
+        before = {id(t): t.detach().to("cpu", copy=True) for t in (*tensors, *others)}
         scale = None if self.scaler is None else self.scaler.state_dict()
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
-            with torch.random.fork_rng(devices), _gradients_kept(self.parameters):
+            with torch.random.fork_rng(devices), _gradients_kept(self.parameters), optimizers.kept(self.optimizer):
                 yield
-        except BaseException:
-            self.optimizer.state.clear()  # where memory was short, a new one may have only some of its moments
-            self.optimizer.state.update(state)
-            raise
         finally:
             self.after = after
             for table, held in tables:
@@ -481,6 +489,8 @@ class TrainingStep:
             if self.scaler is not None and scale is not None:
                 self.scaler.load_state_dict(scale)
             with torch.no_grad():
+                for t in others:
+                    t.data.copy_(before[id(t)])  # in whose version nothing is counted: a backward pass may be to come
                 for t in self._tensors():
                     if id(t) in before:
                         t.copy_(before[id(t)])
@@ -501,6 +511,11 @@ class TrainingStep:
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
+
+
+def _may_be_written(t: Tensor) -> bool:
+    """Whether a function may write into it here: it is not of inference, and no elements of it lie in one place."""
+    return not t.is_inference() and all(n == 1 or step for n, step in zip(t.shape, t.stride(), strict=True))
 
 
 @contextlib.contextmanager
