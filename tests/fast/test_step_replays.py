@@ -149,6 +149,43 @@ def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any
     assert bool(step._kept)
 
 
+def weight_changes() -> dict[str, Callable[[nn.Parameter], Any]]:
+    def moved(weight: nn.Parameter) -> None:
+        weight.data = 0.5 * weight.data
+
+    def frozen(weight: nn.Parameter) -> None:
+        weight.requires_grad_(False)
+
+    def hooked(weight: nn.Parameter) -> None:
+        weight.register_hook(lambda gradient: 2 * gradient)
+
+    return {f.__name__: f for f in (moved, frozen, hooked)}
+
+
+@pytest.mark.parametrize("change", weight_changes().values(), ids=weight_changes())
+def test_a_weight_of_the_loss_s_own(device: torch.device, change: Callable[[nn.Parameter], Any]) -> None:
+    """That the optimizer learns, though the model does not hold it."""
+    torch.manual_seed(0)
+    networks = [Network().to(device)]
+    networks.append(copy.deepcopy(networks[0]))
+    weights = [nn.Parameter(torch.ones((), device=device)) for _ in networks]
+    losses = [lambda n, x, y, w=weight: loss_of(n, x, y) * (-w).exp() + w for weight in weights]
+    optimizers = [adam([*n.parameters(), w]) for n, w in zip(networks, weights, strict=True)]
+    step = graphed_step(networks[1], losses[1], optimizers[1], batch(device))
+    for seed in range(6):
+        if seed == 3:
+            for weight in weights:
+                change(weight)
+        given = batch(device, seed)
+        optimizers[0].zero_grad()
+        expected = losses[0](networks[0], *given)
+        expected.backward()
+        optimizers[0].step()
+        alike(step(*given), expected.detach())
+        alike(weights[1], weights[0])
+    assert not step.why
+
+
 class Counting(torch.optim.Optimizer):
     """Corrects its moments by a count of the updates, in its state, its groups or itself."""
 

@@ -401,7 +401,9 @@ class TrainingStep:
 
     def _readings(self, device: torch.device, *functions: Any) -> Readings:
         """What the functions read beside what is compared elsewhere; without any those of the step."""
-        known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler
+        strays = set(self.parameters).difference(self.model.parameters())  # a loss's own weights are not the model's
+        tensors = [t for t in self._tensors() if t not in strays]
+        known = *self.model.modules(), *tensors, self.optimizer, self.scaler
         return Readings(functions or (self.loss_fn, self.after), known, device)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
