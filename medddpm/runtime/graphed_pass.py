@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from medddpm.runtime import nested
 
+SHORT = ("out of memory", "ALLOC_FAILED")
 ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
@@ -141,7 +142,7 @@ class GraphedPass:
         unchanged: tells whether `function` still computes what it did, in the modes of then: the caller may set it.
 
     Raises:
-        RuntimeError: it cannot be captured; torch.OutOfMemoryError, a kind of it: there is no memory for it.
+        RuntimeError: it cannot be captured, or there is no memory for it: see `is_full`.
     """
 
     def __init__(
@@ -309,6 +310,11 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
     finally:
         for table, own in tables:
             table.update(own)
+
+
+def is_full(error: RuntimeError) -> bool:
+    """Whether it says that memory is short: CUDA, where it makes a graph, and its libraries do so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
 
 
 def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

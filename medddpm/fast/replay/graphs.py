@@ -26,7 +26,7 @@ from medddpm.errors import BadInput
 from medddpm.fast.hooks import still
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
+from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
@@ -35,6 +35,7 @@ WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
 PATIENCE = 1.0  # seconds that a thread waits for another's call, whose forward may be waiting for this thread
 CROSSED = 3  # calls of which a thread has waited so long in vain: then no call waits for another
+FULL = "there is no memory for one"
 CHANGING = "its parameters or settings keep changing"
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
@@ -180,11 +181,9 @@ class Graphs:
         why, of = "", None
         try:
             graphed = GraphedPass(self.run, value, self.network, frozenset(watched.used), pool, watched.draws)
-        except torch.OutOfMemoryError:
-            why = "there is no memory for one"
         except RuntimeError as error:  # of CUDA, in words of its own
             line = str(error).partition("\n")[0]
-            why, of = f"it cannot be captured ({line})", key
+            why, of = (FULL, None) if is_full(error) else (f"it cannot be captured ({line})", key)
         if why:  # only here is the memory free that the error held
             if of is None:
                 self.free()  # without a graph the network needs what graphs keep

@@ -16,10 +16,10 @@ from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.fast.replay.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.replay.readings import Readings
 from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import leaves
+from medddpm.runtime.graphed_pass import is_full, leaves
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
@@ -224,9 +224,11 @@ class TrainingStep:
             try:
                 with self._apart():
                     known = self._captured(batch, place, device)
-            except torch.OutOfMemoryError:  # all graphs go: without one the step needs the memory that they keep
-                known = None
-                self._bar("there is no memory for one", "use a smaller batch")
+            except RuntimeError as error:
+                if not is_full(error):
+                    raise
+                known = None  # all graphs go: without one the step needs the memory that they keep
+                self._bar(FULL, "use a smaller batch")
             if known is not None:
                 self._reached[call] = known.brings
                 self._kept[*call, self._others_summed(call)] = known
@@ -382,9 +384,9 @@ class TrainingStep:
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if is_full(error):
+                raise
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
             line = str(error).partition("\n")[0]
             self._bar(f"it cannot be captured ({line})", remedy, nested.shape_of(batch))
