@@ -196,7 +196,7 @@ class TrainingStep:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_parts()
-        if call[0] in self._barred:
+        if self._barred and call[0] in self._barred:
             return None
         self._keep_rates(device)
         settings = optimizers.settings(self.optimizer)
