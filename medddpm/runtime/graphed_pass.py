@@ -71,18 +71,17 @@ class Pool:
 
     def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
-        try:
-            # thread_local: a data loader's thread may pin memory meanwhile. A capture that fails does not leave its
-            # stream by itself.
-            with (
-                torch.cuda.stream(torch.cuda.current_stream(self.device)),
-                _without_workspaces(),
-                torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
-            ):
-                found = function()
-        except BaseException:
-            self._recover()
-            raise
+        with torch.cuda.stream(torch.cuda.current_stream(self.device)):  # a capture that fails leaves its own current
+            try:
+                # thread_local: a data loader's thread may pin memory meanwhile.
+                with (
+                    _without_workspaces(),
+                    torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
+                ):
+                    found = function()
+            except BaseException:
+                self._recover()
+                raise
         return found, graph.replay
 
     def _recover(self) -> None:

@@ -6,6 +6,7 @@ real graphs.
 
 from __future__ import annotations
 
+import _thread
 import collections
 import contextvars
 import copy
@@ -19,7 +20,9 @@ import pickle
 import random
 import re
 import sys
+import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -747,6 +750,24 @@ def test_what_waits_for_the_device_is_named() -> None:
     assert torch.cuda.get_sync_debug_mode() == 0
     twins.train(5)
     assert twins.graphs.captured == 1
+
+
+def test_another_thread_that_waits_is_no_reason_against_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that loads the next batch."""
+    for name, value in (("is_available", True), ("get_sync_debug_mode", 0), ("set_sync_debug_mode", None)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    found: list[str] = []
+    with graphs._waiting(found), ThreadPoolExecutor(1) as other:
+        other.submit(warnings.warn, graphs.WAITS).result()
+        assert not found
+        warnings.warn(graphs.WAITS, stacklevel=1)
+        ended = threading.Lock()
+        ended.acquire()
+        _thread.start_new_thread(lambda: (warnings.warn(graphs.WAITS, stacklevel=1), ended.release()), ())
+        assert ended.acquire(timeout=60)  # a thread that is none of Python's, as of a backward pass
+    assert len(found) == 2
+    for each in found:
+        assert re.fullmatch(r"test_graphs\.py:\d+ waits for the device", each)
 
 
 def test_a_wait_within_pytorch_is_the_user_s_line_or_the_optimizer_s_update() -> None:

@@ -367,18 +367,21 @@ def _hooking(found: list[object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _waiting(found: list[str]) -> Iterator[None]:
-    """Inside, what waits for the device is noted, with its line."""
+    """Inside, what waits for the device is noted, with its line, in this thread or in PyTorch's own of a backward pass.
+
+    Another of Python's may load data meanwhile.
+    """
     if not torch.cuda.is_available():
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    shown = warnings.showwarning
+    shown, thread = warnings.showwarning, threading.current_thread()
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
-        if WAITS in str(message):
-            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
-        else:
+        if WAITS not in str(message):
             shown(message, category, filename, lineno, *rest)
+        elif (now := threading.current_thread()) is thread or isinstance(now, threading._DummyThread):
+            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", WAITS)
