@@ -99,12 +99,15 @@ def test_the_two_networks_of_a_gan(device: torch.device) -> None:
     assert not judge.why
 
 
-def gan(device: torch.device) -> tuple[list[Any], list[Any], list[torch.optim.Optimizer], list[Callable[..., Tensor]]]:
+def gan(
+    device: torch.device, scripted: bool = False
+) -> tuple[list[Any], list[Any], list[torch.optim.Optimizer], list[Callable[..., Tensor]]]:
     """Two equal pairs of networks, and optimizer and loss of each first."""
     torch.manual_seed(0)
     maker = nn.Conv3d(2, 2, 3, padding=1).to(device)
     critic = nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 1, 1)).to(device)
     makers, critics = ([network, copy.deepcopy(network)] for network in (maker, critic))
+    critics = list(map(torch.jit.script, critics)) if scripted else critics
     losses = [lambda maker, z, critic=critic: critic(maker(z)).mean() for critic in critics]
     return makers, critics, [adam(m.parameters()) for m in makers], losses
 
@@ -123,15 +126,20 @@ def critic_changes() -> dict[str, Callable[[Any], Any]]:
         critic.eval()
 
     def frozen(critic: Any) -> None:
-        critic.requires_grad_(False)
+        for p in critic.parameters():
+            p.requires_grad_(False)
 
     return {f.__name__: f for f in (nothing, forward_hook, gradient_hook, evaluation, frozen)}
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("scripted", [False, True])
 @pytest.mark.parametrize("change", critic_changes().values(), ids=critic_changes())
-def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any], Any]) -> None:
+def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any], Any], scripted: bool) -> None:
     """Its statistics have run as often as in a loop; its hooks, mode and frozen layers count when they come later."""
-    makers, critics, optimizers, losses = gan(device)
+    if scripted and ("hook" in change.__name__ or device.type == "cuda"):
+        pytest.skip("a scripted part takes none, and on a GPU it may be compiled as it is captured")
+    makers, critics, optimizers, losses = gan(device, scripted)
     step = graphed_step(makers[1], losses[1], optimizers[1], batch(device)[0])
     for seed in range(6):
         if seed == 3:

@@ -61,8 +61,7 @@ def graphed_step(
     then on all shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and
     what `loss_fn` returns. With `accumulate`, the sums of the gradients are kept beside them.
 
-    On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
-    there too.
+    On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused there too.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
