@@ -18,6 +18,7 @@ from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.replay.readings import Readings
+from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import is_full, leaves
 
@@ -353,7 +354,7 @@ class TrainingStep:
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
         reads = self._readings(device)
-        with self._unchanged(reads), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
+        with self._unchanged(reads), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
                 numbers = optimizers.numbers(self.optimizer)
@@ -458,7 +459,7 @@ class TrainingStep:
         """
         self._others = {}
         try:
-            with _gradients_kept(self.parameters):
+            with gradients_kept(self.parameters):
                 yield
         finally:
             for t, gradient in self._others.items():
@@ -474,7 +475,7 @@ class TrainingStep:
         New moments become zero. What the loss `reads` is restored, too: another network's statistics, say.
         """
         tensors = self._tensors()
-        others = [] if reads is None else [t for t in reads.tensors if _may_be_written(t)]
+        others = [] if reads is None else [t for t in reads.tensors if may_be_written(t)]
         modules = [*self.model.modules(), *([] if reads is None else reads.modules)]
         tables = [(module._buffers, module._buffers.copy()) for module in modules]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
@@ -483,7 +484,7 @@ class TrainingStep:
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
-            with torch.random.fork_rng(devices), _gradients_kept(self.parameters), optimizers.kept(self.optimizer):
+            with torch.random.fork_rng(devices), gradients_kept(self.parameters), optimizers.kept(self.optimizer):
                 yield
         finally:
             self.after = after
@@ -514,35 +515,3 @@ class TrainingStep:
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
-
-
-def _may_be_written(t: Tensor) -> bool:
-    """Whether a function may write into it here: it is not of inference, and no elements of it lie in one place."""
-    return not t.is_inference() and all(n == 1 or step for n, step in zip(t.shape, t.stride(), strict=True))
-
-
-@contextlib.contextmanager
-def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
-    kept = [p.grad for p in parameters]
-    try:
-        yield
-    finally:
-        for p, gradient in zip(parameters, kept, strict=True):
-            p.grad = gradient
-
-
-@contextlib.contextmanager
-def _on(pool: Any, device: torch.device) -> Iterator[None]:
-    """Inside, work goes to the stream that captures: the libraries' workspaces then serve the capture."""
-    stream = getattr(pool, "stream", None)
-    if stream is None:
-        yield
-        return
-    current = torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    try:
-        with torch.cuda.stream(stream):
-            yield
-    finally:  # where memory was short, the weights are restored behind what still writes to them
-        current.wait_stream(stream)
