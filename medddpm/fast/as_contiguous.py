@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from medddpm.fast.functions import names_in, run_in
+from medddpm.fast.functions import names_in, run_by, run_in
 from medddpm.kernels.operators import traced
+from medddpm.runtime import nested
 
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view: Tensor.reshape,
@@ -21,6 +25,7 @@ RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 STRIDED = (Tensor.as_strided, torch.as_strided, torch.view_as_complex)
 DRAWS = (torch.rand_like, torch.randn_like, torch.randint_like)
+BACKWARDS = ("backward", "vjp")
 NAMES = {"view", "view_as", "view_as_complex", "as_strided", "rand_like", "randn_like", "randint_like"}
 
 
@@ -117,4 +122,41 @@ def sees_layout(module: nn.Module) -> bool:
     PyTorch's own classes do it where they may. `AsContiguous` costs every call of a tensor's function some
     microseconds, so it is for these modules only.
     """
-    return any(not NAMES.isdisjoint(names_in(function.__code__)) for function in run_in(module))
+    return any(map(_views, run_in(module)))
+
+
+def views_in_backward(module: nn.Module) -> bool:
+    """Whether a method that `sees_layout` finds is the backward of an `autograd.Function` of the user's."""
+    return any(function.__name__ in BACKWARDS and _views(function) for function in run_in(module))
+
+
+def with_contiguous_gradients(out: Any, given: Any) -> None:
+    """Has functions of the user's that view in their backward be given the contiguous gradients that they had been.
+
+    Args:
+        out: what a module returned, in any nesting.
+        given: to it: what computed that is not looked at.
+    """
+    stack: list[Any] = [t.grad_fn for t in nested.tensors(out) if t.grad_fn is not None]
+    seen = {t.grad_fn for t in nested.tensors(given)}
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction) and _views_gradients(node._forward_cls):  # type: ignore[attr-defined]
+            node.register_prehook(_contiguous)
+        stack += (above for above, _ in node.next_functions if above is not None)
+
+
+def _contiguous(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    return tuple(g if g is None or g.layout != torch.strided else g.contiguous() for g in gradients)
+
+
+@functools.cache
+def _views_gradients(kind: Any) -> bool:
+    return any(map(_views, run_by(*(getattr(kind, name) for name in BACKWARDS))))
+
+
+def _views(function: FunctionType) -> bool:
+    return not NAMES.isdisjoint(names_in(function.__code__))

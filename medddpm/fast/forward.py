@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 
-from medddpm.fast.as_contiguous import AsContiguous, sees_layout
+from medddpm.fast.as_contiguous import AsContiguous, sees_layout, views_in_backward, with_contiguous_gradients
 from medddpm.fast.hooks import HOOKS, hooks_for_all
 from medddpm.fast.kinds import as_one_function, special
 from medddpm.kernels.layout import channels_last
@@ -49,6 +49,7 @@ class Forward:
         self.module: Any = module
         self.own: Any = type(module).forward  # a user may put another in its place in the class, too
         self.sees_layout = sees_layout(module)
+        self.views_in_backward = self.sees_layout and views_in_backward(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module's forward: by `compute`, or as the class does if anything has hooks.
@@ -117,7 +118,10 @@ class Forward:
         if not self.sees_layout:
             return type(self.module).forward(self.module, *args, **kwargs)
         with AsContiguous():
-            return type(self.module).forward(self.module, *args, **kwargs)
+            out = type(self.module).forward(self.module, *args, **kwargs)
+        if self.views_in_backward and not traced() and not transformed():
+            with_contiguous_gradients(out, (args, kwargs))
+        return out
 
 
 class _Calls(threading.local):

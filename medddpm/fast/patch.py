@@ -81,8 +81,9 @@ def accelerate(
         only: the features to use, from `FEATURES`; None uses all.
         graph: "auto": on a CUDA device, the third call of a shape of inputs captures forward and backward pass
             as CUDA graphs, and later calls replay them; where that is not safe the network runs as it is, and
-            `print(model.acceleration)` says why. The graphs' memory stays taken between the calls. True: what is in the
-            way of a graph is an error. False: there are none.
+            `print(model.acceleration)` says why. A shape that cannot be captured is the only one to run so, but
+            where a capture finds no memory, all graphs are freed. Their memory stays taken between the calls. True:
+            what is in the way of a graph is an error. False: there are none.
         report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
             rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
 

@@ -18,6 +18,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from medddpm.runtime import nested
 
+SHORT = ("out of memory", "ALLOC_FAILED")
+ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+
 
 class Turn:
     """A forward pass whose backward pass may still come; it lives as long as the outputs' graph does."""
@@ -68,16 +71,17 @@ class Pool:
 
     def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
         graph = torch.cuda.CUDAGraph()
-        try:
-            # thread_local: a data loader's thread may pin memory meanwhile.
-            with (
-                _without_workspaces(),
-                torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
-            ):
-                found = function()
-        except BaseException:
-            self._recover()
-            raise
+        with torch.cuda.stream(torch.cuda.current_stream(self.device)):  # a capture that fails leaves its own current
+            try:
+                # thread_local: a data loader's thread may pin memory meanwhile.
+                with (
+                    _without_workspaces(),
+                    torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
+                ):
+                    found = function()
+            except BaseException:
+                self._recover()
+                raise
         return found, graph.replay
 
     def _recover(self) -> None:
@@ -137,7 +141,7 @@ class GraphedPass:
         unchanged: tells whether `function` still computes what it did, in the modes of then: the caller may set it.
 
     Raises:
-        RuntimeError: it cannot be captured; torch.OutOfMemoryError, a kind of it: there is no memory for it.
+        RuntimeError: it cannot be captured, or there is no memory for it: see `is_full`.
     """
 
     def __init__(
@@ -307,13 +311,18 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
             table.update(own)
 
 
+def is_full(error: RuntimeError) -> bool:
+    """Whether it says that memory is short: CUDA, where it makes a graph, and its libraries do so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
+
+
 def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """What a backward pass from `tensors` would bring gradients to."""
     stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if hasattr(node, "variable"):
+        if isinstance(node, ACCUMULATES):  # a user's own function may have a `variable`, too
             yield node.variable
         new = {above for above, _ in node.next_functions if above is not None} - seen
         seen |= new

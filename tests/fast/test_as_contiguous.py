@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import recordings
 from helpers.networks import block, distance, farthest, passed, volume
 from torch import Tensor, nn
 
-from medddpm.fast.as_contiguous import sees_layout
+from medddpm.fast.as_contiguous import sees_layout, views_in_backward
 from medddpm.fast.patch import accelerate
 
 X = volume(2, 3, 6, 6, 6)
@@ -214,3 +215,59 @@ def test_the_mode_costs_nothing_where_nobody_views() -> None:
     assert not sees_layout(Holds(torch.relu))
     assert not sees_layout(Holds(Path))
     assert not sees_layout(Holds(contextlib.nullcontext()))
+
+
+class ByRows(torch.autograd.Function):
+    """Scales a map, and in its backward views the gradient by rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (factor,) = ctx.saved_tensors
+        by_rows = flat(gradients[0])
+        return (by_rows * factor).view_as(gradients[0]), by_rows.sum()
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ByRows.apply(x, self.factor)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Within(nn.Module):
+    """Calls the function amid its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.factor = nn.Conv3d(3, 4, 1), nn.Conv3d(4, 2, 1), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(ByRows.apply(self.first(x), self.factor).relu())  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_gradient_that_a_function_views(within: bool, graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the backward of one's own function the gradient lies in memory as the network itself hands it over."""
+    if graphs:
+        recordings.stand_in(monkeypatch)
+    torch.manual_seed(0)
+    network = Within() if within else nn.Sequential(nn.Conv3d(3, 4, 1), Scaled(), nn.Conv3d(4, 2, 1))
+    fast = accelerate(copy.deepcopy(network), "tf32", report=None)
+    for _ in range(4):
+        ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
+        assert distance(b, a) < 1e-5
+        assert farthest(found, gradients) < 1e-3
+    assert fast.acceleration.graphs.captured == graphs  # type: ignore[union-attr]
+
+
+def test_gradients_are_copied_for_those_functions_only() -> None:
+    assert views_in_backward(Scaled())
+    assert not views_in_backward(Holds(flat))

@@ -6,6 +6,7 @@ real graphs.
 
 from __future__ import annotations
 
+import _thread
 import collections
 import contextvars
 import copy
@@ -19,7 +20,9 @@ import pickle
 import random
 import re
 import sys
+import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -749,6 +752,24 @@ def test_what_waits_for_the_device_is_named() -> None:
     assert twins.graphs.captured == 1
 
 
+def test_another_thread_that_waits_is_no_reason_against_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that loads the next batch."""
+    for name, value in (("is_available", True), ("get_sync_debug_mode", 0), ("set_sync_debug_mode", None)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    found: list[str] = []
+    with graphs._waiting(found), ThreadPoolExecutor(1) as other:
+        other.submit(warnings.warn, graphs.WAITS).result()
+        assert not found
+        warnings.warn(graphs.WAITS, stacklevel=1)
+        ended = threading.Lock()
+        ended.acquire()
+        _thread.start_new_thread(lambda: (warnings.warn(graphs.WAITS, stacklevel=1), ended.release()), ())
+        assert ended.acquire(timeout=60)  # a thread that is none of Python's, as of a backward pass
+    assert len(found) == 2
+    for each in found:
+        assert re.fullmatch(r"test_graphs\.py:\d+ waits for the device", each)
+
+
 def test_a_wait_within_pytorch_is_the_user_s_line_or_the_optimizer_s_update() -> None:
     def from_within(path: str) -> str:
         space: dict[str, Any] = {"place": graphs._place}
@@ -835,10 +856,38 @@ def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
     with pytest.raises(RuntimeError):
         pool.capture(lambda: x.sum().item())
     torch.cuda.synchronize()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert torch.rand(8, device="cuda").std() > 0
     doubled, replay = pool.capture(lambda: 2 * x)
     pool.replay(replay)
     assert doubled.tolist() == [2.0] * 4
+
+
+@pytest.mark.gpu
+def test_another_thread_draws_on_the_device_during_a_capture() -> None:
+    """PyTorch gives a capture a state of its own; before it did, the other thread had an error. The graph is right."""
+    from medddpm.runtime.graphed_pass import Pool
+
+    pool, drawn = Pool(torch.device("cuda", 0)), list[Any]()
+    x = torch.ones(1000, device="cuda")
+
+    def work() -> Tensor:
+        with ThreadPoolExecutor(1) as other:
+            drawn.append(other.submit(torch.rand, 8, device="cuda"))
+            drawn[-1].exception(60)
+        return x + torch.rand(1000, device="cuda")
+
+    noisy, replay = pool.capture(work)
+    error = drawn[0].exception()
+    assert error is None or "outside graph capture" in str(error)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        pool.replay(replay)
+        found.append(noisy.clone())
+        torch.rand(8, device="cuda")
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, [1 + torch.rand(1000, device="cuda")] * 2)
 
 
 class Splits(Network):

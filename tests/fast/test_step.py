@@ -551,6 +551,14 @@ def test_a_checkpoint_loaded_after_the_step_was_made(device: torch.device, kind:
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
+def test_a_scaler_that_is_not_enabled(device: torch.device) -> None:
+    """As `GradScaler(enabled=fp16)` makes one in a training in BF16."""
+    pair = Pair(device, clip_norm=0.1, accumulate=2)
+    pair.step.scaler = torch.amp.GradScaler(device.type, enabled=False)
+    pair.train(6)
+    assert not pair.step.why
+
+
 def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch.device) -> None:
     """On a CPU as on a GPU: what a reader tries on a laptop holds on the card."""
     network, given = Network().to(device), batch(device)

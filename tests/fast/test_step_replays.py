@@ -15,6 +15,7 @@ from helpers.pair import Pair, adam, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
@@ -96,6 +97,178 @@ def test_the_two_networks_of_a_gan(device: torch.device) -> None:
         alike([*networks[1].parameters()], [*networks[0].parameters()])
     assert not make.why
     assert not judge.why
+
+
+def gan(
+    device: torch.device, scripted: bool = False
+) -> tuple[list[Any], list[Any], list[torch.optim.Optimizer], list[Callable[..., Tensor]]]:
+    """Two equal pairs of networks, and optimizer and loss of each first."""
+    torch.manual_seed(0)
+    maker = nn.Conv3d(2, 2, 3, padding=1).to(device)
+    critic = nn.Sequential(nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 1, 1)).to(device)
+    makers, critics = ([network, copy.deepcopy(network)] for network in (maker, critic))
+    critics = list(map(torch.jit.script, critics)) if scripted else critics
+    losses = [lambda maker, z, critic=critic: critic(maker(z)).mean() for critic in critics]
+    return makers, critics, [adam(m.parameters()) for m in makers], losses
+
+
+def critic_changes() -> dict[str, Callable[[Any], Any]]:
+    def nothing(critic: Any) -> None:
+        pass
+
+    def forward_hook(critic: Any) -> None:
+        critic[1].register_forward_hook(lambda part, given, out: 2 * out)
+
+    def gradient_hook(critic: Any) -> None:
+        critic[0].weight.register_hook(lambda gradient: 2 * gradient)
+
+    def evaluation(critic: Any) -> None:
+        critic.eval()
+
+    def frozen(critic: Any) -> None:
+        for p in critic.parameters():
+            p.requires_grad_(False)
+
+    return {f.__name__: f for f in (nothing, forward_hook, gradient_hook, evaluation, frozen)}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("scripted", [False, True])
+@pytest.mark.parametrize("change", critic_changes().values(), ids=critic_changes())
+def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any], Any], scripted: bool) -> None:
+    """Its statistics have run as often as in a loop; its hooks, mode and frozen layers count when they come later."""
+    if scripted and ("hook" in change.__name__ or device.type == "cuda"):
+        pytest.skip("a scripted part takes none, and on a GPU it may be compiled as it is captured")
+    makers, critics, optimizers, losses = gan(device, scripted)
+    step = graphed_step(makers[1], losses[1], optimizers[1], batch(device)[0])
+    for seed in range(6):
+        if seed == 3:
+            for critic in critics:
+                change(critic)
+        z = batch(device, seed)[0]
+        optimizers[0].zero_grad()
+        expected = losses[0](makers[0], z)
+        expected.backward()
+        optimizers[0].step()
+        alike(step(z), expected.detach())
+        alike(critics[1].state_dict(), critics[0].state_dict())
+        alike(*([p.grad for p in critic.parameters()] for critic in critics))
+    assert not step.why
+    assert bool(step._kept)
+
+
+def weight_changes() -> dict[str, Callable[[nn.Parameter], Any]]:
+    def moved(weight: nn.Parameter) -> None:
+        weight.data = 0.5 * weight.data
+
+    def frozen(weight: nn.Parameter) -> None:
+        weight.requires_grad_(False)
+
+    def hooked(weight: nn.Parameter) -> None:
+        weight.register_hook(lambda gradient: 2 * gradient)
+
+    return {f.__name__: f for f in (moved, frozen, hooked)}
+
+
+@pytest.mark.parametrize("change", weight_changes().values(), ids=weight_changes())
+def test_a_weight_of_the_loss_s_own(device: torch.device, change: Callable[[nn.Parameter], Any]) -> None:
+    """That the optimizer learns, though the model does not hold it."""
+    torch.manual_seed(0)
+    networks = [Network().to(device)]
+    networks.append(copy.deepcopy(networks[0]))
+    weights = [nn.Parameter(torch.ones((), device=device)) for _ in networks]
+    losses = [lambda n, x, y, w=weight: loss_of(n, x, y) * (-w).exp() + w for weight in weights]
+    optimizers = [adam([*n.parameters(), w]) for n, w in zip(networks, weights, strict=True)]
+    step = graphed_step(networks[1], losses[1], optimizers[1], batch(device))
+    for seed in range(6):
+        if seed == 3:
+            for weight in weights:
+                change(weight)
+        given = batch(device, seed)
+        optimizers[0].zero_grad()
+        expected = losses[0](networks[0], *given)
+        expected.backward()
+        optimizers[0].step()
+        alike(step(*given), expected.detach())
+        alike(weights[1], weights[0])
+    assert not step.why
+
+
+class Counting(torch.optim.Optimizer):
+    """Corrects its moments by a count of the updates, in its state, its groups or itself."""
+
+    def __init__(self, parameters: Any, where: str) -> None:
+        super().__init__(parameters, {"lr": 0.01, "step": 0})
+        self.where, self.count = where, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.count += self.where == "itself"
+        for group in self.param_groups:
+            group["step"] += self.where == "a group"
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, moment=torch.zeros_like(p))
+                state["step"] += self.where == "the state"
+                state["moment"].lerp_(p.grad, 0.1)
+                p.sub_(group["lr"] * state["moment"] / (1 - 0.9 ** (state["step"] + group["step"] + self.count)))
+
+
+@pytest.mark.parametrize("where", ["the state", "a group", "itself"])
+def test_an_optimizer_that_counts_on_the_host(device: torch.device, where: str) -> None:
+    """A graph would correct all updates as the one that was captured. Amid a training it goes on, from where it is."""
+    network = Network().to(device)
+    with pytest.raises(BadInput, match="the optimizer counts on the host, which no graph repeats; use Adam"):
+        graphed_step(network, loss_of, Counting(network.parameters(), where), batch(device))
+    pair = Pair(device)
+    pair.train(2)
+    pair.optimizers = [Counting(n.parameters(), where) for n in (pair.plain, pair.fast)]
+    pair.step.optimizer = pair.optimizers[1]
+    pair.train(4)
+    assert pair.step.why == "the optimizer counts on the host, which no graph repeats"
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operators that run inside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+def test_gradients_of_another_network_come_in_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in one for each of its parameters, as they are summed at each replay."""
+    recordings.stand_in(monkeypatch)
+    critic = nn.Sequential(*(nn.Conv3d(2, 2, 1) for _ in range(9)))
+    maker, x = nn.Conv3d(2, 2, 1), batch(torch.device("cpu"))[0]
+    step = graphed_step(maker, lambda maker, x: critic(maker(x)).mean(), adam(maker.parameters()), x)
+    (graph,) = step._kept.values()
+    monkeypatch.setattr(graph._pool, "replay", lambda *_: None)  # what is beside the graph counts
+    counts = []
+    for _ in range(2):  # where there are none yet, and where they are summed
+        with Launches() as launches:
+            graph((x,))
+        counts.append(launches.count)
+        assert all(p.grad is not None for p in critic.parameters())
+    assert max(counts) < 9
+
+
+def test_a_tensor_that_is_in_a_batch_twice_has_both_gradients(device: torch.device) -> None:
+    network, x = nn.Conv3d(2, 2, 1).to(device), batch(device)[0].requires_grad_()
+
+    def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (network(x) * y.square()).mean()
+
+    loss(network, x, x).backward()
+    assert x.grad is not None
+    once, x.grad = x.grad, None
+    step = graphed_step(network, loss, torch.optim.SGD(network.parameters(), 0.0, fused=True), (x, x))
+    for times in (1, 2):
+        step(x, x)
+        alike(x.grad, times * once)
 
 
 def test_gradients_of_a_batch_are_summed_in_it(device: torch.device) -> None:

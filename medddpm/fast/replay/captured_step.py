@@ -75,7 +75,20 @@ class Captured:
         given = list(nested.tensors(batch))
         with torch.no_grad():
             self._pool.replay(self._replay, self.inputs, given)
-            for of, gradient in self._others:
-                t = given[of] if isinstance(of, int) else of
-                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
+            if self._others:
+                self._sum_others(given)
             return nested.mapped(self.outputs, Tensor.clone)
+
+    def _sum_others(self, given: Sequence[Tensor]) -> None:
+        """Adds this call's gradients of others to theirs, in two launches: a network's are many and small."""
+        pairs = [(given[of] if isinstance(of, int) else of, gradient) for of, gradient in self._others]
+        own = dict(pairs)
+        for t, gradient in pairs:
+            if own[t] is not gradient:  # of a tensor that is in the batch twice
+                t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
+        held = {t: t.grad for t in own if t.grad is not None}
+        if held:
+            torch._foreach_add_(list(held.values()), [own[t] for t in held])
+        if fresh := [t for t in own if t not in held]:
+            for t, gradient in zip(fresh, torch._foreach_mul([own[t] for t in fresh], 1.0), strict=True):
+                t.grad = gradient

@@ -26,7 +26,7 @@ from medddpm.errors import BadInput
 from medddpm.fast.hooks import still
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn
+from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients
@@ -35,6 +35,7 @@ WAITS = "called a synchronizing CUDA operation"  # as PyTorch's debug mode warns
 UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of the user's is to blame
 PATIENCE = 1.0  # seconds that a thread waits for another's call, whose forward may be waiting for this thread
 CROSSED = 3  # calls of which a thread has waited so long in vain: then no call waits for another
+FULL = "there is no memory for one"
 CHANGING = "its parameters or settings keep changing"
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
@@ -49,7 +50,7 @@ class Graphs:
 
     Attributes:
         captured: how many shapes have a graph.
-        why: what is in the way; empty if nothing was met.
+        barred: the shapes that could not be captured, and why.
     """
 
     def __init__(self, network: nn.Module, run: Callable[[Any], Any], strict: bool = False) -> None:
@@ -57,7 +58,8 @@ class Graphs:
         self._reset()
 
     def _reset(self) -> None:
-        self.why = ""
+        self._why = ""  # what is in the way of all that have no graph yet
+        self.barred: dict[Hashable, str] = {}
         self.pools: dict[torch.device, Any] = {}
         self.kept: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
         self.watched: dict[Hashable, Watched] = {}
@@ -68,6 +70,11 @@ class Graphs:
         self._beside = 0  # calls that run without the lock, whatever another thread does
         self._met = False  # whether there was one during the call that has it, or that call captures
         self._crossed = 0  # since the last capture
+
+    @property
+    def why(self) -> str:
+        """What is in the way; empty if nothing was met."""
+        return self._why or next(iter(self.barred.values()), "")
 
     @property
     def captured(self) -> int:
@@ -139,8 +146,8 @@ class Graphs:
             del self.kept[key], known, graphed
             if self._keep_changing():
                 return self._unfit(CHANGING, value)
-        self.why = still(self.why, self.network)
-        if self.why:
+        self._why = still(self._why, self.network)
+        if self._why or key in self.barred:
             return self.run(value)
         watched = self.watched.get(key)
         if watched is not None and not watched.holds():  # it has seen another network
@@ -162,7 +169,7 @@ class Graphs:
         pool = self.pools.get(device) or self.pools.setdefault(device, make_pool(device))
         if pool.busy:
             return self.run(value)
-        if len(self.kept) >= SHAPES:
+        if len(self.kept) + len(self.barred) >= SHAPES:
             return self._unfit(f"it has had more than {SHAPES} shapes of inputs: the others run without", value)
         with self._gate:
             if not self._beside:
@@ -171,13 +178,16 @@ class Graphs:
         return self.run(value)
 
     def _capture(self, key: Hashable, value: Any, watched: Watched, pool: Any) -> Any:
+        why, of = "", None
         try:
             graphed = GraphedPass(self.run, value, self.network, frozenset(watched.used), pool, watched.draws)
-        except torch.OutOfMemoryError:
-            self.free()
-            return self._unfit("there is no memory for one", value)
         except RuntimeError as error:  # of CUDA, in words of its own
-            return self._unfit(f"it cannot be captured ({str(error).splitlines()[0]})", value)
+            line = str(error).partition("\n")[0]
+            why, of = (FULL, None) if is_full(error) else (f"it cannot be captured ({line})", key)
+        if why:  # only here is the memory free that the error held
+            if of is None:
+                self.free()  # without a graph the network needs what graphs keep
+            return self._unfit(why, value, of)
         fingerprint = Fingerprint(self.network)
         graphed.unchanged = fingerprint.works_alike
         self.kept[key] = graphed, fingerprint
@@ -190,16 +200,23 @@ class Graphs:
         self.changes += 1
         return self.changes >= CHANGES and self.replays < 10 * self.changes
 
-    def _unfit(self, why: str, value: Any = None) -> Any:
-        """Says once why there is no graph, and runs the network as it is."""
+    def _unfit(self, why: str, value: Any = None, key: Hashable = None) -> Any:
+        """Says once why there is no graph, and runs the network as it is; of a `key` only that shape has none."""
         if self.strict:
             raise BadInput("graph", f"no CUDA graph: {why}", 'use graph="auto", which runs such a network without')
-        if not self.why:
-            self.why = why
-            self.watched.clear()  # with the fingerprints of all that they saw
+        if not self._why:
+            said = why in self.barred.values()
+            if key is None:
+                self._why = why
+                self.watched.clear()  # with the fingerprints of all that they saw
+            else:
+                self.barred[key] = why
+                self.watched.pop(key, None)
             if not self.kept:
                 self.pools.clear()  # whose memory is no other's while they live
-            reports.report(f"{type(self.network).__name__} runs without a CUDA graph: {why}")
+            if not said:
+                where = "" if key is None else " for inputs of one shape"
+                reports.report(f"{type(self.network).__name__} runs without a CUDA graph{where}: {why}")
         return None if value is None else self.run(value)
 
 
@@ -359,18 +376,21 @@ def _hooking(found: list[object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _waiting(found: list[str]) -> Iterator[None]:
-    """Inside, what waits for the device is noted, with its line."""
+    """Inside, what waits for the device is noted, with its line, in this thread or in PyTorch's own of a backward pass.
+
+    Another of Python's may load data meanwhile.
+    """
     if not torch.cuda.is_available():
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    shown = warnings.showwarning
+    shown, thread = warnings.showwarning, threading.current_thread()
 
     def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
-        if WAITS in str(message):
-            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
-        else:
+        if WAITS not in str(message):
             shown(message, category, filename, lineno, *rest)
+        elif (now := threading.current_thread()) is thread or isinstance(now, threading._DummyThread):
+            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", WAITS)

@@ -44,12 +44,14 @@ class Named(Walk):
 
     Attributes:
         tensors: those on the device.
+        modules: others than the known ones, and not scripted.
     """
 
     def __init__(self, known: Iterable[object], names: set[str], device: torch.device | None) -> None:
         super().__init__(known)
         self.names, self.device = names, device
         self.tensors: list[Tensor] = []
+        self.modules: list[nn.Module] = []
 
     def of_methods(self, kind: type) -> Iterator[Any]:
         """Yields what named methods of a known module read: `loss_fn` may call others than `forward`."""
@@ -69,6 +71,12 @@ class Named(Walk):
 
     def _of_an_object(self, value: Any) -> Iterator[Any]:
         kind: type = type(value)
+        if isinstance(value, torch.jit.ScriptModule):  # its tables are no dicts, and its mode is no attribute
+            self.tensors += (t for t in (*value.parameters(), *value.buffers()) if t.device == self.device)
+            yield Contents(lambda: [part.training for part in value.modules()])
+            return
+        if isinstance(value, nn.Module):
+            self.modules.append(value)
         own = getattr(value, "__dict__", None)
         whole = self._may_read_all(kind)
         if isinstance(own, dict):

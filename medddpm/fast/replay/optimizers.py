@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -51,6 +52,46 @@ def waits(optimizer: torch.optim.Optimizer) -> BadInput:
     fusing = "fused" in optimizer.defaults
     remedy = "make the optimizer with fused=True" if fusing else "use Adam, AdamW or SGD, made with fused=True"
     return BadInput("graphed_step", f"{UPDATE} waits for the device", remedy)
+
+
+def numbers(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What it keeps on the host, as a count of its updates: a graph would have that of its capture for ever."""
+    host = list(map(_numbers, _tables(optimizer)))
+    for p, own in optimizer.state.items():
+        host.append(_numbers(own))
+        if isinstance(p, Tensor) and not p.is_cpu:
+            host.append({n: v.item() for n, v in own.items() if isinstance(v, Tensor) and v.is_cpu and v.numel() == 1})
+    return host
+
+
+@contextlib.contextmanager
+def kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """On leaving, its numbers are as they were; new state that has some is dropped, and after an error all new state.
+
+    Where memory was short, only some of a parameter's moments may be there.
+    """
+    tables = list(map(_numbers, _tables(optimizer)))
+    before = {p: _numbers(own) for p, own in optimizer.state.items()}
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        for table, held in zip(_tables(optimizer), tables, strict=True):
+            table.update(held)
+        for p, own in list(optimizer.state.items()):
+            if p in before:
+                own.update(before[p])
+            elif failed or _numbers(own):
+                del optimizer.state[p]
+
+
+def _tables(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [vars(optimizer), *optimizer.param_groups]
+
+
+def _numbers(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if isinstance(value, int | float)}
 
 
 def settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medddpm.fast.hooks import hook_tables
 from medddpm.fast.replay.contents import Contents, copies, place
 from medddpm.fast.replay.fingerprint import MOST
 from medddpm.fast.replay.named import named
@@ -27,11 +28,14 @@ class Readings:
         device: of the work. Of a tensor there only the place is compared, as a graph reads what is in it.
 
     Attributes:
+        tensors, modules: on the device, and others than the known ones.
         why: what keeps them from being compared; empty if nothing does.
     """
 
     def __init__(self, functions: Sequence[object], known: Sequence[object], device: torch.device) -> None:
         self.why = ""
+        self.tensors: list[Tensor] = []
+        self.modules: list[nn.Module] = []
         try:
             self._read(functions, known, device)
         except Exception as error:  # of values that cannot be walked through
@@ -40,7 +44,10 @@ class Readings:
     def _read(self, functions: Sequence[object], known: Sequence[object], device: torch.device) -> None:
         kinds = dict.fromkeys(type(each) for each in known if isinstance(each, nn.Module))
         self.tables, walk = named(functions, known, set(), device, kinds)
-        self.tables.append(Contents(functools.partial(_places, walk.tensors)))
+        self.tensors, self.modules = walk.tensors, walk.modules
+        self.tables.append(Contents(functools.partial(_places, self.tensors)))
+        if self.modules:
+            self.tables.append(Contents(functools.partial(_hooks, self.modules)))
         self.held = copies(self.tables)
         if sum(map(len, self.held)) > MOST:
             self.why = "what the loss reads is too much to compare"
@@ -71,6 +78,14 @@ class Readings:
 
 def _places(tensors: list[Tensor]) -> list[Any]:
     return list(map(place, tensors))
+
+
+def _hooks(modules: list[nn.Module]) -> list[tuple[int, ...]]:
+    """The numbers of the hooks of modules and their parameters: no two of a process have the same."""
+    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
+    tables = [table for module in modules for table in hook_tables(module)]
+    tables += [table for p in parameters for table in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    return [tuple(table) for table in tables if table]
 
 
 def _alike(a: Mapping[Any, Any], b: Mapping[Any, Any], key: object) -> bool:

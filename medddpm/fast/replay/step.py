@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.fast.replay.graphs import UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool
 from medddpm.fast.replay.readings import Readings
+from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
 from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import leaves
+from medddpm.runtime.graphed_pass import is_full, leaves
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10
@@ -53,9 +54,15 @@ def graphed_step(
     object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
     all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
     OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
-    graph and says so once; so it does where what no graph repeats comes later, and while parts of the model have hooks
-    that were set later. On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused
-    there too.
+    graph and says so once; so it does where what no graph repeats comes later, where a capture finds no memory, which
+    frees all graphs, and while parts of the model have hooks that were set later. Batches of a later shape that cannot
+    be captured for another reason run without a graph, and the others with theirs.
+
+    While a shape is captured, it takes the memory of a step without graphs beside that of the graphs there are. From
+    then on all shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and
+    what `loss_fn` returns. With `accumulate`, the sums of the gradients are kept beside them.
+
+    On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused there too.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -64,7 +71,8 @@ def graphed_step(
             deep supervision and noise belong here.
         optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
             or one with the option `capturable`, which is set. Its state must begin with zeros: NAdam, Rprop, ASGD and
-            SGD with dampening are refused, and so is LBFGS, which asks for the loss again.
+            SGD with dampening are refused, and so are LBFGS, which asks for the loss again, and one of others that
+            counts its updates in numbers on the host.
         example: a batch, on the model's device, in the shape of those to come, or its only tensor. Nothing is learned
             from it.
         accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
@@ -80,8 +88,8 @@ def graphed_step(
         that was captured are, and after the others `grad` is None.
 
     Raises:
-        BadInput: the step cannot be captured, and the line that is in the way; the model or a batch is on several
-            devices.
+        BadInput: the step cannot be captured for the example, and the line that is in the way; the model or a batch is
+            on several devices.
     """
     if accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
@@ -121,6 +129,7 @@ class TrainingStep:
         self._brought: set[Tensor] = set()  # which the last backward pass brought, while a graph is made
         self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
         self._parts: list[object] = []
+        self._barred: dict[Hashable, str] = {}  # shapes of batches that could not be captured, and why
         self._changes, self._changed_at = 0, 0
         self._made = False
 
@@ -128,6 +137,11 @@ class TrainingStep:
     def parameters(self) -> list[nn.Parameter]:
         """What the optimizer updates."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    @property
+    def _scaling(self) -> torch.amp.GradScaler | None:
+        """The scaler, unless it was made with `enabled=False`: then it lacks most of its attributes."""
+        return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
 
     def __call__(self, *batch: Any) -> Any:
         """Trains on a batch; returns what `loss_fn` returned, its tensors the caller's own.
@@ -182,6 +196,8 @@ class TrainingStep:
             remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
             raise BadInput("batch", f"it holds a {error}", remedy) from None
         self._keep_parts()
+        if self._barred and call[0] in self._barred:
+            return None
         self._keep_rates(device)
         settings = optimizers.settings(self.optimizer)
         if settings != self._settings:
@@ -197,14 +213,22 @@ class TrainingStep:
                 return None
             self._forget()
             known = None
-        if known is None and len({shape for shape, *_ in self._kept} | {key[0]}) > SHAPES:
+        if known is None and len({shape for shape, *_ in self._kept} | self._barred.keys() | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
             return None
         if known is None or not known.updates(self._state(last)):
             if known is not None:
                 self._forget()
-            with self._apart():
-                known = self._captured(batch, place, device)
+            if self._made and first:
+                self._free_gradients()
+            try:
+                with self._apart():
+                    known = self._captured(batch, place, device)
+            except RuntimeError as error:
+                if not is_full(error):
+                    raise
+                known = None  # all graphs go: without one the step needs the memory that they keep
+                self._bar(FULL, "use a smaller batch")
             if known is not None:
                 self._reached[call] = known.brings
                 self._kept[*call, self._others_summed(call)] = known
@@ -212,7 +236,7 @@ class TrainingStep:
 
     def _beside(self) -> tuple[Any, ...]:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
-        scaler = self.scaler
+        scaler = self._scaling
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
         names = "_backward_hooks", "_post_accumulate_grad_hooks"
         tables: list[Any] = list(hook_tables(self.model))
@@ -228,16 +252,35 @@ class TrainingStep:
         self._forget()
         self._pools.clear()  # whose memory is no other's while they live
 
-    def _bar(self, why: str) -> None:
-        """Something is in a graph's way: an error while the step is made; amid a training, it goes on without."""
+    def _bar(self, why: str, remedy: str = REMEDY, shape: Hashable = None) -> None:
+        """Something is in a graph's way: an error while the step is made; amid a training, it goes on without.
+
+        If it is in the way of batches of one `shape` only, others are captured, those that were so anew.
+        """
         if not self._made:
-            raise BadInput("graphed_step", why, REMEDY)
-        self._stop(why)
+            raise BadInput("graphed_step", why, remedy) from None
+        if shape is None:
+            self._stop(why)
+            return
+        if why not in self._barred.values():
+            reports.report(f"graphed_step runs without a CUDA graph for batches of one shape: {why}")
+        self._barred[shape] = why
+        self._forget()  # of these none keeps the gradients any more
 
     def _forget(self) -> None:
         self._kept.clear()
         self._gradients.clear()
         self._reached.clear()
+
+    def _free_gradients(self) -> None:
+        """Frees the last call's gradients, which the call to come drops: a new graph's are as large as those.
+
+        From then on only that graph leaves the parameters their gradients.
+        """
+        for graph in self._kept.values():
+            graph.gradients = []
+        for p in self.parameters:
+            p.grad = None
 
     def _keep_changing(self, what: str) -> bool:
         """Counts changes of what a graph has in it; after some in close succession there is none any more."""
@@ -279,7 +322,7 @@ class TrainingStep:
         parts = [self.model, self.loss_fn, self.optimizer, self.scaler, self.after, self.accumulate]
         if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
             self._forget()
-            self._parts, self._rates, self._settings = parts, [], []
+            self._parts, self._rates, self._settings, self._barred = parts, [], [], {}
 
     def _keep_rates(self, device: torch.device) -> None:
         """Makes each group's learning rate a tensor, the same one from then on, with the rate as it is now."""
@@ -310,20 +353,25 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        with self._unchanged(), warnings.catch_warnings(), _on(pool, device), cuda_graphs.off():
+        reads = self._readings(device)
+        with self._unchanged(reads), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
+                numbers = optimizers.numbers(self.optimizer)
                 watched(lambda given: self._work(given, place), static, self.model, device)
                 if watched.why:
                     if watched.why.startswith(UPDATE):
                         raise optimizers.waits(self.optimizer)
                     break
+            counted = numbers != optimizers.numbers(self.optimizer)
         if watched.why:
             self._bar(watched.why)
             return None
+        if counted:
+            self._bar("the optimizer counts on the host, which no graph repeats", optimizers.FITTING)
+            return None
         brings = self._brought
-        known = *self.model.modules(), *self._tensors(), self.optimizer, self.scaler  # compared elsewhere
-        readings = Readings((self.loss_fn, self.after), known, device)  # now: first calls may have filled caches
+        readings = self._readings(device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
             return None
@@ -332,17 +380,17 @@ class TrainingStep:
             self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
         self._sum_in_place(brings, place == 0)
-        for graph in self._kept.values():
-            graph.gradients = []  # only the newest graph keeps them: they are as large as the parameters
-        behind = None if self.after is None else Readings((self.after,), known, device)
+        behind = None if self.after is None else self._readings(device, self.after)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
-        except torch.OutOfMemoryError:
-            raise BadInput("graphed_step", "there is no memory for its graph", "use a smaller batch") from None
         except RuntimeError as error:
+            if is_full(error):
+                raise
             remedy = f"{REMEDY}; if the loss of a former step is alive, delete it"  # it holds the stream it was made on
-            raise BadInput("graphed_step", f"it cannot be captured ({str(error).splitlines()[0]})", remedy) from None
+            line = str(error).partition("\n")[0]
+            self._bar(f"it cannot be captured ({line})", remedy, nested.shape_of(batch))
+            return None
         if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
             remedy = "make what it needs before the step, and count outside of it"
             raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
@@ -352,6 +400,13 @@ class TrainingStep:
         state = self._state(place == self.accumulate - 1)
         fingerprint = Fingerprint(self.model)
         return Captured(inputs, outputs, replay, pool, fingerprint, readings, state, gradients, others, brings)
+
+    def _readings(self, device: torch.device, *functions: Any) -> Readings:
+        """What the functions read beside what is compared elsewhere; without any those of the step."""
+        strays = set(self.parameters).difference(self.model.parameters())  # a loss's own weights are not the model's
+        tensors = [t for t in self._tensors() if t not in strays]
+        known = *self.model.modules(), *tensors, self.optimizer, self.scaler
+        return Readings(functions or (self.loss_fn, self.after), known, device)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -404,28 +459,32 @@ class TrainingStep:
         """
         self._others = {}
         try:
-            with _gradients_kept(self.parameters):
+            with gradients_kept(self.parameters):
                 yield
         finally:
             for t, gradient in self._others.items():
                 t.grad = gradient
             self._others = None
+            if self._scaling is not None:  # a capture that failed may have unscaled gradients, and not updated
+                self._scaling._per_optimizer_states.pop(id(self.optimizer), None)
 
     @contextlib.contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _unchanged(self, reads: Readings | None = None) -> Iterator[None]:
         """On leaving, restores weights, buffers, moments, gradients, the scale and generators; `after` is not called.
 
-        New moments become zero.
+        New moments become zero. What the loss `reads` is restored, too: another network's statistics, say.
         """
         tensors = self._tensors()
-        tables = [(module._buffers, module._buffers.copy()) for module in self.model.modules()]
+        others = [] if reads is None else [t for t in reads.tensors if may_be_written(t)]
+        modules = [*self.model.modules(), *([] if reads is None else reads.modules)]
+        tables = [(module._buffers, module._buffers.copy()) for module in modules]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
-        before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
+        before = {id(t): t.detach().to("cpu", copy=True) for t in (*tensors, *others)}
         scale = None if self.scaler is None else self.scaler.state_dict()
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
-            with torch.random.fork_rng(devices), _gradients_kept(self.parameters):
+            with torch.random.fork_rng(devices), gradients_kept(self.parameters), optimizers.kept(self.optimizer):
                 yield
         finally:
             self.after = after
@@ -434,6 +493,8 @@ class TrainingStep:
             if self.scaler is not None and scale is not None:
                 self.scaler.load_state_dict(scale)
             with torch.no_grad():
+                for t in others:
+                    t.data.copy_(before[id(t)])  # in whose version nothing is counted: a backward pass may be to come
                 for t in self._tensors():
                     if id(t) in before:
                         t.copy_(before[id(t)])
@@ -447,34 +508,10 @@ class TrainingStep:
 
     def _state(self, updates: bool) -> list[Tensor]:
         """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
-        scaler = self.scaler
+        scaler = self._scaling
         scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
         return scale + (self._moments() if updates else [])
 
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
-
-
-@contextlib.contextmanager
-def _gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
-    kept = [p.grad for p in parameters]
-    try:
-        yield
-    finally:
-        for p, gradient in zip(parameters, kept, strict=True):
-            p.grad = gradient
-
-
-@contextlib.contextmanager
-def _on(pool: Any, device: torch.device) -> Iterator[None]:
-    """Inside, work goes to the stream that captures: the libraries' workspaces then serve the capture."""
-    stream = getattr(pool, "stream", None)
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream(device).wait_stream(stream)

@@ -1,0 +1,45 @@
+"""What a training step's warm-up leaves as it was, and the stream that it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LARGE = 1 << 28  # bytes: what a loss reads is not restored if it is larger
+
+
+def may_be_written(t: Tensor) -> bool:
+    """Whether a loss may write into it: it is none of inference, has no elements in one place, and is no data set."""
+    apart = all(n == 1 or step for n, step in zip(t.shape, t.stride(), strict=True))
+    return apart and not t.is_inference() and t.numel() * t.element_size() <= LARGE
+
+
+@contextlib.contextmanager
+def gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
+    kept = [p.grad for p in parameters]
+    try:
+        yield
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
+
+
+@contextlib.contextmanager
+def on_its_stream(pool: Any, device: torch.device) -> Iterator[None]:
+    """Inside, work goes to the stream that captures: the libraries' workspaces then serve the capture."""
+    stream = getattr(pool, "stream", None)
+    if stream is None:
+        yield
+        return
+    current = torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # where memory was short, the weights are restored behind what still writes to them
+        current.wait_stream(stream)
