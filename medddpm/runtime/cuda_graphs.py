@@ -48,7 +48,7 @@ class GraphedCall(Generic[Outputs]):
         (device,) = devices
         self.inputs = tuple(tensor.detach().clone() for tensor in example_inputs)
         with torch.cuda.device(device):
-            # One stream for both: the workspaces and autograd's streams of the warm-up then serve the capture.
+            # One stream for both: autograd's streams of the warm-up then serve the capture.
             stream = torch.cuda.Stream(device)
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream), off():  # no graph within the graph
@@ -59,7 +59,10 @@ class GraphedCall(Generic[Outputs]):
             for generator in generators:
                 self._graph.register_generator_state(generator)
             # thread_local: a data loader's thread may pin memory meanwhile.
-            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            with (
+                without_workspaces(),
+                torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
+            ):
                 self._outputs = function(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
@@ -142,6 +145,24 @@ def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[
 def forget(network: nn.Module) -> None:
     """Frees the graph `kept` for a network, and its memory."""
     _kept.pop(id(getattr(network, "acceleration", None)), None)
+
+
+@contextlib.contextmanager
+def without_workspaces() -> Iterator[None]:
+    """Inside, cuBLAS takes its workspaces from the capture's pool, not from the eager calls' memory.
+
+    On a Hopper card a workspace is 32 MiB, one for each thread and stream that multiplied. The eager calls' are freed
+    on entering; on leaving, the capture's are free memory of its pool, as any tensor that the capture let go of. What
+    comes without a graph takes new ones.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
 
 
 _allowed = True

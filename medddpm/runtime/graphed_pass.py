@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from medddpm.runtime import nested
+from medddpm.runtime import cuda_graphs, nested
 
 SHORT = ("out of memory", "ALLOC_FAILED")
 ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ class Pool:
             try:
                 # thread_local: a data loader's thread may pin memory meanwhile.
                 with (
-                    _without_workspaces(),
+                    cuda_graphs.without_workspaces(),
                     torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
                 ):
                     found = function()
@@ -105,24 +105,6 @@ class Pool:
         if self._last is not None and self._last != stream:
             stream.wait_stream(self._last)
         self._last = stream
-
-
-@contextlib.contextmanager
-def _without_workspaces() -> Iterator[None]:
-    """Inside, cuBLAS takes its workspaces from the capture's pool, whose other passes use the same memory.
-
-    On a Hopper card a workspace is 32 MiB, one for each thread and stream that multiplied. The eager calls' are freed
-    on entering; on leaving, the capture's are free memory of its pool, as any tensor that the capture let go of. What
-    comes without a graph takes new ones.
-    """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
-    if clear is not None:
-        clear()
-    try:
-        yield
-    finally:
-        if clear is not None:
-            clear()
 
 
 class GraphedPass:
