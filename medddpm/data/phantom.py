@@ -239,7 +239,7 @@ def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Arra
     biased = (image * np.exp(_bias(draw, image.shape))).astype(np.float32)
     rng = np.random.RandomState(draw)
     rng.rand()  # MONAI's: whether there is noise
-    real, imaginary = (rng.normal(0.0, 0.015, image.shape).astype(np.float32) for _ in range(2))
+    real, imaginary = (np.asarray(rng.normal(0.0, 0.015, image.shape), np.float32) for _ in range(2))
     power = (biased + real) ** 2 + imaginary**2
     observed = torch.from_numpy(power).sqrt().numpy()  # NumPy's root differs in the last bit
     return np.where(anatomy.labels > 0, observed, 0).astype(np.float32)
@@ -252,8 +252,8 @@ def _bias(draw: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     degrees = [(i, j, k) for i in range(3) for j in range(3 - i) for k in range(3 - i - j)]
     coefficients = np.zeros((3, 3, 3))
     coefficients[tuple(np.transpose(degrees))] = rng.uniform(-0.06, 0.06, len(degrees))
-    axes = [np.linspace(-1.0, 1.0, side, dtype=np.float32) for side in shape]
-    return np.asarray(np.polynomial.legendre.leggrid3d(*axes, coefficients))
+    x, y, z = (np.linspace(-1.0, 1.0, side, dtype=np.float32) for side in shape)
+    return np.asarray(np.polynomial.legendre.leggrid3d(x, y, z, coefficients))
 
 
 def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:

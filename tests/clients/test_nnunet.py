@@ -1,4 +1,4 @@
-"""nnU-Net's own commands with our trainer: planned, preprocessed, trained and predicted on a CPU, in about a minute."""
+"""nnU-Net's own commands with our trainer: planned, preprocessed, trained and predicted on a CPU, in half a minute."""
 
 from __future__ import annotations
 
