@@ -21,8 +21,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 LONGEST = (
-    "01_train.ipynb", "test_trainer.py", "test_faults.py", "bench/test_run.py", "test_site.py", "test_nnunet.py",
-    "21_samplers.ipynb", "test_shipped.py", "test_compile.py", "parity/test_run.py", "test_lab.py", "test_sharded.py",
+    "01_train.ipynb", "bench/test_run.py", "test_trainer.py", "21_samplers.ipynb", "test_shipped.py", "test_site.py",
+    "test_compile.py", "test_faults.py", "17_quality.ipynb", "cli/test_main.py", "parity/test_run.py",
+    "test_project.py", "generative/test_run.py", "test_nnunet.py", "test_lab.py", "fast/test_unet.py",
+    "05_fig03_architecture.ipynb", "18_cuda_convnext.ipynb", "test_changed.py", "test_cluster.py", "test_sharded.py",
+    "test_readers.py", "test_endurance.py", "convnext/test_kernels.py", "19_training_throughput.ipynb",
+    "16_fast_path.ipynb",
 )  # fmt: skip
 
 

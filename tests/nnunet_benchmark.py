@@ -61,7 +61,8 @@ def write_dataset(work: Path) -> None:
 def benchmark(work: Path, planner: str, trainer: str) -> dict[str, object]:
     """The record that nnU-Net's trainer writes of one run."""
     plans = PLANNERS[planner]
-    run(work, "nnUNetv2_train", DATASET, "3d_fullres", "0", "-tr", trainer, "-p", plans, trainers=str(FOLDER))
+    command = ["nnUNetv2_train", DATASET, "3d_fullres", "0", "-tr", trainer, "-p", plans]
+    run(work, command, trainers=str(FOLDER))
     path = work / "results" / DATASET / f"{trainer}__{plans}__3d_fullres" / "fold_0" / "benchmark_result.json"
     (record,) = json.loads(path.read_text()).values()
     return record
@@ -69,7 +70,7 @@ def benchmark(work: Path, planner: str, trainer: str) -> dict[str, object]:
 
 def plan(work: Path, planner: str) -> dict[str, object]:
     """The plan for the full resolution, and what of preprocessing a training reads."""
-    run(work, "nnUNetv2_plan_experiment", "-d", "902", "-pl", planner, trainers=str(FOLDER), augmenters=1)
+    run(work, ["nnUNetv2_plan_experiment", "-d", "902", "-pl", planner], trainers=str(FOLDER))
     file = work / "preprocessed" / DATASET / f"{PLANNERS[planner]}.json"
     configuration = json.loads(file.read_text())["configurations"]["3d_fullres"]
     data = work / "preprocessed" / DATASET / configuration["data_identifier"]

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.repository import ROOT
 
-COMMAND = """
-import sys
+COMMANDS = """
+import json, multiprocessing, os, sys
 from importlib.metadata import distribution
-(command,) = [e for e in distribution("nnunetv2").entry_points if e.name == sys.argv[1]]
-del sys.argv[0]
-command.load()()
+
+entries = {entry.name: entry for entry in distribution("nnunetv2").entry_points}
+commands = [(words, entries[words[0]].load()) for words in json.loads(sys.argv[1])]
+# The processes that a command starts would each import nnU-Net; as forks of one that has, they compute the same.
+multiprocessing.set_forkserver_preload([command.__module__ for _, command in commands])
+multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.get_context("forkserver")
+for sys.argv, command in commands:
+    os.environ["nnUNet_n_proc_DA"] = "1" if "plan" in sys.argv[0] else "0"  # planning wants one
+    command()
 """
 ANY = """
 def __getattr__(name):
@@ -46,26 +54,24 @@ def write_stubs(folder: Path, *packages: str) -> None:
             path.write_text(text)
 
 
-def run(work: Path, *arguments: str, trainers: str, augmenters: int = 0) -> None:
-    """Runs one of nnU-Net's commands in one process.
+def run(work: Path, *commands: Sequence[str], trainers: str) -> None:
+    """Runs nnU-Net's commands in one process, one after the other, without processes for data augmentation.
 
     Args:
         work: holds nnU-Net's folders raw, preprocessed and results, and `stubs`.
-        arguments: the command's name and its arguments.
+        commands: of each its name and its arguments.
         trainers: what `nnUNet_extTrainer` is set to.
-        augmenters: the processes of data augmentation; planning wants one.
     """
     environment = {
         **os.environ,
         **{f"nnUNet_{name}": str(work / name) for name in ("raw", "preprocessed", "results")},
         "nnUNet_extTrainer": trainers,
         "nnUNet_def_n_proc": "1",
-        "nnUNet_n_proc_DA": str(augmenters),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path, str(work / "stubs")])),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", COMMAND, *arguments]
     done = subprocess.run(
-        command, env=environment, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
+        env=environment, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]

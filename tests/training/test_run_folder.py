@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import forks
 
 from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main
@@ -161,35 +162,28 @@ def test_a_checkpoint_that_is_set_aside_takes_no_other_s_place(tmp_path: Path) -
 
 def test_of_two_trainings_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
     write_phantom(tmp_path / "data", 1, (8, 8, 8))
-    command = [
-        sys.executable,
-        "-m",
-        "medddpm",
-        "train",
-        "--data",
-        str(tmp_path / "data"),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    command += ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--accumulation", "1", "-q"]
-    command += ["--sample-every", "0", "--save-every", "0", "--steps", "100000", "--device", "cpu"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    words = ["medddpm", "train", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
+    words += ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--accumulation", "1", "-q"]
+    words += ["--sample-every", "0", "--save-every", "0", "--steps", "100000", "--device", "cpu"]
+    printed = [tmp_path / name for name in ("one", "two")]
+    both = [forks.start(forks.MODULE, words, os.environ, path, path) for path in printed]
     try:
         until = time.monotonic() + 120
-        while all(process.poll() is None for process in both):
+        while all(process.is_alive() for process in both):
             assert time.monotonic() < until, "both train"
             time.sleep(0.05)
-        refused, going = sorted(both, key=lambda process: process.poll() is None)
-        complaint = refused.communicate()[1]
-        assert refused.returncode == 1
-        assert f"process {going.pid} is training there" in complaint
-        assert len(complaint.splitlines()) == 1
-        assert going.poll() is None
+        (refused, complaint), (going, _) = sorted(
+            zip(both, printed, strict=True), key=lambda each: each[0].exitcode is None
+        )
+        assert refused.exitcode == 1
+        (line,) = complaint.read_text().splitlines()
+        assert f"process {going.pid} is training there" in line
+        assert going.is_alive()
     finally:
         for process in both:
             process.terminate()
         for process in both:
-            process.communicate()
+            process.join()
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_killed_five_times_it_ends_with_the_same_weights(volumes, head_folder: P
         assert process.exitcode == -signal.SIGKILL
         kills += 1
     steps = int(checkpoints_of(out)[-1].stem.removeprefix("step-")) + 2
-    subprocess.run([sys.executable, "-m", "medddpm", *words, "--steps", str(steps)], check=True)
+    assert main([*words, "--steps", str(steps)]) == 0
     run(volumes, tmp_path / "undisturbed", steps, ema_start=2000, ema_every=10, ema_decay=0.995)
     assert differences(newest(tmp_path / "undisturbed"), newest(out)) == []
     assert not list(out.rglob(".writing-*"))

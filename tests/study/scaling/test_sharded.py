@@ -11,6 +11,7 @@ from helpers.ranks import run_ranks
 from torch.nn.utils import parameters_to_vector
 
 from medddpm.data.phantom import Phantom
+from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table
@@ -21,9 +22,9 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
 
 TRAIN = """
-import json, torch
+import json, sys, torch
 from torch.distributed.tensor import DTensor
-from medddpm.data.phantom import Phantom
+from medddpm.data.volumes import VolumeFolder
 from medddpm.runtime.ranks import joined
 from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.training.config import TrainConfig
@@ -31,7 +32,7 @@ from medddpm.training.trainer import Trainer
 device = torch.device("cpu")
 with joined(device):
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), learning_rate=1e-3, ema_start=2)
-    volumes = Phantom(3, (8, 8, 8))
+    volumes = VolumeFolder(sys.argv[1], (8, 8, 8))
     whole, parts = Trainer(config, volumes, device), ShardedTrainer(config, volumes, device)
     for trainer in (whole, parts):
         for _ in range(3):
@@ -51,8 +52,8 @@ with joined(device):
 """
 
 
-def test_two_processes_end_with_the_weights_of_replicated_ones() -> None:
-    for ended in run_ranks(2, TRAIN):
+def test_two_processes_end_with_the_weights_of_replicated_ones(head_folder: Path) -> None:
+    for ended in run_ranks(2, TRAIN, head_folder):
         assert ended.returncode == 0, ended.stderr
         found = json.loads(ended.stdout)
         assert found["moved"] > 1, "which starts at zero, and Adam moves by the learning rate"
@@ -65,15 +66,15 @@ def test_two_processes_end_with_the_weights_of_replicated_ones() -> None:
 GO_ON = """
 import sys, torch
 from pathlib import Path
-from medddpm.data.phantom import Phantom
+from medddpm.data.volumes import VolumeFolder
 from medddpm.runtime.ranks import Ranks, joined
 from medddpm.study.scaling.sharded import ShardedTrainer, load_parts, save_parts
 from medddpm.training.config import TrainConfig
-device, before, after = torch.device("cpu"), *map(Path, sys.argv[1:])
+device, data, before, after = torch.device("cpu"), *map(Path, sys.argv[1:])
 with joined(device):
     shared = {"accumulation": 4 // Ranks().world, "ema_start": 2, "ema_every": 1, "learning_rate": 1e-3}
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), **shared)
-    trainer = ShardedTrainer(config, Phantom(3, (8, 8, 8)), device)
+    trainer = ShardedTrainer(config, VolumeFolder(data, (8, 8, 8)), device)
     if before.is_dir():
         load_parts(trainer, before)
     for _ in range(2):
@@ -83,14 +84,15 @@ with joined(device):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_four_processes_checkpoint_goes_on_with_two_and_with_one(tmp_path: Path) -> None:
+def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
     """As a whole training of one process, but for the order in which gradients are summed."""
     for processes, before, after in ((4, "none", "four"), (2, "four", "two")):
-        for ended in run_ranks(processes, GO_ON, tmp_path / before, tmp_path / after):
+        for ended in run_ranks(processes, GO_ON, head_folder, tmp_path / before, tmp_path / after):
             assert ended.returncode == 0, ended.stderr
     shared = {"accumulation": 4, "ema_start": 2, "ema_every": 1, "learning_rate": 1e-3}
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), **shared)
-    resumed, whole, new = (Trainer(config, Phantom(3, (8, 8, 8)), torch.device("cpu")) for _ in range(3))
+    volumes = VolumeFolder(head_folder, (8, 8, 8))
+    resumed, whole, new = (Trainer(config, volumes, torch.device("cpu")) for _ in range(3))
     load_parts(resumed, tmp_path / "two")
     assert (resumed.step, len(resumed.losses)) == (4, 4)
     for trainer, steps in ((resumed, 2), (whole, 6)):

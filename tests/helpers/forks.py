@@ -1,0 +1,78 @@
+"""Python processes without the seconds that each takes to import PyTorch: forks of one that has imported it."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from medddpm.study.records import programs
+
+SLOW = (
+    "nibabel", "nilearn.datasets", "pandas", "scipy.interpolate", "scipy.spatial.transform", "torch._dynamo",
+    "torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard",
+)  # fmt: skip
+"""Imported once, by the server of which every process is a fork: in each anew they take longer than most scripts."""
+
+MODULE = "import runpy, sys; del sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+"""Does what `python -m` does with the words that follow."""
+
+
+FORKED = ("medddpm", "torch.distributed.run")
+as_it_is = programs.run
+
+
+def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Does what `medddpm.study.records.programs.run` does, but this Python's `-m` of a module of `FORKED` as a fork."""
+    if list(command[:2]) != [sys.executable, "-m"] or not command[2].startswith(FORKED):
+        return as_it_is(command, seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder, "printed")
+        process = start(MODULE, list(command[2:]), os.environ, printed, printed)
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return subprocess.CompletedProcess(command, programs.TIMED_OUT, f"it took more than {seconds:g} s")
+        return subprocess.CompletedProcess(command, process.exitcode, printed.read_text(errors="replace"))
+
+
+def start(script: str, words: list[str], environment: Mapping[str, str], out: Path, err: Path) -> BaseProcess:
+    """Starts `python -c SCRIPT WORDS`, which prints to two files or one, as a fork of one that has imported `SLOW`.
+
+    Nothing has been computed there, and no thread started, that a fork could lack.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(SLOW))
+    process = context.Process(target=_run, args=(script, words, dict(environment), os.getcwd(), out, err))
+    # A fork would load this process's main module too; a test may have left one there that cannot be loaded.
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
+    return process
+
+
+def _run(script: str, words: list[str], environment: dict[str, str], folder: str, out: Path, err: Path) -> None:
+    for path, number in ((out, 1), (err, 2)):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    multiprocessing.set_start_method(None, force=True)  # this process's own is none that its script would find
+    sys.argv = ["-c", *words]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(script, "<string>", "exec"), main.__dict__)
+    finally:
+        atexit._run_exitfuncs()  # as Python does; multiprocessing does from 3.14 on
