@@ -229,31 +229,18 @@ def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
 
 
 def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Array:
-    """The signal of each voxel's mixture, with a bias field and Rician noise.
+    """The signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
+    from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
 
-    To the last bit they are what MONAI's `RandBiasField` and `RandRicianNoise` give, whose import takes seconds.
-    """
     signals = np.array([signal(tissue, contrast) for tissue in TISSUES], np.float32)
     image = np.tensordot(signals / signals.max(), anatomy.fractions, axes=1)
     draw = int(np.random.default_rng([seed, index, 1 + CONTRASTS.index(contrast)]).integers(2**31))
-    biased = (image * np.exp(_bias(draw, image.shape))).astype(np.float32)
-    rng = np.random.RandomState(draw)
-    rng.rand()  # MONAI's: whether there is noise
-    real, imaginary = (np.asarray(rng.normal(0.0, 0.015, image.shape), np.float32) for _ in range(2))
-    power = (biased + real) ** 2 + imaginary**2
-    observed = torch.from_numpy(power).sqrt().numpy()  # NumPy's root differs in the last bit
+    bias = RandBiasField(prob=1, degree=2, coeff_range=(-0.06, 0.06))
+    noise = RandRicianNoise(prob=1, std=0.015, sample_std=False)
+    bias.set_random_state(seed=draw)
+    noise.set_random_state(seed=draw)
+    observed = np.asarray(noise(bias(torch.from_numpy(image)[None])))[0]
     return np.where(anatomy.labels > 0, observed, 0).astype(np.float32)
-
-
-def _bias(draw: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """The logarithm of a coil's sensitivity: Legendre polynomials of degree two, with coefficients up to 0.06."""
-    rng = np.random.RandomState(draw)
-    rng.rand()  # MONAI's: whether there is a field
-    degrees = [(i, j, k) for i in range(3) for j in range(3 - i) for k in range(3 - i - j)]
-    coefficients = np.zeros((3, 3, 3))
-    coefficients[tuple(np.transpose(degrees))] = rng.uniform(-0.06, 0.06, len(degrees))
-    x, y, z = (np.linspace(-1.0, 1.0, side, dtype=np.float32) for side in shape)
-    return np.asarray(np.polynomial.legendre.leggrid3d(x, y, z, coefficients))
 
 
 def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:
