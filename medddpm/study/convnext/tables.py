@@ -73,7 +73,9 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
         intensity=1e3 * rows["gflop"] / rows["dram_mb"],
     )
     on_tensor_cores = np.where(rows["version"].str.contains("TF32"), limits["tf32"], limits["bf16"])
-    units = np.where(rows["tensor_pct"] < IDLE, limits["fp32"], on_tensor_cores)
+    # The counter of the Tensor Cores is not 0 for all of cuDNN's FP32.
+    takes_none = (rows["tensor_pct"] < IDLE) | rows["version"].str.contains("FP32")
+    units = np.where(takes_none, limits["fp32"], on_tensor_cores)
     rows["roof"] = np.minimum(rows["intensity"] * limits["copy"] / 1e3, units)
     rows["of_roof_pct"] = 100 * rows["tflops"] / rows["roof"]
     norms = rows["operator"] == "layer_norm"

@@ -115,7 +115,8 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
         at, colour = (point["intensity"], point["tflops"]), colour_of(point["version"])
         axis.plot(*zip(at, place, strict=True), color=CEILING, linewidth=0.5, zorder=1)
         axis.plot(*at, "o", color=colour, markersize=4)
-        axis.annotate(str(number), place, (2, 0), textcoords="offset points", va="center", fontsize=7)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # where a ceiling is behind the number
+        axis.annotate(str(number), place, (2, 0), textcoords="offset points", va="center", fontsize=7, bbox=clear)
         label = f"{number} {SHORT.get(point['operator'], point['operator'])}, {point['version']}"
         beside.plot([], [], "o", color=colour, markersize=3, label=label)
     beside.set_axis_off()

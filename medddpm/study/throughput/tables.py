@@ -12,7 +12,8 @@ from medddpm.study.records.tables import of_any_machine
 
 NAME = "throughput.csv"
 ENDURANCE = "endurance.csv"
-SETTLED = 0.1  # of the steps: caches fill, the graph is captured and the first checkpoint's buffers are taken
+SETTLED = 0.1  # of the steps: caches fill, and the graph is captured
+LATE = 0.5  # of the steps: a volume has been drawn and a checkpoint written, whose buffers stay
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
@@ -56,7 +57,7 @@ def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def endured(table: pd.DataFrame) -> pd.DataFrame:
-    """What a watched training was like once it had settled, after a tenth of its steps.
+    """What a watched training was like once it had settled, after a tenth of its steps; its memory, after half.
 
     Args:
         table: schema `ENDURANCE`.
@@ -78,14 +79,15 @@ def endured(table: pd.DataFrame) -> pd.DataFrame:
             "busy_pct": settled["busy_pct"].mean(),
             "busy_least_pct": settled["busy_pct"].min(),
         }
+        late = seen[seen["step"] >= LATE * seen["step"].max()]
         for place in ("host", "card"):
-            memory = settled[f"{place}_mib"]
+            memory = late[f"{place}_mib"]
             row[f"{place}_mib"] = memory.mean()
             slope, within = float("nan"), float("nan")
-            if memory.notna().all() and settled["step"].nunique() > 2:
-                line = stats.linregress(settled["step"] / 1000, memory)
+            if memory.notna().all() and late["step"].nunique() > 2:
+                line = stats.linregress(late["step"] / 1000, memory)
                 off = line.stderr if memory.nunique() > 1 else 0.0  # of a constant linregress tells NaN
-                slope, within = line.slope, off * stats.t.ppf(0.975, len(settled) - 2)
+                slope, within = line.slope, off * stats.t.ppf(0.975, len(late) - 2)
             row |= {f"{place}_slope": slope, f"{place}_slope_within": within}
         rows.append(row)
     return pd.DataFrame(rows).set_index(["size", "source"])

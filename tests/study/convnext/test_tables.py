@@ -25,6 +25,7 @@ def point(version: str, *, operator: str = "conv2d", dram_mb: float, tensor_pct:
     [
         ("direct", 1, 0, 10),
         ("cuDNN FP32", 500, 0, 2),  # memory allows less than the units
+        ("cuDNN FP32", 1, 0.4, 10),
         ("cuDNN TF32", 1, 30, 40),
         ("cuDNN BF16, channels-last", 1, 30, 80),
         ("cuDNN TF32", 1, 0, 10),  # a library that takes no Tensor Core all the same
