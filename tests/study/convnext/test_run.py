@@ -146,10 +146,21 @@ def test_pytorchs_versions_compute_the_case() -> None:
         known = [version for version in given.versions if "PyTorch" in version.name or "cuDNN" in version.name]
         assert known
         for version in known:
-            with version.settings():
-                assert torch.backends.cudnn.benchmark
+            with worker.fastest(version, CPU)():
                 assert given.error(version.output(version.run())) < (2e-2 if "BF16" in version.name else 1e-5)
-        assert not torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize("searched", [10.0, 30.0])
+def test_a_library_has_the_faster_of_its_own_choice_and_its_search(
+    searched: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = problem(Case("conv2d", 1, 4, 8), CPU)
+    (version,) = [version for version in given.versions if version.name == "cuDNN FP32"]
+    medians = {False: [20.0], True: [searched]}
+    monkeypatch.setattr(worker, "graphed", lambda *_: medians[torch.backends.cudnn.benchmark])
+    with worker.fastest(version, torch.device("cuda"))():
+        assert torch.backends.cudnn.benchmark is (searched < 20)
+    assert not torch.backends.cudnn.benchmark
 
 
 # what ncu counted
