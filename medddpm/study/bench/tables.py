@@ -96,8 +96,11 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
         "tflops": ("TFLOP/s", 1), "error_output": ("error, output", 4), "error_grad": ("error, grad", 4),
     }  # fmt: skip
-    shown = table[list(called)].round({name: digits for name, (_, digits) in called.items()})
-    return shown.rename(columns={name: title for name, (title, _) in called.items()}).astype(object).fillna("–")
+    written = {
+        title: ["–" if pd.isna(value) else f"{value:.{digits}f}" for value in table[name]]
+        for name, (title, digits) in called.items()
+    }
+    return pd.DataFrame(written, index=table.index)
 
 
 def ladder(table: pd.DataFrame) -> pd.DataFrame:
