@@ -1,11 +1,11 @@
-"""The hooks of modules, which a stand-in or a graph in their place would not call."""
+"""The hooks of modules and parameters, which a stand-in or a graph in their place would not call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
 HOOKS = (
@@ -20,6 +20,11 @@ def hook_tables(module: nn.Module) -> list[dict[int, Any] | None]:
     """The tables that a module's hooks are in, by the numbers of their handles."""
     own = module.__dict__
     return [own.get(name) for name in HOOKS]
+
+
+def tables_of(parameter: Tensor) -> list[dict[int, Any] | None]:
+    """The tables that a parameter's hooks are in, by the numbers of their handles."""
+    return [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
 
 
 def hooks_for_all() -> bool:

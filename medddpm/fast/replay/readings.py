@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast.hooks import hook_tables
+from medddpm.fast.hooks import hook_tables, tables_of
 from medddpm.fast.replay.contents import Contents, copies, place
 from medddpm.fast.replay.fingerprint import MOST
 from medddpm.fast.replay.named import named
@@ -84,7 +84,7 @@ def _hooks(modules: list[nn.Module]) -> list[tuple[int, ...]]:
     """The numbers of the hooks of modules and their parameters: no two of a process have the same."""
     parameters = [p for module in modules for p in module._parameters.values() if p is not None]
     tables = [table for module in modules for table in hook_tables(module)]
-    tables += [table for p in parameters for table in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    tables += [table for p in parameters for table in tables_of(p)]
     return [tuple(table) for table in tables if table]
 
 

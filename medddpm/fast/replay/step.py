@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still
+from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
@@ -238,10 +238,9 @@ class TrainingStep:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
         scaler = self._scaling
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
-        names = "_backward_hooks", "_post_accumulate_grad_hooks"
         tables: list[Any] = list(hook_tables(self.model))
         tables += [getattr(self.optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
-        tables += [getattr(p, name) for p in self.parameters for name in names]
+        tables += [table for p in self.parameters for table in tables_of(p)]
         # By the numbers of their handles: no two hooks of a process have the same.
         return self.clip_norm, scales, tuple(tuple(table) if table else () for table in tables)
 

@@ -31,7 +31,7 @@ def gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_its_stream(pool: Any, device: torch.device) -> Iterator[None]:
-    """Inside, work goes to the stream that captures: the libraries' workspaces then serve the capture."""
+    """Inside, work goes to the stream that captures: autograd's streams of the warm-up then serve the capture."""
     stream = getattr(pool, "stream", None)
     if stream is None:
         yield
