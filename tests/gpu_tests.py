@@ -1,7 +1,8 @@
 """`python -m gpu_tests`, which `make test-gpu` calls: runs every test marked `gpu`, and records how each ended.
 
-The table goes to figures/records/<card>/gpu_tests.csv. It is written when all have run, whether they passed or not; a
-run cut short leaves the last one's. To run a part, without a record: `python -m pytest -m gpu PATH`.
+The table goes to figures/records/<card>/gpu_tests.csv, that of a run on two GPUs to gpu_tests_2_gpus.csv. It is written
+when all have run, whether they passed or not; a run cut short leaves the last one's. To run a part, without a record:
+`python -m pytest -m gpu PATH`.
 
 pytest is all it needs besides what the tests import: the options for notebooks and pictures are left out.
 """
@@ -88,7 +89,8 @@ def record(root: Path, folder: Path, workers: int = 1) -> int:
             "run it again: nothing was recorded",
         )
     seconds = round(time.monotonic() - begun, 1)
-    path = write_table(recorder.table(), folder / gpu_tests.NAME, schemas.GPU_TESTS, meta | {"seconds": seconds})
+    path = folder / gpu_tests.file_name(meta["gpus"])
+    write_table(recorder.table(), path, schemas.GPU_TESTS, meta | {"seconds": seconds})
     print(f"recorded in {path}")
     return int(code)
 

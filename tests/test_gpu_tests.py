@@ -64,7 +64,7 @@ def recorded(root: Path, workers: int = 1, **files: str) -> tuple[subprocess.Com
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     environment = os.environ | alone | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)])}
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
-    return done, root / "out" / gpu_tests.NAME
+    return done, root / "out" / gpu_tests.file_name(torch.cuda.device_count())
 
 
 @pytest.mark.parametrize("workers", [1, 2])

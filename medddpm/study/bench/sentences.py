@@ -149,13 +149,12 @@ def network_limits(table: pd.DataFrame) -> str:
     tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
     missing = tools.isna().sum(axis="columns")
     if missing.any():
-        counts = sorted(Counter(missing[missing > 0].tolist()).items())
+        lacking = missing[missing > 0]
         parts: list[str] = []
-        for many, of in counts:  # the first says what the others count
-            networks, times = f"network{'s' * (of > 1)} ", " tool's time" if many == 1 else " tools' times"
-            lack = f"lack{'s' * (of == 1)} {_word(many)}"
-            parts.append(f"{_word(of)} {lack}" if parts else f"{_word(of)} {networks}{lack}{times}")
-        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried. {', '.join(parts).capitalize()}.")
+        for many, of in sorted(Counter(lacking.tolist()).items()):
+            who = f"{_word(of)} networks lack" if of > 1 else f"{_kind(lacking.index[lacking == many][0])} lacks"
+            parts.append(f"{who} {_word(many)}{'' if parts else ' of their times'}")
+        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried; {_listed(parts)}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")

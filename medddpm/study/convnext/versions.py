@@ -81,7 +81,7 @@ class Version:
         run: computes it once, from prepared tensors.
         output: gives the last result as (N, H, W, C); of `run` where that returns it.
         compiled: whether the first run compiles for seconds.
-        settings: PyTorch's, within which it is run and timed; of several those under which it is fastest.
+        settings: PyTorch's, within which it is run and timed: those under which it is fastest.
     """
 
     name: str
@@ -89,6 +89,11 @@ class Version:
     output: Callable[[object], Tensor]
     compiled: bool = False
     settings: tuple[Settings, ...] = (contextlib.nullcontext,)
+
+    @property
+    def searched(self) -> bool:
+        """Whether its settings are to be chosen, which is so where cuDNN chooses an algorithm."""
+        return len(self.settings) > 1
 
 
 @dataclass(frozen=True)
@@ -157,10 +162,14 @@ def _library(
     return Version(name, run, output, compiled, both)
 
 
+def _whole(found: object) -> Tensor:
+    assert isinstance(found, Tensor)
+    return found
+
+
 def _last(found: object) -> Tensor:
     """(N, C, H, W), of any memory order and precision, as (N, H, W, C)."""
-    assert isinstance(found, Tensor)
-    return found.permute(0, 2, 3, 1)
+    return _whole(found).permute(0, 2, 3, 1)
 
 
 def _conv2d(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
@@ -201,7 +210,7 @@ def _layer_norm(case: Case, generator: torch.Generator, libraries: bool) -> Prob
         versions.append(_ours(name, launches.layer_norm(name, x, gain, bias, out), out))
     if libraries:
         run = functools.partial(functional.layer_norm, x, (c,), gain, bias, EPSILON)
-        versions.append(_library("PyTorch", BASE, run, lambda found: found))
+        versions.append(Version("PyTorch", run, _whole))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
 

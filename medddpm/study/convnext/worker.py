@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import json
@@ -11,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +149,14 @@ def _processor_blocks(arguments: argparse.Namespace, cores: int) -> list[dict[st
 def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Rows of schema `KERNELS` of `schemas_convnext`: every version of every case, its error and its time."""
     check_part("kernels", device, arguments.toy)
-    rows, failed = [], {}
+    rows, failed = list[dict[str, Any]](), {}
     for case in _cases(arguments.toy):
         given = problem(case, device)
         for version in given.versions:
             try:
-                with fastest(version, device)():
-                    rows += _measured(case, version, given.error, device, 1 if arguments.toy else SAMPLES)
+                samples = 1 if arguments.toy else SAMPLES
+                measured = functools.partial(_measured, case, version, given.error, device, samples)
+                rows += within(fastest(version, device), measured) if version.searched else measured()
             except Exception as error:  # one version's compiler or kernel; the others stand
                 line = next((line for line in str(error).splitlines() if line.strip()), "")
                 failed[f"{case.operator} {case.size}, {version.name}"] = f"{type(error).__name__}: {line.strip()}"
@@ -163,13 +166,30 @@ def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
 def fastest(version: Version, device: torch.device) -> Settings:
     """Those of a version's settings under which it takes the least time in a CUDA graph; on a CPU the first."""
 
-    def median(settings: Settings) -> float:
-        with settings():
-            version.run()
-            return statistics.median(graphed(version.run, CHOOSING, device))
+    def median() -> float:
+        version.run()
+        return statistics.median(graphed(version.run, CHOOSING, device))
 
-    several = len(version.settings) > 1 and device.type == "cuda"
-    return min(version.settings, key=median) if several else version.settings[0]
+    if not version.searched or device.type != "cuda":
+        return version.settings[0]
+    return min(version.settings, key=lambda settings: within(settings, median))
+
+
+def within(settings: Settings, work: Callable[[], Any], thread: ThreadPoolExecutor | None = None) -> Any:
+    """What `work` returns under `settings`, in `thread` or in a thread of its own.
+
+    A thread of PyTorch's keeps the algorithm that cuDNN took for a convolution, by its own choice or after a search,
+    and does not ask again: with one thread for both, the second would time the first's algorithm.
+    """
+
+    def run() -> Any:
+        with settings():
+            return work()
+
+    if thread is not None:
+        return thread.submit(run).result()
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(run).result()
 
 
 def _measured(
@@ -202,21 +222,28 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
         given = problem(case, device)
         separate = launches.Launch(between_versions, (1,), 32, (torch.zeros(1, device=device),)).prepared()
         separate()
-        chosen = [fastest(version, device) for version in given.versions]
-        for version, settings in zip(given.versions, chosen, strict=True):
-            with settings():
+        with contextlib.ExitStack() as threads:
+            runs = [_kept(threads, version, device) for version in given.versions]
+            for run in runs:
                 for _ in range(3):
-                    version.run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.profiler.start()
-        for version, settings in zip(given.versions, chosen, strict=True):
-            separate()
-            with settings():
-                version.run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.profiler.stop()
+                    run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+                torch.cuda.profiler.start()
+            for run in runs:
+                separate()
+                run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+                torch.cuda.profiler.stop()
+
+
+def _kept(threads: contextlib.ExitStack, version: Version, device: torch.device) -> Callable[[], object]:
+    """What runs a version once as it is fastest, always in the same thread."""
+    if not version.searched:
+        return version.run
+    settings, thread = fastest(version, device), threads.enter_context(ThreadPoolExecutor(1))
+    return lambda: within(settings, version.run, thread)
 
 
 def in_order(toy: bool, device: torch.device) -> list[tuple[Case, str]]:

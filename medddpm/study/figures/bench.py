@@ -222,7 +222,8 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
     ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
     least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
     low, high = min(0.85, 0.95 * least), max(1.1, 1.05 * most)
-    ticks = [tick for tick in (0.5, 0.75, 1, 1.25, 1.5, 2, 4, 8, 16, 32) if low < tick < high]
+    fine = (0.75, 1.25) if high < 4 else ()  # else their labels overlap
+    ticks = [tick for tick in (0.5, 1, 1.5, 2, 4, 8, 16, 32, *fine) if low < tick < high]
     axis.set_xlim(low, high)
     axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axis.set_xticks([], minor=True)

@@ -13,9 +13,13 @@ import pandas as pd
 from medddpm.study.records.schemas import GPU_TESTS
 from medddpm.study.records.tables import gpu_folders, read_meta, read_table
 
-NAME = "gpu_tests.csv"
 NONE = "No GPU test run is on record: `make test-gpu` makes one on a machine with a GPU."
 OUTCOMES = GPU_TESTS.columns["outcome"].allowed
+
+
+def file_name(gpus: int = 1) -> str:
+    """The record's name in a card's folder: a run on several GPUs runs more tests and does not replace one GPU's."""
+    return "gpu_tests.csv" if gpus < 2 else f"gpu_tests_{gpus}_gpus.csv"
 
 
 def by_file(root: Path) -> pd.DataFrame:
@@ -25,7 +29,8 @@ def by_file(root: Path) -> pd.DataFrame:
         root: the repository's root.
 
     Returns:
-        Columns "passed", "failed" and "skipped" (int64), indexed by "card", the records folder's name, and "file".
+        Columns "passed", "failed" and "skipped" (int64), indexed by "card", the records folder's name ("H100", or
+        "2 × H100" for a run on two), and "file".
 
     Raises:
         BadInput: a record does not fit its schema.
@@ -66,15 +71,20 @@ def account(root: Path) -> str:
 
 
 def _recorded(root: Path) -> dict[str, tuple[pd.DataFrame, dict[str, Any]]]:
-    paths = {folder.name: folder / NAME for folder in gpu_folders(root)}
-    return {card: (read_table(path, GPU_TESTS), read_meta(path)) for card, path in paths.items() if path.is_file()}
+    """Table and description of each run by its card, one GPU's first."""
+    found = {}
+    for folder in gpu_folders(root):
+        for path in sorted(folder.glob(f"{Path(file_name()).stem}*.csv"), key=lambda path: (len(path.name), path.name)):
+            meta = read_meta(path)
+            count = f"{meta['gpus']} × " if meta.get("gpus", 1) > 1 else ""
+            found[f"{count}{folder.name}"] = (read_table(path, GPU_TESTS), meta)
+    return found
 
 
 def _where(meta: dict[str, Any]) -> str:
     """The day, the commit, the card and the versions; what the machine did not tell is left out."""
-    count = f"{meta['gpus']} × " if meta.get("gpus", 1) > 1 else ""
     versions = {"PyTorch": "torch", "CUDA": "cuda", "cuDNN": "cudnn", "driver": "driver", "Triton": "triton"}
     known = [f"{name} {meta[field]}" for name, field in (versions | {"Python": "python"}).items() if meta.get(field)]
     short = str(meta.get("commit") or "")[:10]  # the whole one would not fit a narrow page
     commit = [f"commit {short}" + " and changes" * bool(meta.get("dirty"))] if short else []
-    return ", ".join([str(meta["date"])[:10], *commit, f"{count}{meta['gpu']}", *known, f"{meta['seconds']:.0f} s"])
+    return ", ".join([str(meta["date"])[:10], *commit, meta["gpu"], *known, f"{meta['seconds']:.0f} s"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -146,8 +147,8 @@ def test_pytorchs_versions_compute_the_case() -> None:
         known = [version for version in given.versions if "PyTorch" in version.name or "cuDNN" in version.name]
         assert known
         for version in known:
-            with worker.fastest(version, CPU)():
-                assert given.error(version.output(version.run())) < (2e-2 if "BF16" in version.name else 1e-5)
+            found = worker.within(version.settings[0], version.run)
+            assert given.error(version.output(found)) < (2e-2 if "BF16" in version.name else 1e-5)
 
 
 @pytest.mark.parametrize("searched", [10.0, 30.0])
@@ -156,11 +157,18 @@ def test_a_library_has_the_faster_of_its_own_choice_and_its_search(
 ) -> None:
     given = problem(Case("conv2d", 1, 4, 8), CPU)
     (version,) = [version for version in given.versions if version.name == "cuDNN FP32"]
-    medians = {False: [20.0], True: [searched]}
-    monkeypatch.setattr(worker, "graphed", lambda *_: medians[torch.backends.cudnn.benchmark])
-    with worker.fastest(version, torch.device("cuda"))():
-        assert torch.backends.cudnn.benchmark is (searched < 20)
+    medians, threads = {False: [20.0], True: [searched]}, list[threading.Thread]()
+
+    def graphed(*_: object) -> list[float]:
+        threads.append(threading.current_thread())
+        return medians[torch.backends.cudnn.benchmark]
+
+    monkeypatch.setattr(worker, "graphed", graphed)
+    settings = worker.fastest(version, torch.device("cuda"))
+    assert worker.within(settings, lambda: torch.backends.cudnn.benchmark) is (searched < 20)
     assert not torch.backends.cudnn.benchmark
+    threads.append(worker.within(settings, threading.current_thread))
+    assert len({threading.current_thread(), *threads}) == 4, "a thread keeps the first algorithm that it took"
 
 
 # what ncu counted
