@@ -1,7 +1,5 @@
 """`python -m medddpm`, as torchrun needs it."""
 
-import sys
+from medddpm.cli.main import run
 
-from medddpm.cli.main import main
-
-sys.exit(main())
+run()

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from medddpm import __version__
 from medddpm.cli.bench import add_bench
@@ -21,6 +21,7 @@ from medddpm.cli.options import INTERRUPTED, Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.reports import is_first, log, silence
 from medddpm.runtime.signals import ended_by_sigterm
 
@@ -30,6 +31,11 @@ ON_A_MODEL = ("train", "sample", "release", "check")
 
 RESUMED = ("train", "sample", "profile", "bench", "parity", "convnext", "book")
 """The commands that go on where they were interrupted."""
+
+
+def run() -> NoReturn:
+    """Runs the command that the process was started with, and ends it."""
+    end(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,7 +137,3 @@ def plain_lines() -> Iterator[None]:
             yield
         finally:
             log.removeHandler(handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,6 +15,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from helpers.interruptible import interruptible
 
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
@@ -132,7 +133,8 @@ def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
     mask, out = head_folder / "mask" / "phantom_0000.nii.gz", tmp_path / "v.nii.gz"
     words = ["--checkpoint", trained, "--mask", mask, "--out", out, "--count", "2000", "--device", "cpu", "-q"]
     command = [sys.executable, "-m", "medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as drawing:
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as drawing:
         while not (tmp_path / "v_2.nii.gz").exists() and drawing.poll() is None:
             time.sleep(0.02)
         drawing.send_signal(number)

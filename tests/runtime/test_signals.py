@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.interruptible import interruptible
 
 from medddpm.runtime.signals import deferred_signals
 
@@ -44,6 +45,7 @@ def test_a_closed_terminal_lets_it_save(tmp_path: Path) -> None:
     script = f"{SCRIPT}\nprint('to nobody', file=sys.stderr, flush=True)\nopen({str(saved)!r}, 'w').close()\n"
     child, terminal = pty.fork()
     if child == 0:
+        interruptible()
         os.execv(sys.executable, [sys.executable, "-c", script, "1"])
     assert b"ready" in os.read(terminal, 100)
     os.close(terminal)

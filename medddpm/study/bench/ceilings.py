@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.worker import timed, warm_up
@@ -82,4 +82,4 @@ def _product(name: str, side: int, samples: int, generator: torch.Generator) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -28,6 +28,7 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs, nested
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
@@ -412,4 +413,4 @@ def wait(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

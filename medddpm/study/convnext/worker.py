@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.convnext import forward, launches, training
@@ -324,4 +325,4 @@ def trained(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_gzipped
 from medddpm.study.generative.ipc import CYCLES, INSTRUCTIONS
 from medddpm.study.generative.models import MODELS, Model, parse_names
@@ -126,4 +127,4 @@ def _count(model: Model, precisions: Sequence[str], raw: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

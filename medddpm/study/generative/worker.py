@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.processes import pick_device
 from medddpm.study.generative.models import MODELS, Model, loss_of, parse_names
 from medddpm.study.generative.results import trace_path
@@ -114,4 +115,4 @@ def _one(model: Model, precision: str, device: torch.device, trace: Path | None,
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

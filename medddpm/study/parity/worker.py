@@ -22,6 +22,7 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.parity.evaluate import evaluate_run, snapshot
@@ -119,4 +120,4 @@ def _save(path: Path, arrays: Slices) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -21,6 +21,7 @@ from torch.torch_version import TorchVersion
 
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.processes import pick_device
 from medddpm.study.profile import trace
 from medddpm.study.records.machine import software
@@ -183,4 +184,4 @@ def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -28,6 +28,7 @@ from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import end_with_parent, pick_device
 from medddpm.runtime.ranks import Ranks, joined, peers
@@ -246,4 +247,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

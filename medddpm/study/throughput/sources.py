@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from monai.data.dataset import CacheDataset, PersistentDataset
-from monai.transforms.transform import Transform
-from torch import Tensor
 
 from medddpm.data.disk_cache import DiskCache, default_folder
 from medddpm.data.layouts import BRATS
@@ -34,46 +31,6 @@ class Synthetic(Phantom):
         return image, (torch.rand(self.layout.mask_channels, *space, generator=generator) > 0.5).float()
 
 
-class Read(Transform):
-    """MONAI's kind of step that reads a volume by its number: nothing in it is random, so that its result is kept."""
-
-    def __init__(self, volumes: Volumes) -> None:
-        self.volumes = volumes
-
-    def __call__(self, data: int) -> tuple[Tensor, Tensor]:
-        """The volume's image and mask."""
-        return self.volumes[data]
-
-
-class Cached:
-    """Volumes behind one of MONAI's caches, filled here; as `medddpm.data.volumes.Volumes`.
-
-    Args:
-        volumes: what is kept.
-        kind: out of `CACHES`.
-        folder: of the files that `PersistentDataset` writes.
-    """
-
-    def __init__(self, volumes: Volumes, kind: str, folder: Path) -> None:
-        self.layout, self.size, self.names, self.digests = volumes.layout, volumes.size, volumes.names, volumes.digests
-        self.reference = volumes.reference
-        numbers, read = range(len(volumes)), Read(volumes)
-        self._kept = (
-            CacheDataset(numbers, read, progress=False, num_workers=1)
-            if kind == "CacheDataset"
-            else PersistentDataset(numbers, read, cache_dir=folder)
-        )
-        for index in numbers:
-            self._kept[index]
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self._kept[index]
-        return image, mask
-
-
 def source(lever: Lever, size: tuple[int, int, int], count: int, folder: Path) -> Volumes:
     """The data set of a lever; `folder` takes files that it needs, on a RAM disk where the lever says so."""
     if lever.brats:
@@ -98,4 +55,8 @@ def source(lever: Lever, size: tuple[int, int, int], count: int, folder: Path) -
             for other in range(index + 2, count, 2):
                 written.with_name(f"phantom_{other:04d}{ending}").hardlink_to(written)
     volumes = VolumeFolder(folder, size, cache_gib=0)
-    return Cached(volumes, lever.source, folder / "cache") if lever.source in CACHES else volumes
+    if lever.source not in CACHES:
+        return volumes
+    from medddpm.study.throughput.monai_caches import Cached
+
+    return Cached(volumes, lever.source, folder / "cache")

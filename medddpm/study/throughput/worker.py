@@ -23,6 +23,7 @@ from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import pick_device
 from medddpm.study.records.machine import nvml
@@ -199,4 +200,4 @@ def _wait(device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())
