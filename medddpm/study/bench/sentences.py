@@ -153,8 +153,9 @@ def network_limits(table: pd.DataFrame) -> str:
         parts: list[str] = []
         for many, of in sorted(Counter(lacking.tolist()).items()):
             who = f"{_word(of)} networks lack" if of > 1 else f"{_kind(lacking.index[lacking == many][0])} lacks"
-            parts.append(f"{who} {_word(many)}{'' if parts else ' of their times'}")
-        said.append(f"{_word(tools.shape[1]).capitalize()} tools were tried; {_listed(parts)}.")
+            of_all = "" if parts else f" of the {_word(tools.shape[1])} tools' times"
+            parts.append(f"{who} {_word(many)}{of_all}")
+        said.append(f"{parts[0][0].upper()}{_listed(parts)[1:]}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
