@@ -140,8 +140,8 @@ def network_limits(table: pd.DataFrame) -> str:
     """
     found = _whole(table)
     said = []
-    if len(slower := found["ratio"][found["ratio"].round(2) < 1]):
-        each = _listed([f"{_kind(network)} ({ratio:.2f})" for network, ratio in slower.items()])
+    if len(slower := found["ratio"][found["ratio"].round(3) < 1]):
+        each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])
         said.append(f"`accelerate` is slower than the best tool for {each}.")
     if len(waiting := found.index[found["step_ratio"] > _WAITS * found["ratio"]]):
         each = _listed([_kind(network) for network in waiting])

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from medddpm.study.bench.sentences import exact, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
+from medddpm.study.parity.tables import SAMPLER_NAMES
 
 # Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
@@ -268,7 +269,9 @@ def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("B
         card: on which they were measured.
         settings: which are drawn.
     """
-    shown = table[table["setting"].isin(settings)].reset_index(drop=True)
+    shown = table[table["setting"].isin(settings)]
+    shown = shown.assign(sampler=pd.Categorical(shown["sampler"], list(SAMPLER_NAMES)))  # in their order: DDPM's first
+    shown = shown.sort_values(["batch", "sampler"], kind="stable").reset_index(drop=True)
     figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)
     axis = figure.subplots()
     names = []
@@ -277,7 +280,7 @@ def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("B
         _dot(axis, seconds, place, row["setting"])
         axis.annotate(exact(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
-        names.append(f"{row['sampler']}, {row['steps']} steps{at_once}")
+        names.append(f"{SAMPLER_NAMES[row['sampler']]}, {row['steps']} steps{at_once}")
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)

@@ -57,7 +57,7 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     axis.grid(color="#EEEEEE")
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)
-    names = textwrap.fill(f"below {100 * LEAST:g}% in each: {', '.join(left_out)}", 90)
+    names = textwrap.fill(f"below {100 * LEAST:g}% in each: {', '.join(left_out)}", 75)
     axis.set_xlabel("% of the sum of all operators" + (f"\n{names}" if left_out else ""))
     axis.legend(loc="lower right")
     return figure

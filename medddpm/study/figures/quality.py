@@ -307,7 +307,8 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel(
-        "difference from the reference in stated margins, 90% interval\n↑ higher is better, ↓ lower is better"
+        "difference from the reference in stated margins, 90% interval\n"
+        "↑ higher is better, ↓ lower; no arrow: nearer to held-out volumes; triangle: beyond the border"
     )
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))

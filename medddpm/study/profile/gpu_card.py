@@ -69,7 +69,7 @@ def table_1(paper: pd.DataFrame, cards: Mapping[str, pd.DataFrame]) -> pd.DataFr
     """
     stated, units = _table_1(paper), properties(paper)
     columns = {f"{gpu} (paper)": rows.set_index("metric")["value"] for gpu, rows in stated.groupby("gpu", sort=False)}
-    columns |= {f"{gpu} (driver)": card.set_index("property")["value"] for gpu, card in cards.items()}
+    columns |= {f"{gpu} (here)": card.set_index("property")["value"] for gpu, card in cards.items()}
     table = pd.DataFrame(columns).reindex(list(units)).fillna("not reported")
     return table.set_axis([f"{name}, {unit}" if unit else name for name, unit in units.items()])
 

@@ -263,7 +263,7 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "in the median; `graphed_step` is 1.25 to 2.11 times, 1.68 in the median."
     )
     assert sentences.network_limits(table) == (
-        "`accelerate` is slower than the best tool for `UNet` with batch norm (0.80). In an ordinary loop around "
+        "`accelerate` is slower than the best tool for `UNet` with batch norm (0.800). In an ordinary loop around "
         "`UNet` with batch norm the GPU waits for the host. `UNet` with batch norm lacks one of the two "
         "tools' times. A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 "
         "times. Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 "
@@ -449,7 +449,7 @@ def test_others_memory_and_volumes_show_their_numbers() -> None:
     assert axis.lines[-1].get_xdata()[0] == pytest.approx(20 / 3), "a third of BASE's"
     axis = bench.volumes_figure(tables.volumes(table), "H200").axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == [
-        "ddpm, 250 steps", "ddpm, 250 steps", "ddim, 10 steps", "ddpm, 250 steps, 4 at once",
+        "DDPM, 250 steps", "DDPM, 250 steps", "DDIM, 10 steps", "DDPM, 250 steps, 4 at once",
     ]  # fmt: skip
 
 

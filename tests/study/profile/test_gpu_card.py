@@ -206,7 +206,7 @@ def test_a_card_fits_its_schema(read: Callable[..., pd.DataFrame], tmp_path: Pat
 def test_table_1_has_the_papers_cards_and_then_ours(paper: pd.DataFrame) -> None:
     ours = pd.DataFrame({"property": ["CUDA cores", "architecture"], "value": ["16896", "Hopper"]})
     table = table_1(paper, {"H200": ours})
-    assert list(table.columns) == ["H100 (paper)", "A100 (paper)", "V100 (paper)", "H200 (driver)"]
+    assert list(table.columns) == ["H100 (paper)", "A100 (paper)", "V100 (paper)", "H200 (here)"]
     assert list(table.index[:6]) == [
         "architecture", "CUDA cores", "memory size, GB", "memory type", "memory bandwidth, GB/s", "peak FP32, TFLOP/s",
     ]  # fmt: skip
@@ -214,7 +214,7 @@ def test_table_1_has_the_papers_cards_and_then_ours(paper: pd.DataFrame) -> None
     assert table.loc["architecture"].tolist() == ["Hopper", "Ampere", "Volta", "Hopper"]
     assert table.loc["CUDA cores"].tolist() == ["14592", "6912", "5120", "16896"]
     assert table.loc["L2 cache, MB"].tolist() == ["50", "40", "6", "not reported"]
-    papers = table.drop(columns="H200 (driver)")
+    papers = table.drop(columns="H200 (here)")
     assert (papers != "not reported").all(axis=None), "the paper states all of its Table 1"
 
 
