@@ -308,7 +308,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel(
         "difference from the reference in stated margins, 90% interval\n"
-        "↑ higher is better, ↓ lower; no arrow: nearer to held-out volumes; triangle: beyond the border"
+        "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out\ntriangle: beyond the border"
     )
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
