@@ -61,7 +61,8 @@ def settle(runs: Runs) -> pd.DataFrame:
             "judged": judged,
             "broken": f" It is broken by {broken[0]}." if broken else "",
         }
-        reason = row["reason"].format(**told) if steps else NO_STEP
+        newest = " The numbers are the newest run's." * (len(steps) > 1)
+        reason = row["reason"].format(**told) + newest if steps else NO_STEP
         ours, tolerance = (verdicts[-1][1], 0.0) if steps else (None, None)
         rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
