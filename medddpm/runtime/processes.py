@@ -112,20 +112,22 @@ def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
         items = iter(loader)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    while True:
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            if "worker" not in str(error):
-                raise
-            raise BadInput(
-                "--workers", "a process that loads volumes was killed", "use fewer, or leave the machine more memory"
-            ) from None
-        if isinstance(item, BadInput):
-            raise item
-        yield item
+    try:
+        while True:
+            try:
+                item: Item | BadInput = next(items)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if "worker" not in str(error):
+                    raise
+                remedy = "use fewer, or leave the machine more memory"
+                item = BadInput("--workers", "a process that loads volumes was killed", remedy)
+            if isinstance(item, BadInput):
+                raise item
+            yield item
+    finally:
+        del items  # its processes end here: who holds the error holds this frame, and at exit they would be killed
 
 
 def end_with_parent() -> None:

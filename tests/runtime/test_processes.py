@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from medddpm.errors import BadInput
-from medddpm.runtime.processes import pick_device
+from medddpm.runtime.processes import Handed, iterated, pick_device
+
+
+class Items:
+    """The second is bad, or ends the process that loads it."""
+
+    def __init__(self, killed: bool) -> None:
+        self.killed = killed
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1 and self.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 1:
+            raise BadInput("the second", "it is bad", "leave it out")
+        return index
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_loading_processes_end_with_the_error_though_it_is_kept(killed: bool) -> None:
+    """Else they end at the interpreter's exit, by a signal, of which PyTorch may print a traceback."""
+    loader = DataLoader(Handed(Items(killed)), batch_size=None, num_workers=2)
+    try:
+        list(iterated(loader))
+    except BadInput as error:
+        kept = error  # and with it, by its traceback, every frame that it came through
+    assert str(kept).startswith("--workers: a process" if killed else "the second: it is bad")
+    assert kept.__traceback__ is not None
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(
