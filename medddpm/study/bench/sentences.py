@@ -209,6 +209,11 @@ def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def cell(value: str | float) -> str:
+    """What a table's cell says: a name, a number as `exact` writes it, or "–" where nothing was measured."""
+    return value if isinstance(value, str) else "–" if pd.isna(value) else exact(value)
+
+
 def exact(value: float) -> str:
     """A number to three digits at least, zeros too, without an exponent: 2.00 says more than 2."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

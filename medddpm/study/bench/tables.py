@@ -206,6 +206,15 @@ def ours(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
 
+def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
+    """What `ours` returns as a reader reads it."""
+    called = {
+        "base_ms": "BASE, ms", "fast_ms": "FAST, ms", "gain": "gain", "peak_base_gib": "BASE, GiB",
+        "peak_fast_gib": "FAST, GiB", "memory": "GiB, FAST/BASE",
+    }  # fmt: skip
+    return table[list(called)].rename(columns=called).round(3)
+
+
 def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
     """What `accelerate` replaced and left alone under a setting, by network.
 

@@ -50,6 +50,7 @@ def settle(runs: Runs) -> pd.DataFrame:
     card = next((card for card in rules.cards().index if (card, "step") in runs), None)
     steps = [run for run in runs[card, "step"] if summaries.BASE in set(run.table["config"])] if card else []
     judged = f"by {len(steps)} runs" if len(steps) > 1 else "by one run"
+    newest = " The numbers are the newest run's." if len(steps) > 1 else ""
     rows: list[tuple[object, ...]] = []
     for row in read_table(rules.HERE / "takeaways.csv", TAKEAWAYS).to_dict("records"):
         verdicts = [JUDGES[row["rule"]](run, row["limit"]) for run in steps]
@@ -61,7 +62,6 @@ def settle(runs: Runs) -> pd.DataFrame:
             "judged": judged,
             "broken": f" It is broken by {broken[0]}." if broken else "",
         }
-        newest = " The numbers are the newest run's." * (len(steps) > 1)
         reason = row["reason"].format(**told) + newest if steps else NO_STEP
         ours, tolerance = (verdicts[-1][1], 0.0) if steps else (None, None)
         rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))

@@ -460,3 +460,9 @@ def test_a_saved_picture_is_the_same_each_time(tmp_path: Path, monkeypatch: pyte
     again = {p.name: p.read_bytes() for p in save_figure(bench.steps_figure({"H200": ladder}), "16_ladder", tmp_path)}
     assert first == again
     assert set(first) == {"16_ladder.png", "16_ladder.svg"}
+
+
+def test_a_cell_is_a_name_or_a_number_or_says_that_there_is_none() -> None:
+    assert [sentences.cell(value) for value in ("reduce-overhead", 2.0, 1234.5, float("nan"))] == [
+        "reduce-overhead", "2.00", "1234", "–",
+    ]  # fmt: skip
