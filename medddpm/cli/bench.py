@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from medddpm.cli.options import (
@@ -30,7 +31,7 @@ READ = {
     "coverage": ("network",),
     "throughput": ("seconds",),
     "endurance": ("files", "seconds"),
-    "scaling": ("setting", "network", "gpus", "sharded", "measure", "samples", "seconds"),
+    "scaling": ("setting", "network", "gpus", "buckets", "sharded", "measure", "samples", "seconds"),
 }  # fmt: skip
 """The options that not every mode reads, by mode. None has a default of its own, so that those given are known."""
 
@@ -110,8 +111,14 @@ def add_bench(commands: Commands[Parser]) -> None:
         "med-ddpm-brats under fast and opt1, or what --network, --setting and --measure name",
     )  # fmt: skip
     command.add_argument(
-        "--gpus", type=counts, metavar="N,…", help="with --scaling: on so many (1,2,4,8, as far as there are so many)"
-    )
+        "--gpus", type=wholes(1), metavar="N,…",
+        help="with --scaling: on so many (1,2,4,8, as far as there are so many)",
+    )  # fmt: skip
+    command.add_argument(
+        "--buckets", type=wholes(0), metavar="MIB,…",
+        help="with --scaling: in buckets of so many MiB the steps sum their gradients while the backward pass goes on, "
+        "0 for all at once after it (32,0)",
+    )  # fmt: skip
     command.add_argument(
         "--sharded", action="store_true",
         help="with --scaling: also steps whose weights, gradients and moments are shared out (FSDP2), under base, opt1",
@@ -162,9 +169,13 @@ def bench_settings(text: str) -> list[str]:
     return several(list(BY_SLUG))(text)
 
 
-def counts(text: str) -> list[int]:
-    """An argument type: whole numbers from 1, separated by commas."""
-    return list(dict.fromkeys(map(whole(1), text.split(","))))
+def wholes(least: int) -> Callable[[str], list[int]]:
+    """An argument type: whole numbers from `least` on, separated by commas."""
+
+    def read(text: str) -> list[int]:
+        return list(dict.fromkeys(map(whole(least), text.split(","))))
+
+    return read
 
 
 def throughput_levers(text: str) -> list[str]:
@@ -264,8 +275,8 @@ def _endurance(arguments: argparse.Namespace) -> int:
 
 
 def _scaling(arguments: argparse.Namespace) -> int:
+    from medddpm.study.scaling.cases import BUCKETS, NETWORKS, plan
     from medddpm.study.scaling.cases import MEASURES as MEASURED
-    from medddpm.study.scaling.cases import NETWORKS, plan
     from medddpm.study.scaling.cases import SETTINGS as SCALED
     from medddpm.study.scaling.run import Options, measure_cases, present
 
@@ -284,6 +295,7 @@ def _scaling(arguments: argparse.Namespace) -> int:
         side=arguments.size,
         channels=arguments.channels,
         sharded=arguments.sharded,
+        buckets=arguments.buckets or BUCKETS,
     )
     if arguments.sharded and all(case.weights == "replicated" for cases in launches for case in cases):
         arguments.wrong("argument --sharded: only of steps under base or opt1, on two GPUs or more")

@@ -19,6 +19,7 @@ from medddpm.cli.options import (
     add_renamed,
     add_setting,
     complain,
+    option,
     refuse_unread,
     volume_size,
 )
@@ -139,6 +140,11 @@ def add_train(commands: Commands[Parser]) -> None:
         "--gradient-dtype", choices=["fp32", "bf16"], default="fp32",
         help="in which torchrun's processes send each other their gradients (fp32)",
     )  # fmt: skip
+    command.add_argument(
+        "--bucket-mib", type=whole(0), default=32, metavar="N",
+        help="MiB of gradients that torchrun's processes sum at a time while the backward pass goes on; 0 sums all at "
+        "once after it (32)",
+    )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command)
 
@@ -149,15 +155,16 @@ def train(arguments: argparse.Namespace) -> int:
     from medddpm.runtime.ranks import Ranks, joined, share
     from medddpm.training.run import train as run
 
-    given, sent = bool(arguments.data), arguments.gradient_dtype != "fp32"
+    given = bool(arguments.data)
     refuse_unread(
         arguments,
         ("contrast", not given, "with --phantom"),
         ("scaling", given, "with --data"),
         ("no_check", given, "with --data"),
     )
-    if sent and share()[1] == 1:
-        log.warning("--gradient-dtype: a single process sends no gradients; it counts once torchrun starts several")
+    for name, usual in (("gradient_dtype", "fp32"), ("bucket_mib", 32)):
+        if getattr(arguments, name) != usual and share()[1] == 1:
+            log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
     begun, problem = None, None
     try:
         begun = _begun(arguments)
@@ -210,6 +217,7 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
         workers=arguments.workers,
         recompute=arguments.recompute,
         gradient_dtype=arguments.gradient_dtype,
+        bucket_mib=arguments.bucket_mib,
     )
     return config, volumes
 

@@ -30,6 +30,8 @@ class TrainConfig:
         recompute: activations that the backward pass computes again instead of keeping, of `medddpm.unet.RECOMPUTED`:
             less memory for more time, and the same result.
         gradient_dtype: in which processes send each other their gradients, "fp32" or "bf16".
+        bucket_mib: gradients, in MiB, that processes sum at a time while the backward pass goes on; 0 sums all at once
+            after it.
     """
 
     setting: str = "BASE"
@@ -54,7 +56,8 @@ class TrainConfig:
     workers: int = 0
     recompute: str = "none"
     gradient_dtype: str = "fp32"
+    bucket_mib: int = 32
 
 
 # A resumed run may change these; every other field affects what it computes.
-FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers", "recompute"}
+FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers", "recompute", "bucket_mib"}

@@ -17,8 +17,6 @@ from torch import Tensor, distributed, nn
 from medddpm.runtime.ranks import peers
 from medddpm.training.pace import Watch
 
-BUCKET_BYTES = 32 * 2**20
-
 
 class Bucket:
     """Some parameters' gradients, one behind the other.
@@ -79,14 +77,14 @@ class GradientSum:
         parameters: those that learn; in the order of the network's forward pass.
         dtype: of what is sent; None sends the parameters' own. BF16 halves the traffic, and rounds each gradient and
             each partial sum to 8 bits.
-        bucket_bytes: a bucket is sent once it holds so many.
+        bucket_bytes: a bucket is sent once it holds so many; with 0 there is one, which is sent after the pass.
 
     Attributes:
         watch: times the pass up to where it waits for other processes.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None = None, bucket_bytes: int = BUCKET_BYTES
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None = None, bucket_bytes: int = 0
     ) -> None:
         self.buckets = list(_buckets(parameters, dtype, bucket_bytes))
         self._bucket_of = {id(p): bucket for bucket in self.buckets for p in bucket.parameters}
@@ -131,10 +129,14 @@ class GradientSum:
 
 
 def _buckets(parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, most: int) -> Iterator[Bucket]:
-    """Cuts the parameters, last first as a backward pass reaches them, into buckets of one device and dtype."""
+    """Cuts the parameters, last first as a backward pass reaches them, into buckets of one device and dtype.
+
+    Args:
+        most: bytes after which a bucket is closed; 0 for no such limit.
+    """
     held: list[nn.Parameter] = []
     for parameter in reversed([p for p in parameters if p.requires_grad]):
-        full = sum(p.numel() * (dtype or p.dtype).itemsize for p in held) >= most
+        full = 0 < most <= sum(p.numel() * (dtype or p.dtype).itemsize for p in held)
         if held and (full or (parameter.dtype, parameter.device) != (held[0].dtype, held[0].device)):
             yield Bucket(held, dtype or held[0].dtype)
             held = []

@@ -162,7 +162,7 @@ class Trainer:
         if self._gradients is not None:
             self._gradients.close()
         dtype = torch.bfloat16 if self.config.gradient_dtype == "bf16" else None
-        self._gradients = GradientSum(list(self.diffusion.parameters()), dtype)
+        self._gradients = GradientSum(list(self.diffusion.parameters()), dtype, self.config.bucket_mib * 2**20)
 
     def _load(self, last: bool) -> tuple[Tensor, Tensor]:
         """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU.

@@ -10,6 +10,7 @@ from medddpm.study.records import schemas
 from medddpm.study.records.tables import table_of
 from medddpm.study.scaling.cases import Case
 from medddpm.study.scaling.results import _row
+from medddpm.training.config import TrainConfig
 
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
 
@@ -20,6 +21,8 @@ def record(**times: float) -> pd.DataFrame:
     for name, ms in times.items():
         measure, gpus, micro_steps, dtype = name.split("_")
         place = Case("med-ddpm", "FAST", int(gpus), measure, int(micro_steps), dtype if dtype != "none" else None)
+        if measure == "step" and place.gradient_dtype:
+            place = dataclasses.replace(place, bucket_mib=TrainConfig.bucket_mib)
         found = {"ms": [ms], "alone_ms": 0.95 * ms, "peak_bytes": None, "sent_bytes": 2**20, "date": "2026-01-01"}
         rows.append(_row({**found, "case": dataclasses.asdict(place), "run": META}))
     return table_of(rows, schemas.SCALING)

@@ -47,9 +47,9 @@ with joined(torch.device("cpu")):
     ours = x[2 * rank : 2 * rank + 2]
     (model(x, False)[: 2 * world - 2].sum() + model(x, True)[-2:].sum()).div(2 * world).backward()
     expected = gradients(model)
-    for dtype, bucket in ((None, 1), (None, 2**20), (torch.bfloat16, 800)):
+    for dtype, bucket in ((None, 1), (None, 0), (None, 2**20), (torch.bfloat16, 800)):
         total = GradientSum(list(model.parameters()), dtype, bucket)
-        assert len(total.buckets) == {1: 6, 2**20: 1, 800: 3}[bucket], len(total.buckets)
+        assert len(total.buckets) == {1: 6, 0: 1, 2**20: 1, 800: 3}[bucket], len(total.buckets)
         for again in range(2):
             model.zero_grad()
             for micro in range(2):  # one volume each, of which the last process alone uses `rarely`

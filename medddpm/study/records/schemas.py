@@ -280,6 +280,12 @@ SCALING = Schema(
         ),
         "micro_steps": Column("int64", "volumes of a step on each GPU, one after the other; otherwise 1"),
         "gradient_dtype": Column("str", "in which gradients are sent; where none are, none", nullable=True),
+        "bucket_mib": Column(
+            "float64",
+            "gradients of a step that are summed at a time while the backward pass goes on; 0: all at once after it",
+            "MiB",
+            nullable=True,
+        ),
         "median_ms": Column("float64", "time, of the slowest process", unit="ms"),
         "p10_ms": Column("float64", "tenth percentile of the samples", unit="ms"),
         "p90_ms": Column("float64", "ninetieth percentile of the samples", unit="ms"),

@@ -14,6 +14,7 @@ MEASURES = ("step", "all-reduce", "sample")
 DTYPES = ("fp32", "bf16")
 SHARDED = ("BASE", "OPT1")  # which leave the weights as they are
 WEAK = (1, 2)  # volumes of a step on each GPU; the published step has 2
+BUCKETS = (32, 0)  # MiB of gradients summed at a time; 0 for all at once, after the backward pass
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Case:
         side: of a volume, in voxels.
         channels: base width.
         weights: "replicated" on every GPU, or "sharded" (`medddpm.study.scaling.sharded`).
+        bucket_mib: as for `TrainConfig`; None where no gradients of a step are summed.
     """
 
     network: str
@@ -41,6 +43,7 @@ class Case:
     side: int = 128
     channels: int = 64
     weights: str = "replicated"
+    bucket_mib: int | None = None
 
     @property
     def size(self) -> str:
@@ -49,16 +52,18 @@ class Case:
 
     @property
     def word(self) -> str:
-        """What its launch is told of it: `step:2:fp32`, or `step:1:fp32:sharded`."""
+        """What its launch is told of it: `step:2:`, `step:2:fp32:32` with the bucket, or `step:1:fp32:sharded`."""
         sharded = ":sharded" if self.weights == "sharded" else ""
-        return f"{self.measure}:{self.micro_steps}:{self.gradient_dtype or ''}{sharded}"
+        bucket = "" if self.bucket_mib is None else f":{self.bucket_mib}"
+        return f"{self.measure}:{self.micro_steps}:{self.gradient_dtype or ''}{sharded}{bucket}"
 
     @property
     def key(self) -> str:
         """The name of its file."""
         place = f"{self.network}_{self.size}_{self.channels}_{self.setting}_{self.gpus}"
         sharded = "_sharded" if self.weights == "sharded" else ""
-        return f"{place}_{self.measure}_{self.micro_steps}_{self.gradient_dtype or 'none'}{sharded}".lower()
+        bucket = "" if self.bucket_mib is None else f"_{self.bucket_mib}"
+        return f"{place}_{self.measure}_{self.micro_steps}_{self.gradient_dtype or 'none'}{sharded}{bucket}".lower()
 
     @property
     def title(self) -> str:
@@ -67,17 +72,21 @@ class Case:
         volumes = f" of {self.micro_steps} volume{'s' * (self.micro_steps > 1)} a GPU" if self.measure == "step" else ""
         dtype = f", {self.gradient_dtype} gradients" if self.gradient_dtype else ""
         sharded = ", sharded weights" if self.weights == "sharded" else ""
-        return f"{self.network} {self.setting}, {gpus}: {self.measure}{volumes}{dtype}{sharded}"
+        in_buckets = f" in buckets of {self.bucket_mib} MiB" if self.bucket_mib else " at once"
+        how = "" if self.bucket_mib is None else in_buckets
+        return f"{self.network} {self.setting}, {gpus}: {self.measure}{volumes}{dtype}{how}{sharded}"
 
 
 def case(word: str, **place: object) -> Case:
     """The row of a `Case.word`, in a launch's place: its network, setting, gpus, side and channels."""
-    measure, micro_steps, dtype, *sharded = word.split(":")
+    measure, micro_steps, dtype, *how = word.split(":")
+    sharded = how == ["sharded"]
     return Case(
         measure=measure,
         micro_steps=int(micro_steps),
         gradient_dtype=dtype or None,
-        weights=sharded[0] if sharded else "replicated",
+        weights="sharded" if sharded else "replicated",
+        bucket_mib=int(how[0]) if how and not sharded else None,
         **place,  # type: ignore[arg-type]
     )
 
@@ -91,6 +100,7 @@ def plan(
     side: int | None = None,
     channels: int = 64,
     sharded: bool = False,
+    buckets: Sequence[int] = BUCKETS,
 ) -> list[list[Case]]:
     """The rows of each launch, in the order they are measured.
 
@@ -105,6 +115,7 @@ def plan(
         side: the volumes', in voxels; by default each network's own.
         channels: base width.
         sharded: also steps with sharded weights, under the settings of `SHARDED`.
+        buckets: MiB of gradients summed at a time, each a row of every step on several GPUs.
     """
     together, launches = max(2, *gpus), []
     for setting in settings:
@@ -114,7 +125,7 @@ def plan(
                     "network": network, "setting": setting, "gpus": count, "side": side or BENCHED[network].side,
                     "channels": channels,
                 }  # fmt: skip
-                words = _words(count, together)
+                words = _words(count, together, buckets)
                 if sharded and setting in SHARDED and count > 1:
                     words += [f"step:1:{dtype}:sharded" for dtype in DTYPES]
                 rows = [case(word, **place) for word in words if word.split(":")[0] in measures]
@@ -123,10 +134,12 @@ def plan(
     return launches
 
 
-def _words(gpus: int, together: int) -> list[str]:
+def _words(gpus: int, together: int, buckets: Sequence[int]) -> list[str]:
     micro_steps = sorted({*WEAK, *([together // gpus] if together % gpus == 0 else [])})
     if gpus == 1:
         return [*(f"step:{count}:" for count in micro_steps), "sample:1:"]
-    steps = {dtype: [f"step:{count}:{dtype}" for count in micro_steps] for dtype in DTYPES}
+    steps = {
+        dtype: [f"step:{count}:{dtype}:{bucket}" for count in micro_steps for bucket in buckets] for dtype in DTYPES
+    }
     sums = [f"all-reduce:1:{dtype}" for dtype in DTYPES]
     return [*steps["fp32"], *sums, *steps["bf16"], "sample:1:"]

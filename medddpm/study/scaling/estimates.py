@@ -14,7 +14,8 @@ import torch
 from medddpm.data.layouts import BRATS, HEAD
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.tables import rows_of
-from medddpm.training.gradients import BUCKET_BYTES
+from medddpm.study.scaling.tables import as_trained
+from medddpm.training.config import TrainConfig
 
 COUNTS = tuple(2**power for power in range(11))  # 1 to 1024
 BACKWARD = 2 / 3  # of a step's work: a backward pass is two forward passes'
@@ -123,7 +124,7 @@ def _scaled(scaling: pd.DataFrame | None, network: str, setting: str, dtype: str
         & (scaling["weights"] == "replicated")
     ]
     found: dict[str, float] = {}
-    steps = own[(own["setting"] == setting) & (own["measure"] == "step") & (own["micro_steps"] == 1)]
+    steps = as_trained(own[(own["setting"] == setting) & (own["measure"] == "step") & (own["micro_steps"] == 1)])
     if len(alone := steps[steps["gpus"] == 1]):
         found["step_ms"] = float(alone["median_ms"].iloc[0])
     # The speed of the sum depends on no network and no setting.
@@ -157,7 +158,7 @@ def communication_ms(rate: Rate, gpus: int, cluster: Cluster, dtype: str = "fp32
     sent = BYTES[dtype] * weights(rate.network)
     between = cluster.node_gbs if nodes > 1 or rate.bus_gbs is None else math.inf
     speed = min(between, rate.bus_gbs or math.inf)
-    hops = 2 * math.log2(nodes) * math.ceil(sent / BUCKET_BYTES)
+    hops = 2 * math.log2(nodes) * math.ceil(sent / (TrainConfig.bucket_mib * 2**20))
     return _ring(gpus) * sent / 1e6 / speed + hops * cluster.hop_us / 1e3
 
 

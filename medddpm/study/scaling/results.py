@@ -17,6 +17,7 @@ from medddpm.switches import SETTINGS
 
 KEY = (
     "network", "size", "channels", "setting", "weights", "gpus", "measure", "micro_steps", "gradient_dtype",
+    "bucket_mib",
 )  # fmt: skip
 """The columns that name a row."""
 MIB = 2**20
@@ -49,7 +50,10 @@ def ordered(table: pd.DataFrame) -> pd.DataFrame:
     places = table[list(KEY)].copy()
     for column, names in orders.items():
         places[column] = table[column].map({name: place for place, name in enumerate(names)})
-    by = ["network", "size", "channels", "setting", "weights", "measure", "gradient_dtype", "micro_steps", "gpus"]
+    by = [
+        "network", "size", "channels", "setting", "weights", "measure", "gradient_dtype", "bucket_mib", "micro_steps",
+        "gpus",
+    ]  # fmt: skip
     return table.loc[places.sort_values(by, kind="stable", na_position="first").index].reset_index(drop=True)
 
 
@@ -66,6 +70,7 @@ def _row(kept: Mapping[str, Any]) -> dict[str, Any]:
         "measure": case.measure,
         "micro_steps": case.micro_steps,
         "gradient_dtype": case.gradient_dtype,
+        "bucket_mib": case.bucket_mib,
         **spread(kept["ms"]),
         "alone_ms": None if alone is None else round(alone, 5),
         "sent_mib": None if sent is None else round(sent / MIB, 3),

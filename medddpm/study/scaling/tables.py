@@ -8,6 +8,7 @@ import pandas as pd
 
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import of_any_machine
+from medddpm.training.config import TrainConfig
 
 NAME = "scaling.csv"
 WHAT = ["network", "size", "channels", "setting", "weights"]
@@ -22,6 +23,11 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     return of_any_machine(root, NAME, schemas.SCALING)
 
 
+def as_trained(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a record whose gradients, if any, are summed as `medddpm train` does by default."""
+    return table[table["bucket_mib"].isna() | (table["bucket_mib"] == TrainConfig.bucket_mib)]
+
+
 def efficiency(table: pd.DataFrame) -> pd.DataFrame:
     """Training steps on several GPUs against those on one.
 
@@ -29,9 +35,9 @@ def efficiency(table: pd.DataFrame) -> pd.DataFrame:
     step of as many volumes as all GPUs have together. One GPU's step is measured with the others idle.
 
     Returns:
-        a row for each step on several GPUs: `WHAT`, gradient_dtype, gpus, micro_steps, median_ms, alone_ms; weak and
-        strong, in %, missing where one GPU's step was not measured; communication_pct, the part of the step that
-        is there only with communication.
+        a row for each step on several GPUs: `WHAT`, gradient_dtype, bucket_mib, gpus, micro_steps, median_ms, alone_ms;
+        weak and strong, in %, missing where one GPU's step was not measured; communication_pct, the part of the step
+        that is there only with communication.
     """
     steps = table[table["measure"] == "step"]
     found = steps[steps["gpus"] > 1].copy()
@@ -46,8 +52,8 @@ def efficiency(table: pd.DataFrame) -> pd.DataFrame:
     found["weak"] = 100 * one_gpu(found["micro_steps"]) / found["median_ms"]
     found["strong"] = 100 * one_gpu(found["micro_steps"] * found["gpus"]) / (found["gpus"] * found["median_ms"])
     found["communication_pct"] = 100 * (1 - found["alone_ms"] / found["median_ms"])
-    columns = ["gradient_dtype", "gpus", "micro_steps", "median_ms", "alone_ms", "weak", "strong", "communication_pct"]
-    return found[[*WHAT, *columns]].reset_index(drop=True)
+    columns = ["gradient_dtype", "bucket_mib", "gpus", "micro_steps", "median_ms", "alone_ms"]
+    return found[[*WHAT, *columns, "weak", "strong", "communication_pct"]].reset_index(drop=True)
 
 
 def sampling(table: pd.DataFrame) -> pd.DataFrame:

@@ -117,12 +117,14 @@ class Bench:
             found = self._step(row.micro_steps, None)
             self._alone[row.micro_steps] = statistics.median(found["ms"])
         if self.ranks.world > 1:
-            found = self._step(row.micro_steps, dtype)
+            found = self._step(row.micro_steps, dtype, row.bucket_mib)
         return {**found, "alone_ms": self._alone[row.micro_steps]}
 
-    def _step(self, micro_steps: int, dtype: str | None, sharded: bool = False) -> dict[str, Any]:
+    def _step(
+        self, micro_steps: int, dtype: str | None, bucket_mib: int | None = None, sharded: bool = False
+    ) -> dict[str, Any]:
         """A training step; without a dtype each process's own, on all at once."""
-        with contextlib.closing(self._trainer(micro_steps, dtype, sharded)) as trainer:
+        with contextlib.closing(self._trainer(micro_steps, dtype, bucket_mib, sharded)) as trainer:
 
             def step() -> Tensor:
                 trainer.train_step()
@@ -133,8 +135,8 @@ class Bench:
     def _all_reduce(self, dtype: str | None) -> dict[str, Any]:
         """The sum of what a step's gradients are sent in, while nothing is computed."""
         with contextlib.closing(self._trainer(1, dtype)) as trainer:
-            kind = torch.bfloat16 if dtype == "bf16" else None
-            with contextlib.closing(GradientSum(list(trainer.unet.parameters()), kind)) as gradients:
+            kind, bucket = torch.bfloat16 if dtype == "bf16" else None, TrainConfig.bucket_mib * 2**20
+            with contextlib.closing(GradientSum(list(trainer.unet.parameters()), kind, bucket)) as gradients:
                 sent = [bucket.flat for bucket in gradients.buckets]
 
                 def work() -> Tensor:
@@ -154,13 +156,16 @@ class Bench:
                 lambda: trainer.diffusion.sample(mask, SAMPLER_STEPS, SAMPLER, generator=generator), trainer
             )
 
-    def _trainer(self, micro_steps: int, dtype: str | None, sharded: bool = False) -> Trainer:
+    def _trainer(
+        self, micro_steps: int, dtype: str | None, bucket_mib: int | None = None, sharded: bool = False
+    ) -> Trainer:
         gc.collect()  # the last row's: a network and its hooks hold each other
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         reset_peak(self.device)
-        changed = {"accumulation": micro_steps, "gradient_dtype": dtype or "fp32"}
-        config = dataclasses.replace(self.config, **changed)  # type: ignore[arg-type]
+        changed: dict[str, Any] = {"accumulation": micro_steps, "gradient_dtype": dtype or "fp32"}
+        changed |= {} if bucket_mib is None else {"bucket_mib": bucket_mib}
+        config = dataclasses.replace(self.config, **changed)
         if sharded:
             trainer: Trainer = ShardedTrainer(config, self.volumes, self.device)
         else:

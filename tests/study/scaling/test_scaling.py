@@ -27,7 +27,8 @@ PLACE: dict[str, Any] = {"network": "med-ddpm", "setting": "BASE", "side": 8, "c
 def test_weak_and_strong_scaling_are_planned() -> None:
     (one, four) = plan(["med-ddpm"], ["FAST"], [1, 4], ["step"])
     assert [row.micro_steps for row in one] == [1, 2, 4], "4 together on one, 1 each on four"
-    assert {(row.micro_steps, row.gradient_dtype) for row in four} == {(n, d) for n in (1, 2) for d in ("fp32", "bf16")}
+    found = {(row.micro_steps, row.gradient_dtype, row.bucket_mib) for row in four}
+    assert found == {(n, d, b) for n in (1, 2) for d in ("fp32", "bf16") for b in (32, 0)}
     assert {row.gradient_dtype for row in one} == {None}
     everything = plan()
     assert len({row.key for rows in everything for row in rows}) == sum(map(len, everything))
@@ -38,19 +39,21 @@ def test_weak_and_strong_scaling_are_planned() -> None:
 
 
 def test_two_processes_under_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [case(word, gpus=2, **PLACE) for word in ("step:1:bf16", "all-reduce:1:fp32")]
+    cases = [case(word, gpus=2, **PLACE) for word in ("step:1:bf16:32", "step:1:bf16:0", "all-reduce:1:fp32")]
     options = run.Options(samples=2, limit=60, device="cpu")
     out = tmp_path / "scaling.csv"
     assert run.measure_cases([cases], out, options, command=["bench"]) == 0
     table = read_table(out, schemas.SCALING)
-    assert table["measure"].tolist() == ["step", "all-reduce"]
-    assert table["samples"].tolist() == [2, 2]
-    step, reduced = table.to_dict("records")
+    assert table["measure"].tolist() == ["step", "step", "all-reduce"]
+    assert table["samples"].tolist() == [2, 2, 2]
+    at_once, step, reduced = table.to_dict("records")
+    assert (at_once["bucket_mib"], step["bucket_mib"]) == (0, 32)
+    assert at_once["sent_mib"] == step["sent_mib"]
     assert step["alone_ms"] > 0
     assert 2 * step["sent_mib"] == pytest.approx(reduced["sent_mib"], rel=1e-3), "BF16 is half of FP32"
     assert table["peak_gib"].isna().all()
     assert run.measure_cases([cases], out, options, command=["bench"]) == 0
-    assert capsys.readouterr().out.count("there already") == 2
+    assert capsys.readouterr().out.count("there already") == 3
 
 
 KEPT = """
