@@ -17,6 +17,8 @@ from torch import Tensor, distributed, nn
 from medddpm.runtime.ranks import peers
 from medddpm.training.pace import Watch
 
+LINE_BYTES = 128
+
 
 class Bucket:
     """Some parameters' gradients, one behind the other.
@@ -28,12 +30,13 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = list(parameters)
-        counts = [p.numel() for p in self.parameters]
-        self.flat = torch.zeros(sum(counts), dtype=dtype, device=self.parameters[0].device)
-        starts = itertools.accumulate(counts, initial=0)
+        # At whole lines of memory: kernels over many tensors read 16 bytes at a time where each begins at such.
+        line = LINE_BYTES // dtype.itemsize
+        *starts, end = itertools.accumulate((-(-p.numel() // line) * line for p in self.parameters), initial=0)
+        self.flat = torch.zeros(end, dtype=dtype, device=self.parameters[0].device)
         # In the parameters' own strides, as the fused optimizer and the copies in few launches need.
         self.views = [
-            self.flat.as_strided(p.shape, p.stride(), start) for p, start in zip(self.parameters, starts, strict=False)
+            self.flat.as_strided(p.shape, p.stride(), start) for p, start in zip(self.parameters, starts, strict=True)
         ]
         self.missing: set[int] = set()
         self.work: Any = None

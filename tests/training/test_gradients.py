@@ -98,6 +98,8 @@ def test_buckets_follow_the_backward_pass_and_one_dtype_each() -> None:
     sizes = [[p.numel() for p in bucket.parameters] for bucket in found]
     assert sizes == [[1, 8], [8], [2], [4]]
     assert [bucket.flat.dtype for bucket in found] == [torch.float32, torch.float32, torch.float64, torch.float32]
+    starts = [view.storage_offset() * view.itemsize for bucket in found for view in bucket.views]
+    assert starts == [0, 128, 0, 0, 0], "whole lines, which kernels over many tensors read 16 bytes at a time"
 
 
 class Pretended(Ranks):

@@ -127,10 +127,10 @@ def _scaled(scaling: pd.DataFrame | None, network: str, setting: str, dtype: str
     steps = as_trained(own[(own["setting"] == setting) & (own["measure"] == "step") & (own["micro_steps"] == 1)])
     if len(alone := steps[steps["gpus"] == 1]):
         found["step_ms"] = float(alone["median_ms"].iloc[0])
-    # The speed of the sum depends on no network and no setting.
-    sums = scaling[(scaling["measure"] == "all-reduce") & (scaling["gradient_dtype"] == dtype)].sort_values("gpus")
+    sums = scaling[(scaling["measure"] == "all-reduce") & (scaling["gradient_dtype"] == dtype)]
     if len(sums):
-        last = sums.iloc[-1]
+        alike = sums[sums["network"] == network]  # the speed depends little on the network, and on no setting
+        last = (alike if len(alike) else sums).sort_values("gpus", kind="stable").iloc[-1]
         found["bus_gbs"] = float(_ring(last["gpus"]) * last["sent_mib"] * 2**20 / 1e6 / last["median_ms"])
     together = steps[(steps["gpus"] > 1) & (steps["gradient_dtype"] == dtype)].sort_values("gpus")
     if "step_ms" in found and len(together):

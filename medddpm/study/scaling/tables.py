@@ -24,8 +24,15 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def as_trained(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a record whose gradients, if any, are summed as `medddpm train` does by default."""
-    return table[table["bucket_mib"].isna() | (table["bucket_mib"] == TrainConfig.bucket_mib)]
+    """One row of each step: as `medddpm train` sums gradients by default, or where only another way was measured, so.
+
+    Args:
+        table: schema `SCALING`, or what `efficiency` returns.
+    """
+    key = table.columns.intersection([*WHAT, "measure", "gpus", "micro_steps", "gradient_dtype"])
+    usual = table["bucket_mib"].fillna(TrainConfig.bucket_mib) == TrainConfig.bucket_mib
+    first = table[usual].index.append(table[~usual].index)
+    return table.loc[table.loc[first].drop_duplicates(list(key)).index.sort_values()]
 
 
 def efficiency(table: pd.DataFrame) -> pd.DataFrame:

@@ -32,6 +32,7 @@ from medddpm.training.network import check_cube
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
+INTERRUPTED = 128 + signal.SIGINT  # the status of a training that Ctrl-C or SIGTERM ended
 READ_EVERY = 0.2  # s: NVML's busy share is that of its last period, a sixth of a second to a second long
 MIB = 2**20
 
@@ -100,7 +101,8 @@ class Results(TableStore):
 def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> None:
     """Trains, unless that is there already, and writes a row every `options.every` seconds (schema `ENDURANCE`).
 
-    The run itself is removed. Rows of other trainings stay in the table.
+    The run itself is removed. Rows of other trainings stay in the table. After Ctrl-C or SIGTERM what was seen until
+    then is in it, and the next call watches anew.
 
     Args:
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
@@ -111,6 +113,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     Raises:
         BadInput: the table cannot be written, or has another training of this name; the training failed, or ended
             before a row was seen.
+        KeyboardInterrupt: it was interrupted.
     """
     if dry_run:
         print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
@@ -120,7 +123,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     store.check()
     name = f"{options.size} from {options.source}"
     path = store.row(name.replace(" ", "-"))
-    if (found := store.read(path)) is not None and not options.again:
+    if (found := store.read(path)) is not None and not (options.again or found.get("interrupted")):
         if found["watched"] != options.watched:
             problem = f"it holds another training of {name}, of {found['watched']['steps']} steps"
             raise BadInput(out, problem, "give --again to replace it, or choose another name")
@@ -132,16 +135,21 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         if options.files:
             write_phantom(run.with_name("data"), SUBJECTS, (options.side,) * 3)
         seen, status = _watched(options, run)
-        if status:
+        if status not in (0, INTERRUPTED):
             remedy = programs.SMALLER if programs.ended_by(status) == signal.SIGKILL else "read the lines above"
             raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
         steps = logged_steps(run / "tensorboard")
     rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
+    if not rows and status == INTERRUPTED:
+        raise KeyboardInterrupt
     if not rows:
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
-    store.write(path, {"watched": options.watched, "rows": rows, "command": store.meta["command"]})
+    kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
+    store.write(path, {**kept, "interrupted": status == INTERRUPTED})
     table = store.collect()
     print(f"{found_at(out)}: {len(table)} rows", flush=True)
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
@@ -168,7 +176,10 @@ def step_at(moment: float, steps: Sequence[tuple[float, int]]) -> int:
 
 
 def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of a training, and its exit status; 0 where it was ended after `options.seconds`."""
+    """The rows of a training, and its exit status; 0 where it was ended after `options.seconds`.
+
+    It is `INTERRUPTED` where Ctrl-C or SIGTERM ended the training or this function.
+    """
     began, rows = time.time(), list[dict[str, Any]]()
     process = subprocess.Popen(options.training(run))
     try:
@@ -180,9 +191,13 @@ def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
                 now = time.time()
                 date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
                 rows.append({"at": now, "seconds": round(now - began, 2), **row, "date": date})
-        process.terminate()  # it saves, and ends with 0
+        process.terminate()  # it saves, and ends
         process.wait()
         return rows, 0
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        return rows, INTERRUPTED
     finally:
         if process.poll() is None:
             process.kill()
