@@ -11,39 +11,49 @@ from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
 
+MARKERS = {2: "o", 4: "s", 8: "D"}  # by GPUs
+
+
 def efficiency_figure(steps: pd.DataFrame) -> Figure:
-    """Each step on several GPUs by its efficiency against one GPU; weak scaling filled, strong scaling hollow.
+    """Each step on several GPUs by its efficiency against one GPU: weak scaling on the left, strong on the right.
 
     Args:
-        steps: from `medddpm.study.scaling.tables.efficiency`, at least one row.
+        steps: from `medddpm.study.scaling.tables.efficiency`, at least one row; a row a step (`tables.as_trained`).
     """
+    steps = steps.assign(step=[_name(row) for row in steps.to_dict("records")])
     networks = list(dict.fromkeys(steps["network"]))
-    heights = [int((steps["network"] == network).sum()) for network in networks]
+    heights = [steps[steps["network"] == network]["step"].nunique() for network in networks]
     figure = new_figure(height=1.1 + 0.2 * sum(heights) + 0.3 * len(networks))
-    axes = figure.subplots(len(networks), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axis, network in zip(axes, networks, strict=True):
-        rows = steps[steps["network"] == network]
-        colours = [SETTING_COLOURS[setting] for setting in rows["setting"]]
-        places = range(len(rows))
-        axis.scatter(rows["weak"], places, c=colours, s=22, zorder=3)
-        axis.scatter(rows["strong"], places, facecolors="none", edgecolors=colours, s=40, zorder=3)
-        axis.set_yticks(places, [_name(row) for row in rows.to_dict("records")])
-        axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.axvline(100, color="#999999", linewidth=0.8)
-        axis.set_title(NETWORKS[network].title, loc="left")
-        axis.tick_params(axis="y", length=0)
-        axis.grid(axis="x", color="#EEEEEE")
-    axes[-1].set_xlabel("efficiency against one GPU, %")
-    handles = [Line2D([], [], color="#4D4D4D", marker="o", linestyle="", fillstyle=how) for how in ("full", "none")]
-    figure.legend(handles, ["weak", "strong"], loc="outside upper right", ncols=2)
+    axes = figure.subplots(len(networks), 2, squeeze=False, sharex=True, sharey="row", height_ratios=heights)
+    for row, network in zip(axes, networks, strict=True):
+        own = steps[steps["network"] == network]
+        names = list(dict.fromkeys(own["step"]))
+        for axis, kind in zip(row, ("weak", "strong"), strict=True):
+            for gpus, rows in own.groupby("gpus"):
+                places = [names.index(name) for name in rows["step"]]
+                colours = [SETTING_COLOURS[setting] for setting in rows["setting"]]
+                axis.scatter(rows[kind], places, c=colours, marker=MARKERS[int(gpus)], s=20, zorder=3)
+            axis.axvline(100, color="#999999", linewidth=0.8)
+            axis.tick_params(axis="y", length=0)
+            axis.grid(color="#EEEEEE")
+        row[0].set_yticks(range(len(names)), names)
+        row[0].set_ylim(len(names) - 0.5, -0.5)
+        row[0].set_title(NETWORKS[network].title, loc="left")
+    for axis, kind in zip(axes[-1], ("weak", "strong"), strict=True):
+        axis.set_xlabel(f"{kind} efficiency, %")
+    handles = [
+        Line2D([], [], color="#4D4D4D", marker=marker, markersize=5, linestyle="", label=f"{gpus} GPUs")
+        for gpus, marker in MARKERS.items()
+        if gpus in set(steps["gpus"])
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     return figure
 
 
 def _name(row: dict[str, object]) -> str:
     volumes = row["micro_steps"]
-    kept = ", sharded weights" if row["weights"] == "sharded" else ""
-    several = "s" if volumes != 1 else ""
-    return f"{row['setting']}, {row['gpus']} GPUs, {volumes} volume{several} each, {row['gradient_dtype']}{kept}"
+    kept = ", sharded" if row["weights"] == "sharded" else ""
+    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {row['gradient_dtype']}{kept}"
 
 
 def estimates_figure(table: pd.DataFrame) -> Figure:
