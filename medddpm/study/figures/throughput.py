@@ -9,21 +9,28 @@ from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 from medddpm.study.throughput.levers import LEVERS
 
 SETTINGS = {(lever.group, lever.choice): lever.setting for lever in LEVERS}
-CLEAR = 1.12  # times the bar: from there on a mark leaves room for the number
+PARTS = {
+    "128³: FAST and one change to it": ("reference", "batch", "precision", "graph", "optimizer"),
+    "128³: activations computed again": ("recompute",),
+    "128³: where volumes come from": ("loading",),
+    "BraTS: activations computed again": ("recompute BraTS",),
+}
+CLEAR = 0.1  # of the axis: a mark so near the bar's end leaves no room for the number
 
 
 def levers_figure(table: pd.DataFrame, card: str) -> Figure:
-    """A bar a lever, with a mark where the reference's row puts it: one axis for 128³, one for BraTS's volumes.
+    """A bar a lever, with a mark where the reference's row puts it; an axis for each part of `PARTS` that has rows.
 
     Args:
         table: schema `THROUGHPUT`, of one machine.
         card: that machine's.
     """
-    brats = table["group"].str.contains("BraTS")
-    parts = [(title, rows) for title, rows in (("128³", table[~brats]), ("BraTS", table[brats])) if len(rows)]
-    figure = new_figure(height=0.9 + 0.24 * len(table))
+    parts = [(title, table[table["group"].isin(groups)]) for title, groups in PARTS.items()]
+    parts = [(title, rows) for title, rows in parts if len(rows)]
+    figure = new_figure(height=0.9 + 0.24 * len(table) + 0.25 * len(parts))
     heights = [len(rows) for _, rows in parts]
-    axes = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    axes = figure.subplots(len(parts), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    longest = 1.3 * float(table[["volumes_a_second", "predicted"]].max(axis=None))
     for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
         levers = list(zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True))
@@ -31,22 +38,29 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
         axis.barh(places, rows["volumes_a_second"], color=colours, height=0.62)
         axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
         for place, (rate, mark) in enumerate(zip(rows["volumes_a_second"], rows["predicted"], strict=True)):
-            edge = mark if rate < mark < CLEAR * rate else rate
-            others = _other_references(rows, rate) if levers[place][0] == "reference" else ""
+            edge = mark if rate < mark < rate + CLEAR * longest else rate
+            others = _other_references(table, rate) if levers[place][0] == "reference" else ""
             axis.annotate(f"  {rate:.3g}{others}", (edge, place), va="center", fontsize=7)
-        names = [f"{group.removesuffix(' BraTS')}: {choice}" for group, choice in levers]
-        names = ["FAST, the reference" if name.startswith("reference") else name for name in names]
-        axis.set_yticks(places, names)
+        axis.set_yticks(places, [_name(*lever) for lever in levers])
         axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.set_xlim(0, longest)
         axis.set_title(f"{card}, {title}", loc="left")
         axis.tick_params(axis="y", length=0)
-        axis.margins(x=0.3)
     axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")
     return figure
 
 
-def _other_references(rows: pd.DataFrame, rate: float) -> str:
+def _name(group: str, choice: str) -> str:
+    if group == "reference":
+        return "FAST, the reference"
+    if group == "batch":
+        return f"batch of {choice}"
+    return f"recompute {choice}" if group.startswith("recompute") else choice
+
+
+def _other_references(table: pd.DataFrame, rate: float) -> str:
     """Says how fast the reference was in runs whose own reference the table no longer has."""
+    rows = table[~table["group"].str.contains("BraTS")]
     rates = (rows["volumes_a_second"] / rows["of_reference"]).dropna().map("{:.3g}".format)
     others = sorted(set(rates) - {f"{rate:.3g}"})
     return f"; {', '.join(others)} in another run" if others else ""
