@@ -10,7 +10,6 @@ from matplotlib.ticker import FuncFormatter
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 
-
 MARKERS = {2: "o", 4: "s", 8: "D"}  # by GPUs
 
 

@@ -10,10 +10,11 @@ from medddpm.study.scaling.tables import efficiency
 
 
 def test_each_step_has_its_row() -> None:
-    steps = efficiency(record(step_1_1_none=40, step_1_2_none=80, step_2_1_fp32=50, step_4_1_fp32=64, step_2_2_bf16=100))
+    times = {"step_2_1_fp32": 50, "step_4_1_fp32": 64, "step_2_2_bf16": 100}
+    steps = efficiency(record(step_1_1_none=40, step_1_2_none=80, **times))
     weak, strong = efficiency_figure(steps).axes
     assert [points.get_offsets().tolist() for points in weak.collections] == [[[80, 0], [80, 1]], [[62.5, 0]]]
-    assert [points.get_offsets()[0].tolist() for points in strong.collections][0] == [80, 0]
+    assert strong.collections[0].get_offsets()[0].tolist() == [80, 0]
     labels = [label.get_text() for label in weak.get_yticklabels()]
     assert labels == ["FAST, 1 volume, fp32", "FAST, 2 volumes, bf16"]
     (legend,) = weak.figure.legends
