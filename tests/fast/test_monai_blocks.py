@@ -13,9 +13,10 @@ from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
     MaisiConvolution,
     MaisiGroupNorm3D,
 )
-from monai.networks.nets import ResNet, VNet
+from monai.networks.nets import BasicUNet, ResNet, VNet
 from monai.networks.nets.swin_unetr import SwinTransformer, WindowAttention
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from medddpm.fast.patch import accelerate
 
@@ -59,6 +60,30 @@ def test_networks_of_batch_norms(name: str, training: bool) -> None:
     assert farthest(fast_gradients, gradients) < 1e-7
     for key, buffer in network.named_buffers():
         assert torch.allclose(fast.get_buffer(key), buffer, rtol=1e-7, atol=1e-9), key
+
+
+@pytest.mark.parametrize(("side", "padded"), [(32, 0), (36, 1), (47, 4)])
+@pytest.mark.parametrize("upsample", ["deconv", "nontrainable"])
+def test_basic_unet_pads_where_voxels_are_missing_only(
+    side: int, padded: int, upsample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = alive(BasicUNet(3, 1, 2, features=(8, 8, 16, 16, 16, 8), upsample=upsample)).double()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    x, pad, borders = volume(1, 1, 32, side, 32, dtype=torch.float64), functional.pad, list[Any]()
+
+    def noted(x: Tensor, sizes: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+        borders.extend([sizes] if mode == "replicate" else [])
+        return pad(x, sizes, mode, value)
+
+    monkeypatch.setattr(functional, "pad", noted)
+    a, gradients = passed(network, x)
+    assert len(borders) == 4, "as MONAI has it"
+    borders.clear()
+    b, fast_gradients = passed(fast, x)
+    assert len(borders) == padded
+    assert distance(b[0], a[0]) < 1e-9
+    assert farthest(fast_gradients, gradients) < 1e-7
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_splits": 1}, {"dim_split": 2}, {"use_convtranspose": True}], ids=str)

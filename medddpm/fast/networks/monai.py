@@ -1,4 +1,4 @@
-"""The fast path's rules for MONAI's blocks: those of its `UNet`, of `DynUNet` and of `DiffusionModelUNet`.
+"""The fast path's rules for MONAI's blocks: those of its `UNet`, `BasicUNet`, `DynUNet` and `DiffusionModelUNet`.
 
 Written against MONAI 1.5 and 1.6. A stand-in computes what its block's own `forward` does, neighbours in one kernel.
 """
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
@@ -203,6 +204,21 @@ def _attended(attention: nn.Module, h: Tensor, context: Tensor | None) -> Tensor
     return attention(h)
 
 
+class UpCat(Forward):
+    """`UpCat` of `BasicUNet`: it replicates a border of no voxels too, which copies the map into contiguous memory."""
+
+    def compute(self, x: Tensor, x_e: Tensor | None) -> Tensor:
+        """x: (N, C_in, D, H, W); x_e: (N, C, …) of twice the size, or one voxel more where it is odd; or None."""
+        block: Any = self.module
+        up = block.upsample(x)
+        if x_e is None:
+            return block.convs(up)
+        missing = [int(there != here) for there, here in zip(x_e.shape[2:], up.shape[2:], strict=True)]
+        if block.is_pad and any(missing):
+            up = functional.pad(up, [voxels for more in reversed(missing) for voxels in (0, more)], "replicate")
+        return block.convs(torch.cat([x_e, up], dim=1))
+
+
 class SpatialAttention(Forward):
     """`SpatialAttentionBlock`: channels-last memory already holds voxels as rows."""
 
@@ -258,6 +274,7 @@ RULES: dict[str, Rule] = {
     "monai.networks.blocks.dynunet_block.UnetResBlock": _when(DynUNetBlock, "norm"),
     "monai.networks.blocks.selfattention.SABlock": _when(SelfAttention, "attention"),
     "monai.networks.blocks.spatialattention.SpatialAttentionBlock": _when(SpatialAttention, "norm"),
+    "monai.networks.nets.basic_unet.UpCat": _when(UpCat),
     "monai.networks.nets.diffusion_model_unet.AttnDownBlock": _when(DownBlock),
     "monai.networks.nets.diffusion_model_unet.AttnMidBlock": _when(MiddleBlock),
     "monai.networks.nets.diffusion_model_unet.AttnUpBlock": _when(UpBlock),
