@@ -148,7 +148,10 @@ def network_limits(table: pd.DataFrame) -> str:
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
     tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
     missing = tools.isna().sum(axis="columns")
-    if missing.any():
+    some = tools.columns[tools.isna().any()]
+    if len(some) == 1 and missing.sum() > 1:
+        said.append(f"{_word(int(missing.sum())).capitalize()} networks lack the time of `{some[0]}`.")
+    elif missing.any():
         lacking = missing[missing > 0]
         parts: list[str] = []
         for many, of in sorted(Counter(lacking.tolist()).items()):
