@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -49,7 +51,7 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
     return figure
 
 
-def _name(row: dict[str, object]) -> str:
+def _name(row: Mapping[Hashable, object]) -> str:
     volumes = row["micro_steps"]
     kept = ", sharded" if row["weights"] == "sharded" else ""
     return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {row['gradient_dtype']}{kept}"

@@ -30,7 +30,7 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
     figure = new_figure(height=0.9 + 0.24 * len(table) + 0.25 * len(parts))
     heights = [len(rows) for _, rows in parts]
     axes = figure.subplots(len(parts), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    longest = 1.3 * float(table[["volumes_a_second", "predicted"]].max(axis=None))
+    longest = 1.3 * float(table[["volumes_a_second", "predicted"]].max().max())
     for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
         levers = list(zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True))
