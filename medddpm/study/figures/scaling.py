@@ -54,7 +54,7 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
 def _name(row: Mapping[Hashable, object]) -> str:
     volumes = row["micro_steps"]
     kept = ", sharded" if row["weights"] == "sharded" else ""
-    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {row['gradient_dtype']}{kept}"
+    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {str(row['gradient_dtype']).upper()}{kept}"
 
 
 def estimates_figure(table: pd.DataFrame) -> Figure:

@@ -10,7 +10,7 @@ from medddpm.study.throughput.levers import LEVERS
 
 SETTINGS = {(lever.group, lever.choice): lever.setting for lever in LEVERS}
 PARTS = {
-    "128³: FAST and one change to it": ("reference", "batch", "precision", "graph", "optimizer"),
+    "128³: FAST, one change to it, or PyTorch's kernels": ("reference", "batch", "precision", "graph", "optimizer"),
     "128³: activations computed again": ("recompute",),
     "128³: where volumes come from": ("loading",),
     "BraTS: activations computed again": ("recompute BraTS",),
@@ -34,7 +34,7 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
     for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
         levers = list(zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True))
-        colours = [SETTING_COLOURS[SETTINGS[lever]] for lever in levers]
+        colours = [SETTING_COLOURS["FAST" if SETTINGS[lever] == "FAST" else "BASE"] for lever in levers]
         axis.barh(places, rows["volumes_a_second"], color=colours, height=0.62)
         axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
         for place, (rate, mark) in enumerate(zip(rows["volumes_a_second"], rows["predicted"], strict=True)):
