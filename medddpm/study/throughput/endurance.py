@@ -160,6 +160,8 @@ def publish(out: Path, folder: Path) -> list[Path]:
 
 def logged_steps(folder: Path) -> list[tuple[float, int]]:
     """When (Unix time) each step was logged, in order; empty if none was."""
+    if not folder.is_dir():  # it ended before its first step
+        return []
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})

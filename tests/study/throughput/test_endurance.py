@@ -182,6 +182,10 @@ def test_the_step_of_a_moment() -> None:
     assert endurance.step_at(1.0, []) == 0
 
 
+def test_a_training_that_logged_nothing_made_no_step(tmp_path: Path) -> None:
+    assert endurance.logged_steps(tmp_path / "tensorboard") == []
+
+
 def test_the_slope_is_of_the_second_half_of_the_steps() -> None:
     step = np.arange(0, 20_001, 500)
     host = 1000 + 2.0 * step / 1000 + np.where(step < 10_000, 400, 0)  # settles, then two MiB every 1000 steps
