@@ -81,7 +81,7 @@ def test_what_was_seen_before_an_interruption_is_kept(tmp_path: Path, monkeypatc
     monkeypatch.setattr(endurance, "_row", row)
     endurance.watch(out, dataclasses.replace(options, seconds=1.5), command=["x"])
     assert len(began) == 2
-    assert read_table(out, schemas.ENDURANCE)["seconds"].max() < 4
+    assert len(read_table(out, schemas.ENDURANCE)) <= 2, "rows of a second each, of a second and a half"
     endurance.watch(out, dataclasses.replace(options, seconds=1.5), command=["x"])
     assert len(began) == 2, "there already"
 
