@@ -153,6 +153,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Trains; see `medddpm.training.run.train`."""
     from medddpm.runtime.processes import pick_device
     from medddpm.runtime.ranks import Ranks, joined, share
+    from medddpm.training.config import TrainConfig
     from medddpm.training.run import train as run
 
     given = bool(arguments.data)
@@ -162,8 +163,8 @@ def train(arguments: argparse.Namespace) -> int:
         ("scaling", given, "with --data"),
         ("no_check", given, "with --data"),
     )
-    for name, usual in (("gradient_dtype", "fp32"), ("bucket_mib", 32)):
-        if getattr(arguments, name) != usual and share()[1] == 1:
+    for name in ("gradient_dtype", "bucket_mib"):
+        if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
             log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
     begun, problem = None, None
     try:

@@ -163,9 +163,9 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         reset_peak(self.device)
-        changed: dict[str, Any] = {"accumulation": micro_steps, "gradient_dtype": dtype or "fp32"}
-        changed |= {} if bucket_mib is None else {"bucket_mib": bucket_mib}
-        config = dataclasses.replace(self.config, **changed)
+        bucket = TrainConfig.bucket_mib if bucket_mib is None else bucket_mib
+        sums = {"gradient_dtype": dtype or "fp32", "bucket_mib": bucket}
+        config = dataclasses.replace(self.config, accumulation=micro_steps, **sums)  # type: ignore[arg-type]
         if sharded:
             trainer: Trainer = ShardedTrainer(config, self.volumes, self.device)
         else:
