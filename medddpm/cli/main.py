@@ -17,11 +17,11 @@ from medddpm import __version__
 from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
 from medddpm.cli.model import add_check, add_release, add_sample, add_train
-from medddpm.cli.options import INTERRUPTED, Parser, complain
+from medddpm.cli.options import Parser, complain
 from medddpm.cli.parity import add_parity
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.exits import end
+from medddpm.runtime.exits import INTERRUPTED, end
 from medddpm.runtime.reports import is_first, log, silence
 from medddpm.runtime.signals import ended_by_sigterm
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
-    INTERRUPTED,
     MULTIPLE,
     RECOMPUTED,
     SAMPLERS,
@@ -25,6 +24,7 @@ from medddpm.cli.options import (
 )
 from medddpm.errors import BadInput
 from medddpm.runtime.arguments import not_negative, positive, whole
+from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The options, messages and exit codes that the commands share."""
+"""The options and messages that the commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
 PROFILE_VIEWS = ("window", "step")
 MULTIPLE = "a multiple of 32"
 """What --channels has to be: the norms have 32 groups, unless --norm-groups says otherwise."""
-INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def complain(line: str) -> int:

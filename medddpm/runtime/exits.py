@@ -6,6 +6,8 @@ import gc
 import sys
 from typing import NoReturn
 
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
+
 
 def end(code: int) -> NoReturn:
     """Ends the process with an exit code.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from medddpm.runtime.ranks import peers
+from medddpm.training.config import TrainConfig
 from medddpm.training.pace import Watch
 
 LINE_BYTES = 128
@@ -129,6 +130,12 @@ class GradientSum:
         self._bucket_of[id(parameter)].missing.discard(id(parameter))
         while self._unsent and not self._unsent[0].missing:
             self._unsent.pop(0).send()
+
+
+def gradient_sum(parameters: Sequence[nn.Parameter], config: TrainConfig) -> GradientSum:
+    """Sums the gradients of `parameters` in the dtype and the buckets that a run's config names."""
+    dtype = torch.bfloat16 if config.gradient_dtype == "bf16" else None
+    return GradientSum(parameters, dtype, config.bucket_mib * 2**20)
 
 
 def _buckets(parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, most: int) -> Iterator[Bucket]:

@@ -24,7 +24,7 @@ from medddpm.runtime.ranks import Ranks
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache
-from medddpm.training.gradients import GradientSum
+from medddpm.training.gradients import GradientSum, gradient_sum
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
 from medddpm.training.network import unet_for
 from medddpm.training.pace import Pace
@@ -161,8 +161,7 @@ class Trainer:
     def _sum_gradients(self) -> None:
         if self._gradients is not None:
             self._gradients.close()
-        dtype = torch.bfloat16 if self.config.gradient_dtype == "bf16" else None
-        self._gradients = GradientSum(list(self.diffusion.parameters()), dtype, self.config.bucket_mib * 2**20)
+        self._gradients = gradient_sum(list(self.diffusion.parameters()), self.config)
 
     def _load(self, last: bool) -> tuple[Tensor, Tensor]:
         """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU.

@@ -30,7 +30,7 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
     figure = new_figure(height=0.9 + 0.24 * len(table) + 0.25 * len(parts))
     heights = [len(rows) for _, rows in parts]
     axes = figure.subplots(len(parts), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    longest = 1.3 * float(table[["volumes_a_second", "predicted"]].max().max())
+    limit = 1.3 * float(table[["volumes_a_second", "predicted"]].max().max())
     for axis, (title, rows) in zip(axes, parts, strict=True):
         places = range(len(rows))
         levers = list(zip(rows["group"].astype(str), rows["choice"].astype(str), strict=True))
@@ -38,12 +38,12 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
         axis.barh(places, rows["volumes_a_second"], color=colours, height=0.62)
         axis.plot(rows["predicted"], places, "|", color="black", markersize=9, markeredgewidth=1.5)
         for place, (rate, mark) in enumerate(zip(rows["volumes_a_second"], rows["predicted"], strict=True)):
-            edge = mark if rate < mark < rate + CLEAR * longest else rate
+            edge = mark if rate < mark < rate + CLEAR * limit else rate
             others = _other_references(table, rate) if levers[place][0] == "reference" else ""
             axis.annotate(f"  {rate:.3g}{others}", (edge, place), va="center", fontsize=7)
         axis.set_yticks(places, [_name(*lever) for lever in levers])
         axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_xlim(0, longest)
+        axis.set_xlim(0, limit)
         axis.set_title(f"{card}, {title}", loc="left")
         axis.tick_params(axis="y", length=0)
     axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medddpm.study.bench.networks import NETWORKS as BENCHED
+from medddpm.training.config import TrainConfig
 
 NETWORKS = ("med-ddpm", "med-ddpm-brats")
 SETTINGS = ("FAST", "OPT1")  # by default
@@ -14,7 +15,7 @@ MEASURES = ("step", "all-reduce", "sample")
 DTYPES = ("fp32", "bf16")
 SHARDED = ("BASE", "OPT1")  # which leave the weights as they are
 WEAK = (1, 2)  # volumes of a step on each GPU; the published step has 2
-BUCKETS = (32, 0)  # MiB of gradients summed at a time; 0 for all at once, after the backward pass
+BUCKETS = (TrainConfig.bucket_mib, 0)  # MiB of gradients summed at a time; 0 for all at once, after the backward pass
 
 
 @dataclass(frozen=True)

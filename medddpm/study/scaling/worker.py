@@ -38,7 +38,7 @@ from medddpm.study.scaling.cases import NETWORKS, Case, case
 from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
-from medddpm.training.gradients import GradientSum
+from medddpm.training.gradients import gradient_sum
 from medddpm.training.trainer import Trainer
 
 SAMPLER, SAMPLER_STEPS = "ddim", 25
@@ -134,18 +134,19 @@ class Bench:
 
     def _all_reduce(self, dtype: str | None) -> dict[str, Any]:
         """The sum of what a step's gradients are sent in, while nothing is computed."""
-        with contextlib.closing(self._trainer(1, dtype)) as trainer:
-            kind, bucket = torch.bfloat16 if dtype == "bf16" else None, TrainConfig.bucket_mib * 2**20
-            with contextlib.closing(GradientSum(list(trainer.unet.parameters()), kind, bucket)) as gradients:
-                sent = [bucket.flat for bucket in gradients.buckets]
+        with (
+            contextlib.closing(self._trainer(1, dtype)) as trainer,
+            contextlib.closing(gradient_sum(list(trainer.unet.parameters()), trainer.config)) as gradients,
+        ):
+            sent = [bucket.flat for bucket in gradients.buckets]
 
-                def work() -> Tensor:
-                    with peers():
-                        for running in [distributed.all_reduce(flat, async_op=True) for flat in sent]:
-                            running.wait()
-                    return sent[-1]
+            def work() -> Tensor:
+                with peers():
+                    for running in [distributed.all_reduce(flat, async_op=True) for flat in sent]:
+                        running.wait()
+                return sent[-1]
 
-                return {**self._timed(work, trainer), "sent_bytes": _bytes(trainer, dtype)}
+            return {**self._timed(work, trainer), "sent_bytes": _bytes(trainer, dtype)}
 
     def _sample(self) -> dict[str, Any]:
         """A volume, drawn on every device at once."""

@@ -22,6 +22,7 @@ import torch
 
 from medddpm.data.phantom import write_phantom
 from medddpm.errors import BadInput
+from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.records import programs, publishing, schemas
@@ -32,7 +33,6 @@ from medddpm.training.network import check_cube
 
 SUBJECTS = 64
 EVERY = 10.0  # s a row
-INTERRUPTED = 128 + signal.SIGINT  # the status of a training that Ctrl-C or SIGTERM ended
 READ_EVERY = 0.2  # s: NVML's busy share is that of its last period, a sixth of a second to a second long
 MIB = 2**20
 
@@ -140,15 +140,15 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
             raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
         steps = logged_steps(run / "tensorboard")
     rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
-    if not rows and status == INTERRUPTED:
-        raise KeyboardInterrupt
-    if not rows:
+    interrupted = status == INTERRUPTED
+    if rows:
+        kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
+        store.write(path, {**kept, "interrupted": interrupted})
+        table = store.collect()
+        print(f"{found_at(out)}: {len(table)} rows", flush=True)
+    elif not interrupted:
         raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
-    kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
-    store.write(path, {**kept, "interrupted": status == INTERRUPTED})
-    table = store.collect()
-    print(f"{found_at(out)}: {len(table)} rows", flush=True)
-    if status == INTERRUPTED:
+    if interrupted:
         raise KeyboardInterrupt
 
 

@@ -50,7 +50,7 @@ def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path, m
     assert len(table) > 3
     assert table["step"].is_monotonic_increasing
     assert 0 < table["step"].iloc[-1] < 100_000
-    assert table["seconds"].diff().dropna().round(2).min() >= 0.99, "rounded, both"
+    assert table["seconds"].diff().dropna().round(2).min() >= 1
     assert (table["host_mib"] > 50).any()  # a Python with torch in it
     assert table[["busy_pct", "card_mib"]].isna().all(axis=None)
     assert read_meta(out)["command"] == "medddpm bench"
