@@ -20,6 +20,7 @@ from medddpm.fast.hooks import HOOKS, hooks_for_all
 from medddpm.fast.kinds import as_one_function, special
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
+from medddpm.kernels.relayout import copy_into
 from medddpm.runtime import nested
 
 
@@ -302,7 +303,9 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     if learned:
         tensors += _Cast.apply(dtype, *learned)  # type: ignore[no-untyped-call]
     if frozen:
-        tensors += _copied(frozen, [_laid_out(p, dtype) for p in frozen])
+        copies = [_laid_out(p, dtype) for p in frozen]
+        copy_into(frozen, copies)
+        tensors += copies
     results = dict(zip(keys, tensors, strict=True))
     try:
         for weight in weights:
@@ -320,7 +323,9 @@ class _Cast(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.strides = [p.stride() for p in parameters]
-        return tuple(_copied(parameters, [_laid_out(p, dtype) for p in parameters]))
+        copies = [_laid_out(p, dtype) for p in parameters]
+        copy_into(parameters, copies)
+        return tuple(copies)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -333,7 +338,8 @@ class _Cast(torch.autograd.Function):
             else torch.empty_like(g, dtype=torch.float32)
             for g, stride in given
         ]
-        copies = iter(_copied([g for g, _ in given], wide))
+        copy_into([g for g, _ in given], wide)
+        copies = iter(wide)
         return (None, *(None if g is None else next(copies) for g in gradients))
 
 
@@ -347,18 +353,3 @@ def _laid_out(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     other = parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d)
     layout = torch.channels_last_3d if other else torch.preserve_format
     return torch.empty_like(parameter, dtype=dtype, memory_format=layout)
-
-
-def _copied(tensors: Sequence[Tensor], copies: list[Tensor]) -> list[Tensor]:
-    """Copies `tensors` into `copies`, and returns those.
-
-    One tensor whose strides differ would make the whole list slow: such are copied by themselves.
-    """
-    pairs = list(zip(copies, tensors, strict=True))
-    alike = [(c, t) for c, t in pairs if c.stride() == t.stride()]
-    if alike:
-        torch._foreach_copy_([c for c, _ in alike], [t for _, t in alike])
-    for copy, tensor in pairs:
-        if copy.stride() != tensor.stride():
-            copy.copy_(tensor)
-    return copies
