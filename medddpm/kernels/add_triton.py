@@ -1,8 +1,7 @@
 """Triton kernels of `add.add`: a residual sum with its biases, and the 1³ convolution of its skip, in one sweep.
 
 A channels-last tensor is V = N·D·H·W rows of C values. The product's operands are read once, since one program holds
-all output channels of a row, up to `WIDE`; its accumulator is float32. Bias gradients are sums over rows, merged in a
-fixed order.
+all output channels of a row, up to `WIDE`; its accumulator is float32.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.norm_triton import SUM_WARPS, channel_block, even, summing
-from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
+from medddpm.kernels.norm_triton import channel_block
+from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.sums_triton import bias_gradient
 from medddpm.kernels.tf32_triton import nearest
 
 ADD_TILE = 4096  # elements a program of the plain sum holds
@@ -45,7 +45,7 @@ def _add(
 
 
 # The product is y = h + bias + [x, other] · weightᵀ. Its gradients are dh = dy, d[x, other] = dy · weight and
-# d_weight = dyᵀ · [x, other], which are cuBLAS's (`Add.backward`), and d_bias, which `_column_sums` sums.
+# d_weight = dyᵀ · [x, other], which are cuBLAS's (`Add.backward`), and d_bias, which `sums_triton` sums.
 @triton.jit
 def _add_product(
     h_ptr,  # (V, C)
@@ -85,44 +85,6 @@ def _add_product(
             )
             acc = tl.dot(nearest(a), nearest(w), acc)
     tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _column_sums(
-    x_ptr,  # (V, C)
-    partial_ptr,  # (programs, C)
-    v, c, programs, EVEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    blocks = tl.cdiv(c, BLOCK_C)
-    p = tl.program_id(0) // blocks
-    col = tl.program_id(0) % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    acc = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
-    for tile in range(p, tl.cdiv(v, BLOCK_V), programs):
-        row = tl.cast(tile, tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
-        ptrs = x_ptr + row[:, None] * c + col[None, :]
-        if EVEN:
-            acc += tl.load(ptrs).to(tl.float32)
-        else:
-            acc += tl.load(ptrs, mask=(row < v)[:, None] & (col < c)[None, :], other=0.0).to(tl.float32)
-    tl.store(partial_ptr + p * c + col, tl.sum(acc, axis=0), mask=col < c)
-
-
-def _fake_sums(x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[1], dtype=torch.float32)
-
-
-@operator(_fake_sums)
-def column_sums(x: Tensor) -> Tensor:
-    """Sums each channel of (N, C, D, H, W), in any memory order, over samples and voxels: (C,) float32."""
-    x = channels_last(x)
-    c = x.shape[1]
-    v = x.numel() // c
-    rows, block, programs = summing(1, v, c)
-    partial = torch.empty((programs, c), dtype=torch.float32, device=x.device)
-    _column_sums[(programs * triton.cdiv(c, block),)](
-        x, partial, v, c, programs, EVEN=even(v, c, rows, block), BLOCK_V=rows, BLOCK_C=block, num_warps=SUM_WARPS
-    )
-    return partial.sum(0)
 
 
 def _fake_add(h: Tensor, *_: Tensor | None) -> Tensor:
@@ -190,14 +152,12 @@ class Add(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of every tensor handed in; that of h is the incoming gradient itself."""
         dy = channels_last(grads[0])
-        again = twice()
-        summed = ctx.bias is not None and not again
-        d_bias = column_sums(dy).to(ctx.bias) if summed else bias_gradient(dy, ctx.bias)
+        d_bias = bias_gradient(dy, ctx.bias)
         saved = ctx.saved_tensors  # unpacked once: a checkpoint computes it again for it, and takes no second asking
         if not saved:
             return dy, dy, None, None, d_bias
         x, other, weight = saved
-        if again:
+        if twice():
             return dy, *derivatives(_skip, saved, [dy]), d_bias
         d_x, *d_other, d_weight = add_backward(dy, x, other, weight)
         return dy, d_x, d_other[0] if d_other else None, d_weight, d_bias

@@ -59,11 +59,6 @@ def derivatives(
     return [next(found) if t is not None and t.requires_grad else None for t in apart]
 
 
-def bias_gradient(dy: Tensor, dtype: torch.dtype | None) -> Tensor | None:
-    """The gradient (C,) of a bias of this dtype that was added to every voxel of a channel; None if there was none."""
-    return None if dtype is None else dy.sum((0, 2, 3, 4), dtype=torch.float32).to(dtype)
-
-
 def operator(fake: Callable[..., Any], mutates: Sequence[str] = ()) -> Callable[[F], F]:
     """Makes a launch an operator of the same name.
 

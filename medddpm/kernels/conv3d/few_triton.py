@@ -28,7 +28,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
+from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.sums_triton import bias_gradient
 from medddpm.kernels.tf32_triton import nearest
 
 SPREAD_ROWS = 64  # voxels a program takes at once, spreading

@@ -18,7 +18,8 @@ from medddpm.kernels import dispatch
 from medddpm.kernels.conv3d.hopper_data import CHANNELS, ROW, ROWS, convolve, processors, tile
 from medddpm.kernels.conv3d.hopper_weight import STRIP, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import bias_gradient, derivatives, operator, traced, twice
+from medddpm.kernels.operators import derivatives, operator, traced, twice
+from medddpm.kernels.sums_triton import bias_gradient
 
 LEAST = 32  # channels on either side
 COVERED = 0.7  # part of the tiles' voxels that must lie in the volume

@@ -26,7 +26,8 @@ from medddpm.kernels.depthwise import planes_triton as as_planes
 from medddpm.kernels.depthwise.weight_triton import Tile, Triple, weight_gradient
 from medddpm.kernels.layout import channels_last, empty
 from medddpm.kernels.norm_triton import channel_block
-from medddpm.kernels.operators import bias_gradient, derivatives, operator, twice
+from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.sums_triton import bias_gradient
 
 TILES = Tile(256, 24, 4), Tile(256, 8, 4), Tile(128, 4, 2)  # tried in this order: see `_tile`
 BUSY = 512  # programs that keep a card at work: four for each of an H200's 132 multiprocessors
