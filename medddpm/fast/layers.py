@@ -120,7 +120,7 @@ def convolve(
     plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
     if plain and not layer.transposed and _cuts_patches(x, weight, layer):
         return _of_patches(x, weight, bias)
-    ours = not layer.transposed and plain and has_few_channels(weight, layer.stride, cast(Any, layer.padding))
+    ours = not layer.transposed and plain and has_few_channels(x, weight, layer.stride, cast(Any, layer.padding))
     if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):
         if weight.shape[inputs] < ALIGNED:
             lacking = ALIGNED - weight.shape[inputs]

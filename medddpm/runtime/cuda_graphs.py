@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -58,11 +59,7 @@ class GraphedCall(Generic[Outputs]):
             self._graph = torch.cuda.CUDAGraph()
             for generator in generators:
                 self._graph.register_generator_state(generator)
-            # thread_local: a data loader's thread may pin memory meanwhile.
-            with (
-                without_workspaces(),
-                torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
-            ):
+            with capturing(self._graph, stream):
                 self._outputs = function(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
@@ -148,7 +145,29 @@ def forget(network: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def without_workspaces() -> Iterator[None]:
+def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
+    """Inside, what is launched goes into `graph`, whose memory comes from `pool`, or from one of its own.
+
+    Garbage is collected before, and not amid it: with it goes a graph that nobody holds any more, and CUDA takes the
+    end of a graph during a capture for an error of that capture.
+    """
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        # thread_local: a data loader's thread may pin memory meanwhile.
+        with (
+            _without_workspaces(),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _without_workspaces() -> Iterator[None]:
     """Inside, cuBLAS takes its workspaces from the capture's pool, not from the eager calls' memory.
 
     On a Hopper card a workspace is 32 MiB, one for each thread and stream that multiplied. The eager calls' are freed

@@ -73,11 +73,7 @@ class Pool:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(torch.cuda.current_stream(self.device)):  # a capture that fails leaves its own current
             try:
-                # thread_local: a data loader's thread may pin memory meanwhile.
-                with (
-                    cuda_graphs.without_workspaces(),
-                    torch.cuda.graph(graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"),
-                ):
+                with cuda_graphs.capturing(graph, self.stream, self.handle):
                     found = function()
             except BaseException:
                 self._recover()

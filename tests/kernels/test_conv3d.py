@@ -65,6 +65,43 @@ def test_convolution_kernels(inside: int, out: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu(kernels=True)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize(
+    ("inside", "out", "side", "stride"),
+    [(3, 3, 3, 1), (8, 8, 3, 1), (5, 1, 3, 1), (1, 32, 3, 2), (3, 6, 3, 2), (1, 16, 5, 1), (4, 48, 5, 2), (4, 3, 5, 1)],
+)
+def test_few_channels_on_both_sides_or_of_a_loaded_volume(
+    inside: int, out: int, side: int, stride: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a network's first convolution has it; the gradient of x only where there is a kernel of it."""
+    from medddpm.kernels.conv3d import few_triton
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    calls = Counter[str]()
+    own = few_triton.FewIn.apply
+    monkeypatch.setattr(few_triton.FewIn, "apply", lambda *a: calls.update(["few"]) or own(*a))
+    learns = side == 3 and stride == 1
+    for space in (ODD, LARGE):
+        tensors = [
+            volume(2, inside, *space, dtype=dtype, device=DEVICE),
+            volume(out, inside, side, side, side, dtype=dtype, device=DEVICE) / (inside * side**3) ** 0.5,
+            torch.randn(out, device=DEVICE),
+        ]
+        results = []
+        for kind in (dtype, FP32 if dtype == BF16 else F64):
+            x, weight, bias = (t.to(kind).requires_grad_(learns or t is not tensors[0]) for t in tensors)
+            y = (conv3d if kind == dtype else functional.conv3d)(x, weight, bias, stride, side // 2)
+            torch.manual_seed(1)
+            dy = torch.randn(y.shape, device=DEVICE).to(dtype)
+            wanted = [t for t in (x, weight, bias) if t.requires_grad]
+            results.append([y, *torch.autograd.grad(y, wanted, dy.to(kind))])
+        for ours, right in zip(*results, strict=True):
+            assert ours.shape == right.shape
+            assert error(ours, right) < TF32_CLOSE[dtype]
+    assert calls == {"few": 2}
+
+
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(("inside", "out"), [(1, 16), (5, 20)])
 def test_float32_is_rounded_to_the_nearest_tf32(inside: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not cut off, by which all products would be 0.9 thousandths too small; sums of no product are exact."""

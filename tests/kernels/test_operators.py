@@ -10,6 +10,7 @@ from helpers.gpu import DEVICE
 from helpers.kernels import BF16, FP32, volume
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.kernels import operators
@@ -17,6 +18,7 @@ from medddpm.kernels.add import add
 from medddpm.kernels.conv3d import GLUON, conv3d
 from medddpm.kernels.depthwise import depthwise
 from medddpm.kernels.norm import NormArguments, group_norm
+from medddpm.kernels.relayout import copy_into
 from medddpm.kernels.upsample import upsample
 from medddpm.runtime.nested import tensors
 
@@ -74,6 +76,20 @@ def convolution_cases(inside: int, out: int, backward: Any = None) -> list[tuple
     return [(dy, backward(x), weight, *wanted) for wanted in ((True, True), (False, True), (True, False))]
 
 
+def few_cases(backward: Any = None) -> list[tuple[Any, ...]]:
+    """With a stride behind the tensors: of few channels to many, and with a stride of 2."""
+    whole = [(*case[:3], 1, *case[3:]) for case in convolution_cases(2, 16, backward)]
+    weight = vec(4, 2, 3, 3, 3)
+    if backward is None:
+        return [*whole, (vol(2), weight, None, 2), (vol(2), weight, vec(4), 1)]
+    small = (vol(4, space=(2, 2, 1)).contiguous(), bordered(vol(2)), weight, 2, False, True)
+    return [*whole, small, (vol(4).contiguous(), bordered(vol(2)), weight, 1, True, True)]
+
+
+def last(*shape: int) -> Tensor:
+    return torch.empty(shape, device=DEVICE, memory_format=torch.channels_last_3d)
+
+
 def bordered(x: Tensor) -> Tensor:
     n, f, d, h, w = x.shape
     return vec(n, d + 2, h + 2, w + 2, f, dtype=x.dtype)
@@ -104,11 +120,15 @@ CASES = {
         (vol(16).contiguous(), vol(32), None, vec(16, 32)),
         (vol(16, BF16), vol(16, BF16), vol(32, BF16), vec(16, 48, dtype=BF16)),
     ],
+    "relay": lambda: [
+        ([vec(3, 5, 3, 3, 3), vec(20, 7, 3, 3, 3)], [last(3, 5, 3, 3, 3), last(20, 7, 3, 3, 3)]),
+        ([last(6, 70, 1, 2, 2).normal_()], [vec(6, 70, 1, 2, 2)]),
+    ],
     "column_sums": lambda: [(vol(5, BF16),), (vol(32).contiguous(),)],
     "upsample": lambda: [(vol(6),), (vol(16, BF16, (1, 1, 3)),)],
     "upsample_backward": lambda: [(vol(6, FP32, (2, 4, 6)),), (vol(16, BF16, (2, 2, 6)).contiguous(),)],
-    "few_in": lambda: convolution_cases(2, 16),
-    "few_in_backward": lambda: convolution_cases(2, 16, bordered),
+    "few_in": lambda: [*few_cases(), (vol(1), vec(3, 1, 5, 5, 5), None, 1)],
+    "few_in_backward": lambda: few_cases(bordered),
     "few_out": lambda: convolution_cases(16, 2),
     "few_out_backward": lambda: convolution_cases(16, 2, lambda x: x),
     "conv3d_hopper": lambda: convolution_cases(32, 40),
@@ -118,7 +138,7 @@ CASES = {
 
 @pytest.mark.gpu(kernels=True)
 def test_every_operator_has_a_case() -> None:
-    assert all(map(callable, (add, conv3d, depthwise, group_norm, upsample)))  # which register them
+    assert all(map(callable, (add, conv3d, copy_into, depthwise, group_norm, upsample)))  # which register them
     assert {name for name in CASES if GLUON or "hopper" not in name} == set(operators.NAMES)
 
 
@@ -131,7 +151,7 @@ def test_shapes_dtypes_and_strides_are_as_told(name: str) -> None:
     for arguments in CASES[name]():
         torch.library.opcheck(recorded, arguments, test_utils=("test_schema", "test_faketensor"))
         with FakeTensorMode() as mode:  # opcheck compares no strides on a CPU
-            told = recorded(*(mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments))
+            told = recorded(*tree_map_only(Tensor, mode.from_tensor, arguments))
         for a, b in zip(tensors(told), tensors(recorded(*arguments)), strict=True):
             assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
 

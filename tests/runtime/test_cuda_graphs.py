@@ -323,6 +323,27 @@ def test_a_graph_that_is_gone_leaves_no_memory_behind() -> None:
     assert held[-1] == held[0]
 
 
+@pytest.mark.gpu
+def test_a_graph_that_becomes_garbage_amid_a_capture_is_no_error_of_it() -> None:
+    """CUDA takes the end of a graph for one, and a cycle's comes whenever the collector does."""
+    x = torch.ones(5, device="cuda")
+    cycle: list[object] = [cuda_graphs.GraphedCall(torch.neg, x)]
+    cycle.append(cycle)
+    held, runs = [cycle], []
+    del cycle
+
+    def work(x: Tensor) -> Tensor:
+        runs.append(1)
+        if len(runs) == 4:  # three come before the capture
+            held.clear()
+            runs.extend([] for _ in range(100_000))  # the collector comes by how much was made
+        return x + 1
+
+    assert cuda_graphs.GraphedCall(work, x)(x).tolist() == [2.0] * 5
+    assert not held
+    assert gc.isenabled()
+
+
 @contextlib.contextmanager
 def stepped(volumes: VolumeFolder, graph: bool, steps: int = 3, norm: float = 0.0) -> Iterator[Trainer]:
     config = replace(TINY, setting="FAST", accumulation=2, clip_norm=norm)

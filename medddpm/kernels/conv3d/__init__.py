@@ -17,7 +17,8 @@ except Exception:  # it is experimental: a later release may lack what an earlie
 else:
     GLUON = True
 
-FEW = 8  # channels at most are few, if the other side has twice as many or more
+FEW = 8  # channels at most are few
+FEW_OF_125 = 4  # or of a 5³ convolution's
 
 
 def conv3d(
@@ -30,10 +31,11 @@ def conv3d(
 ) -> Tensor:
     """Computes `torch.nn.functional.conv3d`, faster where cuDNN wastes the matrix units.
 
-    3³ at stride 1 and padding 1 has kernels of its own: for up to 8 channels on one side and 16 or more on the other
-    (`few_triton`, which rounds float32 products to TF32, where cuDNN may too), and on a Hopper GPU for 32
-    channels or more in BF16 or FP16 if the volume fills the card (`hopper`). 1³ at stride 1 is a matrix product.
-    PyTorch computes the rest.
+    Few channels have kernels of their own (`few_triton`, which rounds float32 products to TF32, where cuDNN may too):
+    at 3³, stride 1 and padding 1 up to 8 in, with as few or at least 16 out, and up to 8 out of at least 16 in. Where x
+    needs no gradient, as a volume that was loaded, the stride may be 2, and up to 4 channels in may meet 5³. At 3³ there
+    are kernels for 32 channels or more, too, in BF16 or FP16 on a Hopper GPU if the volume fills the card (`hopper`).
+    1³ at stride 1 is a matrix product. PyTorch computes the rest.
 
     Args:
         x: (N, C_in, D, H, W), cast to the weight's dtype if that is BF16 or FP16.
@@ -53,10 +55,10 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if plain and has_few_channels(weight, stride, padding) and x.dtype == weight.dtype and dispatch.may_round(x):
+    if has_few_channels(x, weight, stride, padding) and x.dtype == weight.dtype and dispatch.may_round(x):
         bias = None if bias is None else bias.contiguous()
         if inside <= FEW and dispatch.is_volume(x):
-            return few_triton.FewIn.apply(x, weight, bias)
+            return few_triton.FewIn.apply(x, weight, bias, _one(stride))
         if out <= FEW and dispatch.takes(x):
             return few_triton.FewOut.apply(x, weight, bias)
     hopper = hopper and GLUON and plain and padding in (1, (1, 1, 1))
@@ -65,8 +67,23 @@ def conv3d(
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
 
 
-def has_few_channels(weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
-    """Whether `few_triton` serves a weight (C_out, C_in, *kernel): few channels on one side alone."""
-    few, wide = sorted(weight.shape[:2])
-    plain = weight.shape[2:] == (3, 3, 3) and stride in (1, (1, 1, 1)) and padding in (1, (1, 1, 1))
-    return plain and few <= FEW and wide >= 2 * FEW
+def has_few_channels(
+    x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]
+) -> bool:
+    """Whether `few_triton` serves x and a weight (C_out, C_in, *kernel) with these options."""
+    out, inside, side = weight.shape[:3]
+    step = _one(stride)
+    if x.shape[1] != inside or set(weight.shape[2:]) != {side} or _one(padding) != side // 2:
+        return False
+    if side == 3 and step == 1:
+        few, wide = sorted((inside, out))
+        return few <= FEW and (wide <= FEW or wide >= 2 * FEW)
+    learns = x.requires_grad and torch.is_grad_enabled()
+    fits = inside <= FEW if side == 3 else side == 5 and inside <= FEW_OF_125
+    return not learns and fits and step in (1, 2) and (out <= FEW or out >= 2 * FEW)
+
+
+def _one(option: int | tuple[int, ...]) -> int | None:
+    """The number that an option gives for every side; None if they differ."""
+    numbers = {option} if isinstance(option, int) else set(option)
+    return numbers.pop() if len(numbers) == 1 else None

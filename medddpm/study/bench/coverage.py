@@ -23,6 +23,7 @@ from medddpm.fast.root import Root
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS, Network, Problem, build
+from medddpm.study.bench.settings import searching
 from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
@@ -175,9 +176,10 @@ def _recorded(
         model.zero_grad(set_to_none=True)
         problem.loss(model, *problem.inputs)[0].backward()
 
-    for _ in range(WARMUP if device.type == "cuda" else 1):
-        step()
-    return done, _launches(step, device)
+    with searching():
+        for _ in range(WARMUP if device.type == "cuda" else 1):
+            step()
+        return done, _launches(step, device)
 
 
 def _launches(step: Callable[[], object], device: torch.device) -> list[tuple[str, float]]:

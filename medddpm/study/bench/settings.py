@@ -76,7 +76,7 @@ class BenchSetting:
             if not self.untouched:
                 stack.enter_context(self.switches.on(network))
             if self.search:
-                stack.enter_context(_searching())
+                stack.enter_context(searching())
             if self.reader:
                 accelerate(network, graph="auto", report=None)
                 stack.callback(restore, network)
@@ -87,7 +87,8 @@ class BenchSetting:
 
 
 @contextlib.contextmanager
-def _searching() -> Iterator[None]:
+def searching() -> Iterator[None]:
+    """Inside, cuDNN times its algorithms for each convolution it meets, and takes the fastest."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
