@@ -33,9 +33,9 @@ def conv3d(
 
     Few channels have kernels of their own (`few_triton`, which rounds float32 products to TF32, where cuDNN may too):
     at 3³, stride 1 and padding 1 up to 8 in, with as few or at least 16 out, and up to 8 out of at least 16 in. Where x
-    needs no gradient, as a volume that was loaded, the stride may be 2, and up to 4 channels in may meet 5³. At 3³ there
-    are kernels for 32 channels or more, too, in BF16 or FP16 on a Hopper GPU if the volume fills the card (`hopper`).
-    1³ at stride 1 is a matrix product. PyTorch computes the rest.
+    needs no gradient, as a volume that was loaded, the stride may be 2, and up to 4 channels in may meet 5³. 3³ has
+    kernels for 32 channels or more, too, in BF16 or FP16 on a Hopper GPU if the volume fills the card (`hopper`). 1³ at
+    stride 1 is a matrix product. PyTorch computes the rest.
 
     Args:
         x: (N, C_in, D, H, W), cast to the weight's dtype if that is BF16 or FP16.
@@ -67,9 +67,7 @@ def conv3d(
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
 
 
-def has_few_channels(
-    x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]
-) -> bool:
+def has_few_channels(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
     """Whether `few_triton` serves x and a weight (C_out, C_in, *kernel) with these options."""
     out, inside, side = weight.shape[:3]
     step = _one(stride)

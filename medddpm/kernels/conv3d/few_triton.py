@@ -278,9 +278,7 @@ def _fake_few_in_backward(
 
 
 @operator(_fake_few_in_backward)
-def few_in_backward(
-    dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool
-) -> list[Tensor]:
+def few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` those of weight and, in float32, bias. dy in any memory order.
 
     Of x there is none if the stride is 2, or the weight one of 5³ with 16 channels or more out.
@@ -353,20 +351,22 @@ class FewIn(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         """(N, W, …), channels-last."""
         y, few = few_in(x, weight, bias, stride)
-        # A gradient that is to be differentiated is a function of x itself, where x has a gradient.
-        ctx.save_for_backward(few, weight, x if ctx.needs_input_grad[0] else None)
+        # A gradient that is to be differentiated is a function of x itself; and the layer before may keep it anyway.
+        ctx.save_for_backward(x if ctx.needs_input_grad[0] else few, weight)
         ctx.bias, ctx.stride = None if bias is None else bias.dtype, stride
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        few, weight, x = ctx.saved_tensors
-        if twice():
-            x = _inner(few, weight.shape[2] // 2) if x is None else x
-            defined = functools.partial(_definition, stride=ctx.stride)
-            return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
+        kept, weight = ctx.saved_tensors
         of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
+        border = weight.shape[2] // 2
+        if twice():
+            defined = functools.partial(_definition, stride=ctx.stride)
+            x = kept if of_x else _inner(kept, border)
+            return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
+        few = bordered(kept, border) if of_x else kept
         found = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
         return found[0] if of_x else None, found[-2] if of_weight else None, db, None
