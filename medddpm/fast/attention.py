@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward
 from medddpm.fast.layers import idle
 from medddpm.kernels.layout import channels_last
+from medddpm.kernels.operators import traced
+
+ROW = 8  # numbers: PyTorch's attention reads biases whose strides are multiples of it as they are
 
 
 def rows(x: Tensor) -> Tensor:
@@ -93,11 +97,31 @@ class WindowAttention(Forward):
         bias = block.relative_position_bias_table[index].to(q.dtype).reshape(1, length, length, heads)
         bias = bias.permute(0, 3, 1, 2).contiguous()
         if mask is not None:  # windows and heads as one dimension: samples share the sum
-            bias = (bias + mask.to(q.dtype).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
+            sums = bias + mask.to(q.dtype).unsqueeze(1) if traced() else _Sums.apply(bias, mask)  # type: ignore[no-untyped-call]
+            bias = sums.flatten(0, 1).unsqueeze(0)
             q, k, v = (a.reshape(count // len(mask), -1, length, a.shape[-1]) for a in (q, k, v))
         h = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=block.scale)
         h = h.reshape(count, heads, length, -1).transpose(1, 2).reshape(count, length, channels)
         return block.proj_drop(block.proj(h))
+
+
+class _Sums(torch.autograd.Function):
+    """A bias for each window: (1, H, L, L) of all and the mask (W, L, L) of each, summed (W, H, L, L).
+
+    Rows lie at multiples of 16 bytes, or PyTorch's attention first copies the sums, the largest tensor of the network,
+    into such rows, and their gradient back; and no cast of the mask is written.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, mask: Tensor) -> Tensor:
+        _, heads, length, _ = bias.shape
+        sums = bias.new_empty((len(mask), heads, length, length + -length % ROW))[..., :length]
+        return torch.add(bias, mask.unsqueeze(1), out=sums)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        of_mask = gradients[0].sum(1) if ctx.needs_input_grad[1] else None
+        return gradients[0].sum(0, keepdim=True), of_mask
 
 
 def _plain(block: Any) -> bool:
