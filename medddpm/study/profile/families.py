@@ -51,6 +51,7 @@ FAMILIES = (
     Family("fused skip product", "matmul", r"^_add_product"),  # a residual sum that makes its 1×1×1 convolution itself
     Family("fused add", "pointwise", r"^_add"),
     Family("fused column sums", "reduction", r"^_column_sums"),  # gradients of biases
+    Family("fused weight copies", "layout", r"^_relay"),  # casts of weights into the other memory order, and back
     # cuDNN's convolutions on Ampere's and on Hopper's tiles; FP32 ones run on CUDA cores under the same names.
     Family("sm80_xmma_fprop_implicit", "convolution", r"sm8\d_xmma_fprop", "KN1"),
     Family("sm90_xmma_fprop_implicit", "convolution", r"sm(?:9\d|1\d\d)_xmma_fprop", "KN2"),
