@@ -284,6 +284,29 @@ def test_without_a_gpu_a_graph_is_refused_in_so_many_words(inputs: tuple[Tensor,
         cuda_graphs.GraphedCall(torch.neg, *inputs)
 
 
+def test_no_garbage_is_collected_amid_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_graphs, "_without_workspaces", contextlib.nullcontext)
+    seen = []
+
+    def capture(error: type[Exception] | None = None) -> None:
+        with cuda_graphs.capturing(None, None):
+            seen.append(gc.isenabled())
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError):
+        capture(KeyError)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        capture()
+        assert not gc.isenabled()  # as its user has it
+    finally:
+        gc.enable()
+    assert seen == [False, False]
+
+
 # On a GPU
 
 
