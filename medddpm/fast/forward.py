@@ -303,9 +303,7 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     if learned:
         tensors += _Cast.apply(dtype, *learned)  # type: ignore[no-untyped-call]
     if frozen:
-        copies = [_laid_out(p, dtype) for p in frozen]
-        copy_into(frozen, copies)
-        tensors += copies
+        tensors += _copies(frozen, dtype)
     results = dict(zip(keys, tensors, strict=True))
     try:
         for weight in weights:
@@ -323,9 +321,7 @@ class _Cast(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.strides = [p.stride() for p in parameters]
-        copies = [_laid_out(p, dtype) for p in parameters]
-        copy_into(parameters, copies)
-        return tuple(copies)
+        return tuple(_copies(parameters, dtype))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -348,8 +344,12 @@ def _of_many(gradient: Tensor | None) -> bool:
     return gradient is not None and torch._C._functorch.is_legacy_batchedtensor(gradient)
 
 
-def _laid_out(parameter: Tensor, dtype: torch.dtype) -> Tensor:
-    """Allocates a copy of a parameter: channels-last if it is 5-D, else in its own strides."""
-    other = parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d)
-    layout = torch.channels_last_3d if other else torch.preserve_format
-    return torch.empty_like(parameter, dtype=dtype, memory_format=layout)
+def _copies(parameters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Copies parameters into `dtype`: a 5-D one channels-last, others in their own strides."""
+    copies = []
+    for parameter in parameters:
+        other = parameter.dim() == 5 and not parameter.is_contiguous(memory_format=torch.channels_last_3d)
+        layout = torch.channels_last_3d if other else torch.preserve_format
+        copies.append(torch.empty_like(parameter, dtype=dtype, memory_format=layout))
+    copy_into(parameters, copies)
+    return copies

@@ -23,16 +23,19 @@ def copy_into(sources: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
         sources: any tensors.
         copies: of the same shapes.
     """
-    pairs = list(zip(sources, copies, strict=True))
-    alike = [(x, y) for x, y in pairs if x.stride() == y.stride()]
-    turned = [(x, y) for x, y in pairs if x.stride() != y.stride() and takes(x, y)]
+    alike: list[tuple[Tensor, Tensor]] = []
+    turned: list[tuple[Tensor, Tensor]] = []
+    for x, y in zip(sources, copies, strict=True):
+        if x.stride() == y.stride():
+            alike.append((x, y))
+        elif takes(x, y):
+            turned.append((x, y))
+        else:
+            y.copy_(x)
     if alike:
         torch._foreach_copy_([y for _, y in alike], [x for x, _ in alike])
     if turned:
         relayout_triton.relay([x for x, _ in turned], [y for _, y in turned])
-    for x, y in pairs:
-        if x.stride() != y.stride() and not takes(x, y):
-            y.copy_(x)
 
 
 def takes(source: Tensor, copy: Tensor) -> bool:

@@ -99,9 +99,9 @@ def test_few_channels_on_both_sides_or_of_a_loaded_volume(
                 dy = dy.to(kind).requires_grad_()
                 slopes = torch.autograd.grad(y, wanted, dy, create_graph=True)
                 results[-1] += torch.autograd.grad([g.square().mean() for g in slopes], [dy, *wanted[:-2]])
-        for ours, right in zip(*results, strict=True):
+        for place, (ours, right) in enumerate(zip(*results, strict=True)):
             assert ours.shape == right.shape
-            assert error(ours, right) < 2 * TF32_CLOSE[dtype]
+            assert error(ours, right) < TF32_CLOSE[dtype] * (1 if place <= len(wanted) else 2)  # of second derivatives
     assert calls == {"few": 2}
 
 
