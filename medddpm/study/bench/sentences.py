@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping
 
 import pandas as pd
@@ -17,11 +16,6 @@ _AUTOCAST = sorted(
     key=lambda name: bool(BENCH_SETTINGS[name].compiled),
 )  # autocast alone comes before what is compiled
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
-_WORDS = dict(
-    enumerate(
-        ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], start=1
-    )
-)
 
 
 def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
@@ -136,7 +130,7 @@ def network_limits(table: pd.DataFrame) -> str:
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
     Args:
-        table: schema `BENCH`, of one machine. A tool counts as not measured for a network if another network has it.
+        table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it.
     """
     found = _whole(table)
     said = []
@@ -146,19 +140,7 @@ def network_limits(table: pd.DataFrame) -> str:
     if len(waiting := found.index[found["step_ratio"] > _WAITS * found["ratio"]]):
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    tools = found[list(ORDINARY)].dropna(axis="columns", how="all")
-    missing = tools.isna().sum(axis="columns")
-    some = tools.columns[tools.isna().any()]
-    if len(some) == 1 and missing.sum() > 1:
-        said.append(f"{_word(int(missing.sum())).capitalize()} networks lack the time of `{some[0]}`.")
-    elif missing.any():
-        lacking = missing[missing > 0]
-        parts: list[str] = []
-        for many, of in sorted(Counter(lacking.tolist()).items()):
-            who = f"{_word(of)} networks lack" if of > 1 else f"{_kind(lacking.index[lacking == many][0])} lacks"
-            of_all = "" if parts else f" of the {_word(tools.shape[1])} tools' times"
-            parts.append(f"{who} {_word(many)}{of_all}")
-        said.append(f"{parts[0][0].upper()}{_listed(parts)[1:]}.")
+    said += _gaps(found[list(ORDINARY)].notna())
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
@@ -178,6 +160,30 @@ def network_limits(table: pd.DataFrame) -> str:
         "of the best tool."
     )
     return " ".join(said)
+
+
+def _gaps(timed: pd.DataFrame) -> list[str]:
+    """A sentence on each tool that was not timed for every network in every layout.
+
+    Args:
+        timed: whether a tool (column) was timed for a network (index). A tool that no network has is left out.
+    """
+    layouts: dict[str, list[str]] = {}
+    for name in timed.columns[timed.any()]:
+        layouts.setdefault(name.removesuffix(" channels-last"), []).append(name)
+    said = []
+    for name, columns in layouts.items():
+        has = timed[columns].sum(axis="columns")
+        one, none = (
+            [_kind(network) for network in has.index[few]] for few in (has.between(1, len(columns) - 1), has == 0)
+        )
+        in_one = f" for {_listed(one)}" if one and has.max() == len(columns) else ""
+        lacks = [f"timed in one layout only{in_one}"] if one else []
+        if none:
+            lacks.append(f"{'not' if one else 'not timed'} for {_listed(none)}")
+        if lacks:
+            said.append(f"{tool(BENCH_SETTINGS[name], short=True)} was {', and '.join(lacks)}.")
+    return [f"{text[0].upper()}{text[1:]}" for text in said]
 
 
 def _farther(ours: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
@@ -201,11 +207,6 @@ def _parts(network: object) -> tuple[str, str, str]:
     title, _, variant = NETWORKS[str(network)].title.partition(", ")
     maker, _, kind = title.partition(" ")
     return maker, kind, variant
-
-
-def _word(number: int) -> str:
-    """A number in prose: a word up to twelve."""
-    return _WORDS.get(number, str(number))
 
 
 def _listed(parts: list[str]) -> str:

@@ -264,17 +264,24 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     )
     assert sentences.network_limits(table) == (
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.800). In an ordinary loop around "
-        "`UNet` with batch norm the GPU waits for the host. `UNet` with batch norm lacks one of the two "
-        "tools' times. A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 "
-        "times. Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 "
-        "times those of BF16 autocast and 2.00 times those of the best tool."
+        "`UNet` with batch norm the GPU waits for the host. `reduce-overhead` was not timed for `UNet` with batch "
+        "norm. A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs "
+        "differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 1.20 times those of "
+        "BF16 autocast and 2.00 times those of the best tool."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
     assert fast.startswith("A step's memory is "), "nothing is lost or missing"
     rows = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
     rows += [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
     several = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert "`UNet` with batch norm lacks one of the three tools' times and `VNet` lacks two." in several
+    assert "`reduce-overhead` was not timed for `UNet` with batch norm and `VNet`." in several
+    assert "`torch.compile` was not timed for `VNet`." in several
+    contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
+    layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *contiguous])], ignore_index=True))
+    assert "`reduce-overhead` was timed in one layout only, and not for `VNet`." in layouts
+    contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
+    layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
+    assert "`reduce-overhead` was timed in one layout only for `UNet` with batch norm." in layouts
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
     said = sentences.network_limits(lacking.reset_index(drop=True))
