@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from helpers.gpu import DEVICE
@@ -219,9 +220,6 @@ def test_an_accelerated_network_is_exported_with_its_operators() -> None:
 
 
 def test_a_restored_copy_becomes_onnx(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    import onnx
-
     network = accelerate(block(), report=None).eval()
     file = tmp_path / "network.onnx"
     torch.onnx.export(restore(copy.deepcopy(network)), (volume(1, 3, 4, 4, 4),), file, dynamo=True)

@@ -48,7 +48,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     ways = {
         "graphed_step": "With `graphed_step` it takes",
         "FAST": "FAST, the package's own training, takes",
-        EAGER: f"Without CUDA graphs {own} takes",
+        EAGER: f"Without CUDA graphs {own} waits for the host:",
     }
     sentences += [f"{how} {exact(times[row])} ms." for row, how in ways.items() if row != called and row in times]
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]

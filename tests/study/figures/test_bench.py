@@ -190,7 +190,7 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
         "ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast with `torch.compile` in "
         "its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box (240 ms) and 32.0 times as "
         "fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, the package's own training, "
-        "takes 38.0 ms. Without CUDA graphs FAST takes 60.0 ms."
+        "takes 38.0 ms. Without CUDA graphs FAST waits for the host: 60.0 ms."
     )
 
 
@@ -199,7 +199,7 @@ def test_the_sentence_says_what_was_not_measured() -> None:
     of_four = sentences.headline(only("BASE", "compile", "autocast", "FAST", "FAST eager"), "H200")
     assert "40.0 ms under FAST in one CUDA graph. That is " in of_four
     assert "the best ordinary tool measured there (BF16 autocast with `torch.compile`: " in of_four
-    assert "the paper's FP32 (1280 ms). Without CUDA graphs it takes " in of_four
+    assert "the paper's FP32 (1280 ms). Without CUDA graphs it waits for the host: " in of_four
     assert of_four.endswith(
         " ms. Not measured on the H200: 12 of the 14 ordinary tools, PyTorch out of the box among them."
     )
