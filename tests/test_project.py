@@ -428,6 +428,24 @@ def test_readme_and_summary_repeat_how_many_numbers_hold() -> None:
     assert f"Over a whole training step {held_there} of {step} are" in lead
 
 
+def test_the_policy_page_repeats_what_the_paper_s_own_card_changed() -> None:
+    tables_of = {view: claims_of(view).set_index("id") for view in ("claims", "claims_step")}
+    counts = [table["status"].value_counts() for table in tables_of.values()]
+    page = page_text("site/policy.md")
+    window, step = counts
+    said = f"{window['reproduced']} of {window.sum()} are reproduced, {window['differs']} differ, and "
+    assert f"{said}{window['checked_against_source']} are checked against a source." in page
+    assert f"now {step['reproduced']} are, and {step['differs']} do." in page
+    row = r"^\| (\w+) \| (P\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\w+) \|"
+    rows = re.findall(row, (ROOT / "site" / "policy.md").read_text(), re.MULTILINE)
+    assert len(rows) == 11
+    for view, claim, paper, _, now, verdict in rows:
+        found = tables_of["claims" if view == "window" else "claims_step"].loc[claim]
+        places = len(now.partition(".")[2])
+        assert (found["status"], f"{float(found['our_value']):.{places}f}") == (verdict, now), claim
+        assert float(found["paper_value"]) == float(paper)
+
+
 def test_readme_repeats_what_channels_last_costs() -> None:
     stated = [claims_of(view).set_index("id").loc["P104", "our_value"] for view in ("claims", "claims_step")]
     ratio = [Decimal(value).quantize(Decimal("0.01"), ROUND_HALF_UP) for value in stated]  # as a float 1.275 is less

@@ -865,13 +865,18 @@ def test_published_rows_that_were_not_measured_again_stay(measured: Path, tmp_pa
     table, meta = read_table(measured / "bench.csv", schemas.BENCH), read_meta(measured / "bench.csv")
     folder = tmp_path / "cpu"
     before = table.assign(network="monai-unet", date=None, commit=None)
-    write_table(before, folder / "bench.csv", schemas.BENCH, {**meta, "date": "2026-11-01", "commit": "1234567"})
+    now = f"{table['network'][0]} {table['setting'][0]}"
+    described = {**meta, "date": "2026-11-01", "commit": "1234567", "failed": {now: "slow", "monai-vnet OPT1": "slow"}}
+    write_table(before, folder / "bench.csv", schemas.BENCH, described)
     results.publish(measured / "bench.csv", folder)
     published = read_table(folder / "bench.csv", schemas.BENCH)
     again = published[published["network"] != "monai-unet"].reset_index(drop=True)
     pd.testing.assert_frame_equal(again, table.reset_index(drop=True), check_dtype=False)
     assert set(published[published["network"] == "monai-unet"]["commit"]) == {"1234567"}
     assert len(published) == 2 * len(table) == read_meta(folder / "bench.csv")["rows"]
+    failed = read_meta(folder / "bench.csv")["failed"]
+    assert "monai-vnet OPT1" in failed
+    assert now not in failed, "it has been measured since"
 
 
 # bandwidth
