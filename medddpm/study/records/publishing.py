@@ -62,7 +62,7 @@ def joined(
     for name in ("accelerated", "failed"):
         if name in meta:
             together[name] = before.get(name, {}) | meta[name]
-    measured = {" ".join(map(str, row)) for row in new[list(key)[:2]].itertuples(index=False)}  # as a bench's rows are named
+    measured = {" ".join(map(str, row)) for row in new[list(key)[:2]].itertuples(index=False)}  # named as a bench does
     if "failed" in together:
         together["failed"] = {name: why for name, why in together["failed"].items() if name not in measured}
     written = write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
