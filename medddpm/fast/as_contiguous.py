@@ -45,7 +45,7 @@ class AsContiguous(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in DRAWS:
+        if func in DRAWS and (args[0] if args else kwargs["input"]).dim() == 5:  # other maps have the layout they had
             kwargs = {"memory_format": torch.contiguous_format} | kwargs
         of_dtype = bool(kwargs) or any(isinstance(size, torch.dtype) for size in args[1:])
         if func in RESHAPES and not of_dtype:

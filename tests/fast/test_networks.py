@@ -11,6 +11,7 @@ import pytest
 import torch
 from dynamic_network_architectures.building_blocks.residual import BasicBlockD
 from helpers.networks import NETWORKS, alive, diffusion, distance, dynamic, farthest, inputs, made, monai_unet, passed
+from monai.networks import nets
 from monai.networks.nets import PatchDiscriminator, UNet
 from torch import Tensor, nn
 
@@ -257,6 +258,43 @@ def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
     (plain, gradients), (fast, fast_gradients) = outs
     assert distance(fast[0], plain[0]) < 1e-4
     assert farthest(fast_gradients, gradients) < 1e-3
+
+
+TWO_D: dict[str, Callable[[], nn.Module]] = {
+    "AttentionUnet": lambda: nets.AttentionUnet(2, 1, 2, (8, 16), (2,)),
+    "AutoencoderKL": lambda: nets.AutoencoderKL(
+        2, 1, 1, (1, 1), (4, 4), (False, True), latent_channels=4, norm_num_groups=4
+    ),
+    "BasicUNet": lambda: nets.BasicUNet(2, 1, 2, (8, 8, 8, 8, 8, 8)),
+    "DiffusionModelUNet": lambda: nets.DiffusionModelUNet(
+        2, 1, 1, (1, 1), (8, 8), (False, True), norm_num_groups=4, num_head_channels=4
+    ),
+    "DynUNet": lambda: nets.DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[8, 8, 8], res_block=True),
+    "ResNet": lambda: nets.resnet10(spatial_dims=2, n_input_channels=1, num_classes=2),
+    "SegResNet": lambda: nets.SegResNet(2, 8, 1, 2, blocks_down=(1, 1), blocks_up=(1,)),
+    "SegResNetDS": lambda: nets.SegResNetDS(2, 8, 1, 2, blocks_down=(1, 1), act="relu"),
+    "SwinUNETR": lambda: nets.SwinUNETR(1, 2, feature_size=12, spatial_dims=2),
+    "UNETR": lambda: nets.UNETR(1, 2, 32, 8, 16, 16, 4, spatial_dims=2),
+    "UNet": lambda: nets.UNet(2, 1, 2, (8, 16), (2,), num_res_units=1),
+    "VNet": lambda: nets.VNet(2, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", TWO_D)
+def test_two_dimensional_networks_compute_what_they_did(name: str) -> None:
+    torch.manual_seed(0)
+    network = alive(TWO_D[name]()).double()
+    side = 64 if name == "SwinUNETR" else 32
+    x = torch.randn(2, 1, side, side, dtype=torch.float64)
+    given = (x, torch.tensor([3, 7])) if name == "DiffusionModelUNet" else (x,)
+    found = []
+    for change in (restore, lambda network: accelerate(network, report=None)):
+        change(network)
+        torch.manual_seed(1)
+        found.append(passed(network, *given))
+    (plain, gradients), (fast, fast_gradients) = found
+    assert all(distance(a, b) < 1e-9 for a, b in zip(fast, plain, strict=True))
+    assert farthest(fast_gradients, gradients) < 1e-9
 
 
 def test_stochastic_depth_and_squeeze_excitation_are_left_to_the_block() -> None:

@@ -266,12 +266,16 @@ class AttentionGate(Forward):
 
 
 def _when(kind: type[Forward], volumes: str = "") -> Rule:
-    """Returns the rule that gives `kind` where the features are on; `volumes` names a layer that tells 3-D from 2-D."""
+    """Returns the rule that gives `kind` where the features are on.
+
+    `volumes` names a layer, or the number of dimensions, that tells 3-D from 2-D.
+    """
 
     def rule(module: nn.Module, features: frozenset[str]) -> Forward | None:
         if not features.issuperset(("norm", "residual")):
             return None
-        if volumes and not isinstance(getattr(module, volumes), nn.Conv3d | nn.ConvTranspose3d):
+        tells = getattr(module, volumes) if volumes else 3
+        if tells != 3 and not isinstance(tells, nn.Conv3d | nn.ConvTranspose3d):
             return None
         return cast(Any, kind)(module, features)
 
@@ -295,7 +299,7 @@ RULES: dict[str, Rule] = {
     f"{_NETS}.resnet.ResNetBottleneck": _when(ResNetBlock, "conv1"),
     f"{_NETS}.segresnet_ds.SegResBlock": _when(SegResBlock),
     f"{_NETS}.vnet.DownTransition": _when(VNetDown, "down_conv"),
-    f"{_NETS}.vnet.InputTransition": _when(VNetInput),
+    f"{_NETS}.vnet.InputTransition": _when(VNetInput, "spatial_dims"),
     f"{_NETS}.vnet.LUConv": _when(NormThenAct),
     f"{_NETS}.vnet.OutputTransition": _when(VNetOutput, "conv2"),
     f"{_NETS}.vnet.UpTransition": _when(VNetUp, "up_conv"),
