@@ -435,7 +435,7 @@ def test_the_policy_page_repeats_what_the_paper_s_own_card_changed() -> None:
     window, step = counts
     said = f"{window['reproduced']} of {window.sum()} are reproduced, {window['differs']} differ, and "
     assert f"{said}{window['checked_against_source']} are checked against a source." in page
-    assert f"now {step['reproduced']} are, and {step['differs']} do." in page
+    assert f"now {step['reproduced']} of {step.sum()} are reproduced and {step['differs']} differ." in page
     row = r"^\| (\w+) \| (P\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\w+) \|"
     rows = re.findall(row, (ROOT / "site" / "policy.md").read_text(), re.MULTILINE)
     assert len(rows) == 11
