@@ -8,8 +8,10 @@ import itertools
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from medddpm.training.mismatch import differences
 
 LOCK = ".lock"
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
+ORPHANS = 10.0  # s, in which a killed training's loading processes have ended
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 
 
@@ -84,17 +87,47 @@ def locked(out: Path) -> Iterator[None]:
         _check_own(out)
     check_writable(out / LOCK)
     with open(out / LOCK, "ab+", buffering=0) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().decode() or "another"
-            raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder") from None
+        if not _taken(lock):
+            owner = _owner(lock) or "another"
+            raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder")
         _check_own(out)
         with named_failures(out / LOCK):
             lock.truncate(0)
             lock.write(str(os.getpid()).encode())
         yield
+
+
+def _taken(lock: FileIO) -> bool:
+    """Takes the lock, which goes with the process, however that ends, and with those it started.
+
+    These may live on for some seconds after a training that was killed: a loading process looks for it every five.
+    """
+    waits_until = time.monotonic() + ORPHANS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _owner(lock)
+            if not owner.isdigit() or _lives(int(owner)) or time.monotonic() > waits_until:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
+def _owner(lock: FileIO) -> str:
+    lock.seek(0)
+    return lock.read().decode()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _check_own(out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,24 @@ with locked(Path({str(tmp_path)!r})):
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert f"process {os.getpid()} is training there" in ended.stderr
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_a_killed_training_s_processes_may_outlive_it(tmp_path: Path) -> None:
+    script = f"""
+import os, signal, time
+from pathlib import Path
+from medddpm.training.run_folder import locked
+with locked(Path({str(tmp_path)!r})):
+    if os.fork():
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1)  # as a loading process, which has the lock too
+    Path({str(tmp_path / ".writing-ended")!r}).touch()
+    os._exit(0)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    assert not (tmp_path / ".writing-ended").exists()
+    with locked(tmp_path):
+        assert (tmp_path / ".writing-ended").exists()
 
 
 def test_checkpoints_without_a_record_are_a_run_that_lost_it(tmp_path: Path) -> None:
