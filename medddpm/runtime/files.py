@@ -214,7 +214,7 @@ def _left(folder: Path) -> dict[tuple[str, str], list[Path]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _LEFT.fullmatch(entry.name)
-            if match and match["space"] == _space() and _is_dead(int(match["pid"])):
+            if match and match["space"] == _space() and is_dead(int(match["pid"])):
                 found[match["kind"], match["name"]].append(Path(entry.path))
     return found
 
@@ -232,7 +232,8 @@ def _space() -> str:
     return hashlib.sha256(f"{boot}{space}".encode()).hexdigest()[:8]
 
 
-def _is_dead(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
+    """Whether no process of this machine has that number."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -20,7 +20,7 @@ from medddpm.checkpoints.released import renamed
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, named_failures, read_json, replacing
+from medddpm.runtime.files import check_writable, is_dead, named_failures, read_json, replacing
 from medddpm.runtime.reports import log
 from medddpm.training.config import TrainConfig
 from medddpm.training.mismatch import differences
@@ -108,7 +108,7 @@ def _taken(lock: FileIO) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = _owner(lock)
-            if not owner.isdigit() or _lives(int(owner)) or time.monotonic() > waits_until:
+            if not owner.isdigit() or not is_dead(int(owner)) or time.monotonic() > waits_until:
                 return False
             time.sleep(0.05)
         else:
@@ -118,16 +118,6 @@ def _taken(lock: FileIO) -> bool:
 def _owner(lock: FileIO) -> str:
     lock.seek(0)
     return lock.read().decode()
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
 
 
 def _check_own(out: Path) -> None:
