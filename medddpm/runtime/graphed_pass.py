@@ -85,7 +85,7 @@ class Pool:
         handle, self.handle, self._holds = self.handle, torch.cuda.graph_pool_handle(), None
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self.device.index or 0, handle)
-        with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+        with contextlib.suppress(RuntimeError), cuda_graphs.capturing(torch.cuda.CUDAGraph(), self.stream):
             torch.zeros((), device=self.device)
 
     def replay(self, replay: Callable[[], None], into: Sequence[Tensor] = (), given: Sequence[Tensor] = ()) -> None:

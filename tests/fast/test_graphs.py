@@ -640,6 +640,22 @@ def test_a_weight_changed_before_the_backward_is_an_error(device: torch.device) 
         loss.backward()
 
 
+def test_ddp_around_it(device: torch.device) -> None:
+    backend = "nccl" if torch.cuda.is_available() and device.type == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        twins = Twins(device)
+        wrapped = nn.parallel.DistributedDataParallel(twins.fast)
+        for seed in range(6):
+            for network, optimizer in zip((wrapped, twins.plain), twins.optimizers, strict=True):
+                step(network, optimizer, twins.x(seed))
+            twins.check()
+        assert twins.graphs.captured == 1
+        assert twins.graphs.why == ""
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_two_networks_in_turn_and_one_within_a_larger_one(device: torch.device) -> None:
     class Larger(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
