@@ -417,8 +417,6 @@ class TrainingStep:
         out = self.loss_fn(self.model, *batch)
         loss = next(nested.tensors(out)) / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            cuda_graphs.free_workspaces()  # the forward pass's: the peak is near
         if self._others is None:
             loss.backward()
         else:

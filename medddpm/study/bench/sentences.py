@@ -163,7 +163,7 @@ def network_limits(table: pd.DataFrame) -> str:
 
 
 def _gaps(timed: pd.DataFrame) -> list[str]:
-    """A sentence on each tool that was not timed for every network in every layout.
+    """Sentences on which tools were not timed for every network in every layout.
 
     Args:
         timed: whether a tool (column) was timed for a network (index). A tool that no network has is left out.
@@ -171,18 +171,27 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     layouts: dict[str, list[str]] = {}
     for name in timed.columns[timed.any()]:
         layouts.setdefault(name.removesuffix(" channels-last"), []).append(name)
-    said = []
+    called = {name: tool(BENCH_SETTINGS[name], short=True) for name in layouts}
+    kinds = pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in layouts.items()})
+    sparse = kinds[(~kinds).sum(axis="columns") > 1]  # who lacks several kinds: what was timed is soon said
+    said: list[str] = []
+    for names, group in sparse.groupby(sparse.columns.tolist(), sort=False):
+        has = [called[name] for name, there in zip(sparse.columns, names, strict=True) if there]
+        verb = "" if said else " was timed" if len(has) == 1 else " were timed"
+        said.append(f"only {_listed(has)}{verb} for {_listed([_kind(network) for network in group.index])}")
+    said = [f"{', '.join(said)}."] if said else []
+    timed = timed.drop(index=sparse.index)
     for name, columns in layouts.items():
-        has = timed[columns].sum(axis="columns")
+        count = timed[columns].sum(axis="columns")
         one, none = (
-            [_kind(network) for network in has.index[few]] for few in (has.between(1, len(columns) - 1), has == 0)
+            [_kind(network) for network in count.index[few]] for few in (count.between(1, len(columns) - 1), count == 0)
         )
-        in_one = f" for {_listed(one)}" if one and has.max() == len(columns) else ""
+        in_one = f" for {_listed(one)}" if one and count.max() == len(columns) else ""
         lacks = [f"timed in one layout only{in_one}"] if one else []
         if none:
             lacks.append(f"{'not' if one else 'not timed'} for {_listed(none)}")
         if lacks:
-            said.append(f"{tool(BENCH_SETTINGS[name], short=True)} was {', and '.join(lacks)}.")
+            said.append(f"{called[name]} was {', and '.join(lacks)}.")
     return [f"{text[0].upper()}{text[1:]}" for text in said]
 
 

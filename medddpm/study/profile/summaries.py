@@ -72,12 +72,11 @@ def windows_by_time(kernels: pd.DataFrame) -> pd.DataFrame:
 def relative(summaries: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
     """Every number of a summary divided by that of the setting `base` in the same view.
 
-    Raises:
-        KeyError: a view has no `base`.
+    A view that has no `base` is left out, as that of a run in which another setting alone was profiled anew.
     """
-    views = summaries.index.get_level_values("view")
-    against = summaries.xs(base, level="config").loc[views]
-    return summaries / against.set_axis(summaries.index)
+    bases = summaries[summaries.index.get_level_values("config") == base].droplevel("config")
+    summaries = summaries[summaries.index.get_level_values("view").isin(bases.index)]
+    return summaries / bases.loc[summaries.index.get_level_values("view")].set_axis(summaries.index)
 
 
 def family_shares(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:

@@ -123,9 +123,9 @@ def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame
 
 
 def over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
-    """The mean over each machine's runs of what `each_run` returns; its index loses run."""
+    """The mean over each machine's runs of what `each_run` returns, settings in order; its index loses run."""
     names = [name for name in by_run.index.names if name != "run"]
-    return by_run.groupby(level=names, sort=False).mean()
+    return _in_order(by_run.groupby(level=names, sort=False).mean())
 
 
 def spread(by_run: pd.DataFrame) -> pd.DataFrame:
@@ -139,7 +139,15 @@ def spread(by_run: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in by_run.index.names if name != "run"]
     groups = by_run.groupby(level=names, sort=False)
     apart = (groups.max() - groups.min()) / groups.mean().abs()
-    return apart.where(groups.count() > 1)
+    return _in_order(apart.where(groups.count() > 1))
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """By machine and view as they come first, then by setting: a run may hold settings that an earlier run has not."""
+    places = table.index.to_frame(index=False)
+    for name, values in places.items():
+        places[name] = values.map(_place) if name == "config" else pd.factorize(values)[0]
+    return table.iloc[places.sort_values(places.columns.tolist()).index]
 
 
 def _place(setting: str) -> tuple[int, str]:

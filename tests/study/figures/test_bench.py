@@ -274,11 +274,21 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     rows = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
     rows += [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
     several = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert "`reduce-overhead` was not timed for `UNet` with batch norm and `VNet`." in several
-    assert "`torch.compile` was not timed for `VNet`." in several
+    assert "Only autocast was timed for `VNet`. `reduce-overhead` was not timed for `UNet` with batch norm." in several
+    assert "`torch.compile` was" not in several
     contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *contiguous])], ignore_index=True))
-    assert "`reduce-overhead` was timed in one layout only, and not for `VNet`." in layouts
+    assert "Only autocast was timed for `VNet`. `reduce-overhead` was timed in one layout only. A step" in layouts
+    taken = {"peak_gib": 6.0, "rel_error_output": 0.01, "rel_error_grad": 0.3}
+    other = [
+        row("monai-attention-unet", name, "step", 5.0, **taken) for name in ("accelerate", "graphed_step", "compile")
+    ]
+    two = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *other])], ignore_index=True))
+    assert "Only autocast was timed for `VNet`, only `torch.compile` for `AttentionUnet`. `reduce" in two
+    other.append(row("monai-vnet", "reduce-overhead", "step", 2.0, peak_gib=8.0))
+    two = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *other])], ignore_index=True))
+    assert "Only `torch.compile` was timed for `AttentionUnet`. `torch.compile` was not timed for `VNet`." in two
+    assert "`reduce-overhead` was timed in one layout only, and not for `UNet` with batch norm." in two
     contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
     assert "`reduce-overhead` was timed in one layout only for `UNet` with batch norm." in layouts

@@ -84,8 +84,9 @@ def test_ratios_are_against_base_of_the_same_view() -> None:
     assert ratios.loc[("window", "OPT1"), "ipc_geometric"] == pytest.approx(0.5)
     assert ratios.loc[("step", "OPT1"), "cycles"] == pytest.approx(0.25)
     assert ratios.loc[("step", "OPT1"), "instructions"] == 1
-    with pytest.raises(KeyError):
-        relative(summary(WINDOW[WINDOW["config"] == "OPT1"]))
+    alone = WINDOW[WINDOW["config"] == "OPT1"]
+    assert relative(summary(pd.concat([alone, STEP]))).index.tolist() == [("step", "BASE")]
+    assert relative(summary(alone)).empty
 
 
 def test_shares_of_time_by_family_group_and_paper() -> None:

@@ -191,6 +191,14 @@ def test_runs_are_averaged_and_their_distance_is_told() -> None:
     assert ("A100", "BASE") in apart.index
 
 
+def test_a_setting_that_only_a_later_run_has_comes_in_its_place() -> None:
+    names = ["gpu", "run", "view", "config"]
+    rows = [("V100", 1, "window", "OPT1"), ("V100", 1, "step", "BASE"), ("V100", 2, "window", "BASE")]
+    by_run = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, index=pd.MultiIndex.from_tuples(rows, names=names))
+    expected = [("V100", "window", "BASE"), ("V100", "window", "OPT1"), ("V100", "step", "BASE")]
+    assert over_runs(by_run).index.tolist() == spread(by_run).index.tolist() == expected
+
+
 def test_the_spread_of_three_runs_is_of_the_farthest_two() -> None:
     index = pd.MultiIndex.from_product([["V100"], [1, 2, 3], ["BASE"]], names=["gpu", "run", "config"])
     by_run = pd.DataFrame({"a": [-9.0, -10.0, -11.0], "b": [1.0, np.nan, 3.0], "c": [2.0, np.nan, np.nan]}, index=index)
