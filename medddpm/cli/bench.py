@@ -63,8 +63,9 @@ def add_bench(commands: Commands[Parser]) -> None:
         "otherwise: fast-eager has no CUDA graph, fast-tf32 has TF32 instead of BF16, accelerate and graphed-step are "
         "called from an ordinary training loop, fast-compile and fast-reduce-overhead are under torch.compile. The "
         "ordinary tools, PyTorch's own: pytorch, cudnn-benchmark, autocast, autocast-benchmark, compile, "
-        "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout compile-channels-last, "
-        "autocast-benchmark-channels-last, compile-benchmark-channels-last, reduce-overhead-channels-last, "
+        "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout autocast-channels-last, "
+        "compile-channels-last, autocast-benchmark-channels-last, compile-benchmark-channels-last, "
+        "reduce-overhead-channels-last, "
         "max-autotune-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats base "
         "and fast; for other people's networks opt1, the ordinary tools, fast, fast-eager, accelerate and graphed-step",
     )  # fmt: skip
@@ -112,7 +113,7 @@ def add_bench(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--gpus", type=wholes(1), metavar="N,…",
-        help="with --scaling: on so many (1,2,4,8, as far as there are so many)",
+        help="with --scaling: the numbers of GPUs to measure on (1,2,4,8, as far as this machine has them)",
     )  # fmt: skip
     command.add_argument(
         "--buckets", type=wholes(0), metavar="MIB,…",
@@ -129,8 +130,8 @@ def add_bench(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--samples", type=whole(1),
-        help="least timings of a step and of a forward pass; on a GPU they go on for three seconds, after three more "
-        "in which its clocks settle at its power limit (20)",
+        help="the fewest timings of a step or a forward pass (20); on a GPU timing goes on for at least three seconds, "
+        "after three more in which the clocks settle at the power limit",
     )  # fmt: skip
     command.add_argument(
         "--rounds", type=whole(1), metavar="N",

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_MEMORY):
             raise
-        return complain("--device: too little memory for this; use a smaller --size, --channels or --batch-size")
+        return complain("--device: too little memory for this; use a smaller volume, model or batch")
 
 
 def _how_to_go_on(words: Sequence[str]) -> str:

@@ -273,7 +273,7 @@ def add_sample(commands: Commands[Parser]) -> None:
         """
         medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
-        medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler dpm++ --steps 25
+        medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler sde-dpm++ --steps 50
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
         torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000

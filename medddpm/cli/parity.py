@@ -51,7 +51,7 @@ def add_parity(commands: Commands[Parser]) -> None:
     command.add_argument("--plan", type=several(PLANS), required=True, metavar="NAME,…", help=", ".join(PLANS))
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets a folder for each run")
     command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
-    command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most so many, a run on each (all)")
+    command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most N GPUs, one run on each (all)")
     command.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto",
         help="(auto: GPUs where there are any; CUDA_VISIBLE_DEVICES names those to use)",

@@ -16,15 +16,15 @@ from medddpm.runtime.cuda_graphs import is_accelerated
 class Accelerate(Callback):
     """Accelerates a network before the strategy wraps the LightningModule in DistributedDataParallel.
 
-    The network is the one that the LightningModule calls, built in its `__init__`: the callback comes before its
-    `setup` and `configure_model`. It is brought to its device, as the strategy would next.
+    Build the network in the LightningModule's `__init__`: the callback runs before the module's `setup` and
+    `configure_model`. It also moves the network to its device, as the strategy would do next.
 
     Args:
-        network: its attribute in the LightningModule, with dots if it is deeper; None takes the only child that has
-            5-D parameters.
-        restoring: whether to restore it at the end of each fit, validation, test and prediction, and after an
+        network: the name of the network's attribute in the LightningModule, with dots if it lies deeper; None takes the
+            only child that has 5-D parameters.
+        restoring: whether to restore the network at the end of each fit, validation, test and prediction, and after an
             exception.
-        options: what `accelerate` takes beside the model.
+        options: the arguments of `accelerate` besides the model.
     """
 
     def __init__(self, network: str | None = None, restoring: bool = False, **options: Any) -> None:
@@ -33,7 +33,7 @@ class Accelerate(Callback):
         self.options = options
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Accelerates the network, unless it is.
+        """Accelerates the network, unless it is accelerated already.
 
         Args:
             trainer: whose strategy knows the device.

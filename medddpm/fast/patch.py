@@ -64,9 +64,9 @@ def accelerate(
 
     Outputs and gradients equal the network's own within the precision's tolerance; a layer without a rule runs as it
     does under autocast. PyTorch's functions replace the kernels without Triton, and on a CPU, there in the network's
-    own precision; the report says so. A model on a card before capability 8.0 is left as it is, with a warning. The
-    model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again replaces the
-    former setting. On a GPU the kernels have derivatives of one output at a time (`is_grads_batched` is not for them);
+    own precision; the report says so. On a card of compute capability below 8.0 the model is left as it is, with a
+    warning. The model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again
+    replaces the former setting. On a GPU `torch.autograd.grad` cannot take `is_grads_batched=True` through the kernels;
     within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it.
     A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
     with the original are. What `model.compile()` has compiled in place, before or after, is compiled anew with the
@@ -78,14 +78,14 @@ def accelerate(
         precision: "bf16": products in BF16 from float32 weights, which stay float32 as do their gradients, statistics
             and the outputs. "tf32": float32 tensors; PyTorch's flags decide whether products round to TF32, and
             `switches.OPT1` sets them.
-        only: the features to use, from `FEATURES`; None uses all.
-        graph: "auto": on a CUDA device, the third call of a shape of inputs captures forward and backward pass
-            as CUDA graphs, and later calls replay them; where that is not safe the network runs as it is, and
-            `print(model.acceleration)` says why. A shape that cannot be captured is the only one to run so, but
-            where a capture finds no memory, all graphs are freed. Their memory stays taken between the calls. True:
-            what is in the way of a graph is an error. False: there are none.
-        report: called with the report, one string. The default logs it at level INFO through the logger `medddpm`, on
-            rank 0 only, which prints it to stderr if the program has set up no logging. None makes no report.
+        only: the features to use, of `medddpm.fast.patch.FEATURES`; None uses all.
+        graph: "auto": on a CUDA device, the third call with inputs of one shape captures the forward and the backward
+            pass as CUDA graphs, which this and later calls replay; at most eight shapes have graphs. Where that is not
+            safe the network runs without, and `print(model.acceleration)` says why. If one shape cannot be captured,
+            the others keep their graphs; if a capture finds no memory, all graphs are freed. Graphs keep their memory
+            between calls. True: whatever is in the way of a graph is an error. False: no graphs.
+        report: called with the report, one string. By default the report is logged at level INFO through the logger
+            `medddpm`, on rank 0 only, or printed to stderr if the program has set up no logging. None: no report.
 
     Returns:
         `model`.
@@ -154,7 +154,8 @@ def _refuse(model: nn.Module) -> None:
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Root):
         what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
-        raise BadInput("model", what, "undo that first")
+        remedy = "call restore on that network" if isinstance(own, Forward) else "remove that forward"
+        raise BadInput("model", what, f"{remedy} first")
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         if module is not model and isinstance(forward, Root):

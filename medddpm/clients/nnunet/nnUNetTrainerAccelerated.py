@@ -16,7 +16,7 @@ from medddpm.fast.patch import accelerate
 class nnUNetTrainerAccelerated(nnUNetTrainer):
     """`nnUNetTrainer`, its network accelerated in training, validation and prediction; all else is nnU-Net's.
 
-    It is to be combined with other trainers by inheritance, before them: `class Mine(nnUNetTrainerAccelerated,
+    Combine it with other trainers by inheritance, and name it first: `class Mine(nnUNetTrainerAccelerated,
     nnUNetTrainerDA5)`. Checkpoints are nnU-Net's: either trainer reads the other's weights.
     """
 

@@ -39,7 +39,7 @@ def graphed_step(
     scaler: torch.amp.GradScaler | None = None,
     after: Callable[[], object] | None = None,
 ) -> TrainingStep:
-    """Makes a training step of which everything is one CUDA graph: call it with a batch, and it trains.
+    """Makes a whole training step one CUDA graph: call the result with a batch, and it trains.
 
     ::
 
@@ -48,48 +48,50 @@ def graphed_step(
             loss = step(x, y)
             scheduler.step()
 
-    The learning rate becomes a tensor in the optimizer's groups, which schedulers fill in place: the graph reads it. A
-    batch of another shape is captured anew, and so is the step when the model's mode, settings or parameters change,
-    the optimizer's settings or state, or a value that `loss_fn` or `after` reads: in a global or from around it, in an
-    object or a list, by itself or in what it calls. Of an object count the attributes that are read, of a list or dict
-    all that is in it; globals of installed packages are not looked at. If such a value changes at every call, as
-    OneCycleLR changes betas unless its `cycle_momentum` is False, or too many shapes come, the step runs without a
-    graph and says so once; so it does where what no graph repeats comes later, where a capture finds no memory, which
-    frees all graphs, and while parts of the model have hooks that were set later. Batches of a later shape that cannot
-    be captured for another reason run without a graph, and the others with theirs.
+    The learning rate becomes a tensor in the optimizer's groups: the graph reads it, and schedulers fill it in place.
+    The step is captured anew for a batch of another shape, and when one of these changes: the model's mode, settings or
+    parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that they call,
+    reads from a global, a closure, an object or a container. Of an object only the attributes that are read count, of a
+    list or dict all that it holds; globals of installed packages do not count.
 
-    While a shape is captured, it takes the memory of a step without graphs beside that of the graphs there are. From
-    then on all shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and
-    what `loss_fn` returns. With `accumulate`, the sums of the gradients are kept beside them.
+    The step goes on without a graph, and says so once, if such values keep changing (three times, each within ten calls
+    of the one before: OneCycleLR changes betas unless its `cycle_momentum` is False); if batches have more than 16
+    shapes; if the model or `loss_fn` later does what no graph repeats; or if a capture finds no memory, which frees all
+    graphs. While parts of the model have hooks that were set later, it runs without a graph too. If batches of one
+    later shape cannot be captured for another reason, only these run without a graph.
 
-    On a CPU it runs as it is written; an optimizer or `after` that no graph repeats is refused there too.
+    A capture needs the memory of a step without graphs on top of that of the graphs already there. Afterwards all
+    shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and what
+    `loss_fn` returns. With `accumulate`, the sums of the gradients come on top.
+
+    On a CPU the step runs without a graph; an optimizer or `after` that no graph repeats is refused there too.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
             work at each call, no value read back to the host, no random numbers of the host, no hooks inside.
         loss_fn: `loss_fn(model, *batch)` returns the loss, a scalar, or a tuple of it and of further tensors. Autocast,
             deep supervision and noise belong here.
-        optimizer: of the model's parameters. One that updates without the host: made with `fused=True`, as SGD must be,
-            or one with the option `capturable`, which is set. Its state must begin with zeros: NAdam, Rprop, ASGD and
-            SGD with dampening are refused, and so are LBFGS, which asks for the loss again, and one of others that
-            counts its updates in numbers on the host.
-        example: a batch, on the model's device, in the shape of those to come, or its only tensor. Nothing is learned
-            from it.
-        accumulate: calls whose gradients are summed for an update. The loss is divided by it for the gradients.
+        optimizer: of the model's parameters. It must update without the host: it has the option `capturable`, which
+            this sets, or was made with `fused=True`, as SGD must be. Its state must begin with zeros, so a new NAdam,
+            Rprop, ASGD or SGD with dampening is refused. So are LBFGS, which asks for the loss again, and an optimizer
+            of another package that counts its updates on the host.
+        example: a batch on the model's device, in the shape of those to come: the arguments of `step` in a sequence, or
+            its only argument, if that is a tensor or a dict. Nothing is learned from it.
+        accumulate: how many calls sum their gradients for one update. For the gradients each loss is divided by it.
         clip_norm: the norm to which gradients are scaled down before an update.
         scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
-        after: called behind each update, within the graph: an average of the weights by `torch._foreach_lerp_`, say.
-            What it reads is there before, and stays: it makes nothing at its first call, and counts nothing. PyTorch's
+        after: called after each update, within the graph, for example to average the weights by `torch._foreach_lerp_`.
+            All that it reads must exist before its first call and stay in place; it must count nothing. PyTorch's
             `AveragedModel` counts on the host: call its `update_parameters` after the step.
 
     Returns:
-        the step: `step(*batch)` returns what `loss_fn` does, on the device, in tensors of their own. Gradients are then
-        in the parameters' `grad` as behind a loop; where there are graphs of several shapes, only those of the last
-        that was captured are, and after the others `grad` is None.
+        the step: `step(*batch)` returns what `loss_fn` does, on the device, in new tensors. The parameters' `grad` then
+        has the gradients, as in a loop. With graphs of several shapes this holds for the shape that was captured last;
+        after a batch of another shape `grad` is None.
 
     Raises:
-        BadInput: the step cannot be captured for the example, and the line that is in the way; the model or a batch is
-            on several devices.
+        BadInput: the step cannot be captured for the example: the message names the line or part that is in the way. Or
+            the model or a batch is on several devices.
     """
     if accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
@@ -173,8 +175,8 @@ class TrainingStep:
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
         given = list(nested.tensors(batch))
         if any(t.grad_fn is not None for t in given):  # on a CPU too: what is taken there is taken on a GPU
-            remedy = "compute it in loss_fn, or give it detached"
-            raise BadInput("batch", "gradients would flow through a tensor of it into what computed it", remedy)
+            remedy = "compute the tensor in loss_fn, or detach it"
+            raise BadInput("batch", "gradients would flow through a tensor of it into that tensor's own graph", remedy)
         tables = [module._parameters for module in modules_of(self.model)]  # at each call: `parameters()` takes longer
         devices = {t.device for t in given} | {p.device for table in tables for p in table.values() if p is not None}
         if len(devices) > 1:
@@ -214,7 +216,7 @@ class TrainingStep:
             self._forget()
             known = None
         if known is None and len({shape for shape, *_ in self._kept} | self._barred.keys() | {key[0]}) > SHAPES:
-            self._stop(f"batches come in more than {SHAPES} shapes, counting what else they hold")
+            self._stop(f"batches come in more than {SHAPES} shapes (a number or text in a batch is part of its shape)")
             return None
         if known is None or not known.updates(self._state(last)):
             if known is not None:

@@ -137,10 +137,13 @@ def caption(panels: list[Panel]) -> str:
     ]  # fmt: skip
     labels = (str(label).split("\n") for shown in panels for label in shown.low.index)
     ours = list(dict.fromkeys(card for card, view in labels if view != "paper"))
-    behind = f"Small pale dots that cannot be seen lie behind the {ours[0]}'s. " if len(ours) > 1 else ""
+    pale = ""
+    if len(ours) > 1:
+        pale = f"Small pale dots are the {' and '.join(ours[1:])}'s; "
+        pale += f"those that cannot be seen lie behind the {ours[0]}'s. "
     return (
         "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black "
-        f"line joins the lowest and the highest run. {behind}Missing, because not stated or not measured: "
+        f"line joins the lowest and the highest run. {pale}Missing, because not stated or not measured: "
         f"{'; '.join(listed) or 'nothing'}."
     )
 

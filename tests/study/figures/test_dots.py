@@ -215,7 +215,7 @@ def test_the_caption_tells_what_is_blank() -> None:
 
 
 def test_the_caption_says_where_dots_of_a_second_card_are() -> None:
-    assert "cannot be seen lie behind the H200's" in caption([one_panel()])
+    assert "dots are the A10's; those that cannot be seen lie behind the H200's. " in caption([one_panel()])
     assert "cannot be seen" not in caption([one_panel(("H200",))])
 
 
