@@ -133,8 +133,14 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
             figure.savefig(temporary, metadata=metadata | said | title)
             if suffix == ".svg":
                 text = re.sub(f'<g id="{SAYS}([^"]*)">', r"<g><title>\1</title>", temporary.read_text(encoding="utf-8"))
-                temporary.write_text(text, encoding="utf-8")
+                temporary.write_text(_with_numbered_clips(text), encoding="utf-8")
         paths.append(path)
     for fault in faults(figure, PRINT_WIDTH) if alt else ():  # once it is saved: drawing it moves what is laid out
         warnings.warn(f"{name}: {fault}", stacklevel=2)
     return paths
+
+
+def _with_numbered_clips(svg: str) -> str:
+    """With clips named by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
+    names = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)), 1)}
+    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda found: names.get(found[0], found[0]), svg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,16 @@ def test_files_come_out_the_same_twice(tmp_path: Path, monkeypatch: pytest.Monke
     assert once == twice
     assert once[0].startswith(b"\x89PNG")
     assert b"<svg" in once[1]
+
+
+def test_the_names_of_clips_are_no_hashes(tmp_path: Path) -> None:
+    figure = new_figure(height=2.0)
+    for axis in figure.subplots(1, 2):
+        axis.plot([0, 1], [0, 1])
+    _, path = save_figure(figure, "a", tmp_path)
+    svg = path.read_text(encoding="utf-8")
+    assert re.findall(r'<clipPath id="([^"]*)">', svg) == ["clip1", "clip2"]
+    assert set(re.findall(r"url\(#([^)]*)\)", svg)) == {"clip1", "clip2"}
 
 
 # Figure 3's table
