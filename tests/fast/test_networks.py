@@ -279,12 +279,16 @@ def test_dropout_stays_dropout() -> None:
         assert not torch.equal(network(*given), network(*given))
 
 
-@pytest.mark.parametrize("name", ["DynUNet", "UNet"])
-def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
+def dropping(name: str) -> nn.Module:
     torch.manual_seed(0)
-    network = alive(
+    return alive(
         dynamic(res_block=True, dropout=0.3) if name == "DynUNet" else monai_unet(num_res_units=2, dropout=0.3)
     )
+
+
+@pytest.mark.parametrize("name", ["DynUNet", "UNet"])
+def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
+    network = dropping(name)
     outs = []
     for change in (restore, lambda network: accelerate(network, report=None)):
         change(network)
@@ -298,10 +302,7 @@ def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["DynUNet", "UNet"])
 def test_on_a_gpu_a_seed_drops_what_it_drops_under_autocast(name: str) -> None:
-    torch.manual_seed(0)
-    network = alive(
-        dynamic(res_block=True, dropout=0.3) if name == "DynUNet" else monai_unet(num_res_units=2, dropout=0.3)
-    ).cuda()
+    network = dropping(name).cuda()
     given = [t.cuda() for t in inputs(name, side=16)]
 
     def drawn(seed: int) -> Tensor:
