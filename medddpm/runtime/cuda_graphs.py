@@ -170,18 +170,21 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
 def _without_workspaces() -> Iterator[None]:
     """Inside, cuBLAS takes its workspaces from the capture's pool, not from the eager calls' memory.
 
-    On a Hopper card a workspace is 32 MiB, one for each thread and stream that multiplied. The eager calls' are freed
-    on entering; on leaving, the capture's are free memory of its pool, as any tensor that the capture let go of. What
-    comes without a graph takes new ones.
+    The eager calls' are freed on entering; on leaving, the capture's are free memory of its pool, as any tensor that
+    the capture let go of. What comes without a graph takes new ones.
     """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
-    if clear is not None:
-        clear()
+    free_workspaces()
     try:
         yield
     finally:
-        if clear is not None:
-            clear()
+        free_workspaces()
+
+
+def free_workspaces() -> None:
+    """Frees cuBLAS's workspaces: on a Hopper card 32 MiB for each thread and stream that multiplied."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
+    if clear is not None:
+        clear()
 
 
 _allowed = True

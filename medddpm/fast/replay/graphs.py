@@ -305,6 +305,8 @@ class Watched:
         hooked: list[object] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):
             out = run(value)
+        if device.type == "cuda":
+            cuda_graphs.free_workspaces()  # the forward pass's: a backward pass is to come, on a thread with its own
         self.calls += 1
         self.threads.add(threading.get_ident())
         self.draws = place != drawn_at(device)
