@@ -5,8 +5,10 @@ average (Tensor Core, FP32, integer pipe, SM throughput) reaches the limit. Its 
 layout, and reduction overheads", is judged by itself: all but convolutions and GEMMs takes more of BASE's time than the
 limit. T2, "a single cuDNN convolution/GEMM kernel dominates runtime": in BASE one convolution or matrix product, by its
 whole name, takes more of the time than the limit. T3, "convolution, elementwise, and reduction kernels stress different
-instruction paths": in BASE convolutions execute more floating-point instructions than of any other class, and pointwise
-and reduction kernels (norms among them) do not. Averages and shares are of the step, weighted by time.
+instruction paths": BASE's convolutions execute more floating-point instructions than of any other class, and pointwise
+and reduction kernels (norms among them) do not. The latter are judged under OPT1, which leaves them as they are: its
+record has the counters of each, BASE's those of another instance of a template for some. Averages and shares are of the
+step, weighted by time.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ PIPES = {
     "integer ALU utilization": "alu_pct",
     "SM throughput": "sm_throughput_pct",
 }
-WORK = {  # what Section 4.3 sets against each other
-    "convolutions and GEMMs": rules.GEMMS,
-    "pointwise": "pointwise",
-    "norms and reductions": "reduction+normalization",
+WORK = {  # what Section 4.3 sets against each other, and under which setting
+    "convolutions and GEMMs": (rules.GEMMS, summaries.BASE),
+    "pointwise": ("pointwise", "OPT1"),
+    "norms and reductions": ("reduction+normalization", "OPT1"),
 }
 NO_STEP = "There is no record of a whole step. `site/add_your_card.md` says how to measure one."
 
@@ -49,21 +51,20 @@ def settle(runs: Runs) -> pd.DataFrame:
     """
     card = next((card for card in rules.cards().index if (card, "step") in runs), None)
     steps = [run for run in runs[card, "step"] if summaries.BASE in set(run.table["config"])] if card else []
-    judged = f"by {len(steps)} runs" if len(steps) > 1 else "by one run"
-    newest = " The numbers are the newest run's." if len(steps) > 1 else ""
     rows: list[tuple[object, ...]] = []
     for row in read_table(rules.HERE / "takeaways.csv", TAKEAWAYS).to_dict("records"):
-        verdicts = [JUDGES[row["rule"]](run, row["limit"]) for run in steps]
+        verdicts = [verdict for run in steps if (verdict := JUDGES[row["rule"]](run, row["limit"])) is not None]
         broken = [by for holds, _, by in verdicts if not holds]
-        status = ("differs" if broken else "reproduced") if steps else "not_measurable"
+        status = ("differs" if broken else "reproduced") if verdicts else "not_measurable"
         told = {
             "limit": row["limit"],
             "card": card,
-            "judged": judged,
+            "judged": f"by {len(verdicts)} runs" if len(verdicts) > 1 else "by one run",
             "broken": f" It is broken by {broken[0]}." if broken else "",
         }
-        reason = row["reason"].format(**told) + newest if steps else NO_STEP
-        ours, tolerance = (verdicts[-1][1], 0.0) if steps else (None, None)
+        newest = " The numbers are the newest run's." if len(verdicts) > 1 else ""
+        reason = row["reason"].format(**told) + newest if verdicts else NO_STEP
+        ours, tolerance = (verdicts[-1][1], 0.0) if verdicts else (None, None)
         rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
 
@@ -95,21 +96,23 @@ def is_dominated(run: rules.KernelsOfRun, limit: float) -> Verdict:
     return shares[summaries.BASE] > limit, "; ".join(numbers), "a busiest kernel that takes less"
 
 
-def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict:
-    """T3."""
+def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict | None:
+    """T3; None for a run without one of the settings."""
+    if not {setting for _, setting in WORK.values()} <= set(run.summary.index):
+        return None
     largest, numbers = {}, []
-    for work, launches in WORK.items():
-        chosen = rules.pick(run.of(summaries.BASE), launches)
+    for work, (launches, setting) in WORK.items():
+        chosen = rules.pick(run.of(setting), launches)
         shares = {name: rules.instruction_share(chosen, [name]) for name in CLASSES}
         first, second = sorted(CLASSES, key=lambda name: -shares[name])[:2]
         largest[work] = first
         numbers.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
-    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work] == rules.GEMMS)]
+    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work][0] == rules.GEMMS)]
     classes = ", ".join(f"{work}, whose largest class is {CLASSES[largest[work]].lower()}" for work in broken)
     return not broken, "; ".join(numbers), classes
 
 
-JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict]] = {
+JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict | None]] = {
     "underutilized": is_underutilized,
     "overheads": has_overheads,
     "dominated": is_dominated,

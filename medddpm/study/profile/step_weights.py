@@ -1,10 +1,10 @@
 """A step from a few profiled launches: how often each kind is launched, how long it runs, and what it does in all.
 
-ncu profiles the first launch of each kind in a step; a kind is a function, grid and block (and each kernel of its own
-among those). Other launches of that kind may do more or less: another input of the same grid, another number of loops.
-A plain trace tells how long every launch runs, and a kind's work is taken as proportional to its time: what adds up
-(cycles, instructions, stalls) is multiplied by a ratio of durations in the trace, the mean of the kind's launches
-divided by the profiled launch. Rates, shares and percentages stay those of the profiled launch.
+ncu profiles the first launch of each kind in a step; a kind is a kernel, grid and block. Other launches of that kind
+may do more or less: another input of the same grid, another number of loops. A plain trace tells how long every launch
+runs, and a kind's work is taken as proportional to its time: what adds up (cycles, instructions, stalls) is multiplied
+by a ratio of durations in the trace, the mean of the kind's launches divided by the profiled launch. Rates, shares and
+percentages stay those of the profiled launch.
 """
 
 from __future__ import annotations

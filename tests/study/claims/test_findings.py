@@ -429,7 +429,11 @@ MIX = {
 
 
 def statuses(changes: dict[str, dict[str, float]]) -> dict[str, str]:
-    rows = [launch("BASE", family, view="step", **(mix | changes.get(family, {}))) for family, mix in MIX.items()]
+    rows = [
+        launch(setting, family, view="step", **(mix | changes.get(family, {})))
+        for setting in ("BASE", "OPT1")
+        for family, mix in MIX.items()
+    ]
     found = takeaways.settle({("H100", "step"): [run(*rows)]})
     return dict(zip(found["id"], found["status"], strict=True))
 
@@ -451,6 +455,17 @@ def test_takeaways_can_be_broken(changes: dict[str, dict[str, float]], broken: s
     cause = found.pop("T1 cause")
     assert found == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
     assert cause == ("reproduced" if broken == "T2" else "differs"), "it is not what T1 concludes"
+
+
+def test_a_takeaway_is_judged_by_the_runs_that_have_its_settings() -> None:
+    whole = [launch(setting, family, view="step", **mix) for setting in ("BASE", "OPT1") for family, mix in MIX.items()]
+    base = [row for row in whole if row["config"] == "BASE"]
+    found = takeaways.settle({("H100", "step"): [run(*whole), run(*base)]}).set_index("id")
+    judged = found["reason"].str.extract(r"Judged on the H100 (by [a-z0-9]+ runs?) ")[0]
+    assert judged.to_dict() == dict.fromkeys(("T1", "T1 cause", "T2"), "by 2 runs") | {"T3": "by one run"}
+    found = takeaways.settle({("H100", "step"): [run(*base)]}).set_index("id")
+    assert found["status"].to_dict() == {"T1": "reproduced", "T1 cause": "differs", "T2": "reproduced",
+                                         "T3": "not_measurable"}  # fmt: skip
 
 
 def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:

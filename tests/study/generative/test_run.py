@@ -371,7 +371,7 @@ def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
     command = run.collection(MODELS["sd3"], ["fp32", "bf16"]).collect_command(Path("r.ncu-rep"))
     assert " ".join(command) == (
         "ncu --clock-control none --import-source no --target-processes all "
-        "--profile-from-start off --filter-mode per-launch-config --launch-count 1 "
+        "--profile-from-start off --filter-mode per-launch-config --launch-count 1 --kernel-name-base mangled "
         "--metrics sm__cycles_active.sum,smsp__inst_executed.sum -o r "
         "python -m medddpm.study.generative.worker --model sd3 --precision fp32,bf16"
     )

@@ -109,7 +109,7 @@ def test_the_windows_rules_are_those_of_the_full_set() -> None:
 
 def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
     raw, details, plain = plan(["BASE"], ["step"], details=True)
-    chosen = "--profile-from-start off --filter-mode per-launch-config --launch-count 1"
+    chosen = "--profile-from-start off --filter-mode per-launch-config --launch-count 1 --kernel-name-base mangled"
     counters, rules = "--metrics gpu__time_duration.sum,", "--section SpeedOfLight --section LaunchStats "
     for one, counted in ((raw, counters), (details, rules)):
         assert f" {chosen} {counted}" in shlex.join(run.collection(one).collect_command(Path("r.ncu-rep")))

@@ -54,7 +54,7 @@ def test_work_goes_by_time_within_a_kind(tmp_path: Path) -> None:
 
 
 def test_a_kernel_under_another_name_is_scaled_by_the_launch_that_was_profiled(tmp_path: Path) -> None:
-    """Of one function, grid and block ncu profiles the first, whatever its template arguments."""
+    """By its default ncu profiles the first of one function, grid and block, whatever its template arguments."""
     launches = [(CUPTI_ADD, 100.0), (OTHER_ADD, 400.0), (CUPTI_ADD, 300.0), (OTHER_ADD, 600.0)]
     step = parsed(tmp_path, [ADD], ["1,000"], launches)
     assert step["cycles_active"].tolist() == [2000, 5000]

@@ -242,13 +242,13 @@ SM_GHZ = {"H100": 132 * 1.98, "H200": 132 * 1.98}  # of all multiprocessors toge
 
 @pytest.mark.parametrize("record", STEPS, ids=lambda record: f"{record.gpu}-{record.path.stem}")
 def test_a_steps_cycles_fit_into_its_time(record: Record) -> None:
-    """No SM runs faster than its clock."""
+    """No SM runs faster than its clock. ncu empties the caches before a launch, which can make it 3% longer."""
     assert record.gpu in SM_GHZ, "give the clock of the other card"
     step = read_table(record.path, schemas.KERNELS)
     step = step[step["cycles_active"].notna()]
     time = step["count"] * step["duration_ns"]
     busy = step["cycles_active"] / (SM_GHZ[record.gpu] * step["duration_ns"])
-    assert time[busy > 1.01].sum() < 0.02 * time.sum()
+    assert time[busy > 1.03].sum() < 0.02 * time.sum()
     assert 0.6 < (time * busy).sum() / time.sum() < 0.9
 
 
