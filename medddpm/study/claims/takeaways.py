@@ -18,6 +18,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from medddpm.study.claims import rules
+from medddpm.study.claims.findings import NO_COUNTERS
 from medddpm.study.claims.reasons import Runs
 from medddpm.study.profile import summaries
 from medddpm.study.profile.instructions import CLASSES
@@ -41,7 +42,7 @@ NO_STEP = "There is no record of a whole step. `site/add_your_card.md` says how 
 
 def settle(runs: Runs) -> pd.DataFrame:
     """The takeaways T1, its cause, T2 and T3 (schema `CLAIMS`), judged on the first card with a whole step by each of
-    its runs.
+    its runs that has the settings.
 
     Args:
         runs: of `medddpm.study.claims.findings.every_run`.
@@ -63,7 +64,8 @@ def settle(runs: Runs) -> pd.DataFrame:
             "broken": f" It is broken by {broken[0]}." if broken else "",
         }
         newest = " The numbers are the newest run's." if len(verdicts) > 1 else ""
-        reason = row["reason"].format(**told) + newest if verdicts else NO_STEP
+        lacking = NO_COUNTERS.format(view="step", card=card) if steps else NO_STEP
+        reason = row["reason"].format(**told) + newest if verdicts else lacking
         ours, tolerance = (verdicts[-1][1], 0.0) if verdicts else (None, None)
         rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})

@@ -466,6 +466,7 @@ def test_a_takeaway_is_judged_by_the_runs_that_have_its_settings() -> None:
     found = takeaways.settle({("H100", "step"): [run(*base)]}).set_index("id")
     assert found["status"].to_dict() == {"T1": "reproduced", "T1 cause": "differs", "T2": "reproduced",
                                          "T3": "not_measurable"}  # fmt: skip
+    assert found.loc["T3", "reason"].startswith("No step of the H100 has the counters or the settings it takes.")
 
 
 def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:

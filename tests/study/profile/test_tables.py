@@ -242,7 +242,7 @@ SM_GHZ = {"H100": 132 * 1.98, "H200": 132 * 1.98}  # of all multiprocessors toge
 
 @pytest.mark.parametrize("record", STEPS, ids=lambda record: f"{record.gpu}-{record.path.stem}")
 def test_a_steps_cycles_fit_into_its_time(record: Record) -> None:
-    """No SM runs faster than its clock. ncu empties the caches before a launch, which can make it 3% longer."""
+    """No SM runs faster than its clock. The cycles are a profiled launch's, up to 3% longer than traced."""
     assert record.gpu in SM_GHZ, "give the clock of the other card"
     step = read_table(record.path, schemas.KERNELS)
     step = step[step["cycles_active"].notna()]
