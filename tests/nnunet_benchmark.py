@@ -2,7 +2,8 @@
 
 `PYTHONPATH=tests python -m nnunet_benchmark --out FOLDER`. Needs nnunetv2. The plans are those that nnU-Net's planners
 make for the sizes of BraTS, four images a subject of 240 × 240 × 155 before cropping. nnU-Net compiles its network, as
-it does by default. Prints each trainer's fastest epoch of 250 training and 50 validation steps; its JSON is kept.
+it does by default. Prints each trainer's fastest epoch of 250 training and 50 validation steps. FOLDER keeps its JSON
+in results.json, and its times in nnunet.csv, as figures/records/<card> has them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 from helpers.nnunet import run, write_stubs
 
 from medddpm.clients.nnunet import FOLDER
+from medddpm.study.records import schemas
+from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.tables import write_table
 
 DATASET = "Dataset902_Benchmark"
 PLANNERS = {"ExperimentPlanner": "nnUNetPlans", "nnUNetPlannerResEncM": "nnUNetResEncUNetMPlans"}
@@ -24,6 +31,7 @@ TRAINERS = (
     "nnUNetTrainerBenchmark_5epochs_noDataLoading",
     "nnUNetTrainerAcceleratedBenchmark_5epochs_noDataLoading",
 )
+EPOCHS = 5  # as the trainers' names say
 SUBJECTS = 100
 
 
@@ -58,7 +66,7 @@ def write_dataset(work: Path) -> None:
     (preprocessed / "dataset_fingerprint.json").write_text(json.dumps(found))
 
 
-def benchmark(work: Path, planner: str, trainer: str) -> dict[str, object]:
+def benchmark(work: Path, planner: str, trainer: str) -> dict[str, Any]:
     """The record that nnU-Net's trainer writes of one run."""
     plans = PLANNERS[planner]
     command = ["nnUNetv2_train", DATASET, "3d_fullres", "0", "-tr", trainer, "-p", plans]
@@ -68,7 +76,7 @@ def benchmark(work: Path, planner: str, trainer: str) -> dict[str, object]:
     return record
 
 
-def plan(work: Path, planner: str) -> dict[str, object]:
+def plan(work: Path, planner: str) -> dict[str, Any]:
     """The plan for the full resolution, and what of preprocessing a training reads."""
     run(work, ["nnUNetv2_plan_experiment", "-d", "902", "-pl", planner], trainers=str(FOLDER))
     file = work / "preprocessed" / DATASET / f"{PLANNERS[planner]}.json"
@@ -79,9 +87,33 @@ def plan(work: Path, planner: str) -> dict[str, object]:
     return configuration
 
 
+def table(records: Sequence[Mapping[str, Any]], plans: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """nnU-Net's records as a table, schema `NNUNET`.
+
+    Args:
+        records: what `benchmark` returns, with "planner" and "trainer".
+        plans: what `plan` returns, by planner.
+    """
+    rows = []
+    for record in records:
+        plan = plans[record["planner"]]
+        rows.append(
+            {
+                "planner": record["planner"],
+                "network": plan["architecture"]["network_class_name"].rpartition(".")[2],
+                "patch": "x".join(map(str, plan["patch_size"])),
+                "batch": plan["batch_size"],
+                "trainer": record["trainer"],
+                "epochs": EPOCHS,
+                "fastest_s": round(record["fastest_epoch"], 3),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(schemas.NNUNET.columns))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a folder; results.json in it holds every record")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of results.json and nnunet.csv")
     parser.add_argument("--planner", choices=PLANNERS, action="append", help="one of them; all by default")
     parser.add_argument("--work", type=Path, default=Path("runs/nnunet_benchmark"), help="emptied first")
     arguments = parser.parse_args()
@@ -90,14 +122,17 @@ def main() -> None:
     write_dataset(work)
     write_stubs(work / "stubs", "timm", "SimpleITK")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    records: list[dict[str, object]] = []
+    records: list[dict[str, Any]] = []
+    plans: dict[str, dict[str, Any]] = {}
+    meta = machine_meta(["python", "-m", "nnunet_benchmark"])
     for planner in arguments.planner or PLANNERS:
-        configuration = plan(work, planner)
+        plans[planner] = configuration = plan(work, planner)
         print(f"{planner}: patch {configuration['patch_size']}, batch {configuration['batch_size']}", flush=True)
         for trainer in TRAINERS:
             records.append({"planner": planner, "trainer": trainer, **benchmark(work, planner, trainer)})
             print(f"  {trainer}: {records[-1]['fastest_epoch']} s", flush=True)
             (arguments.out / "results.json").write_text(json.dumps(records, indent=2))
+            write_table(table(records, plans), arguments.out / "nnunet.csv", schemas.NNUNET, meta)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,19 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.networks import distance
 from helpers.nnunet import run, write_stubs
-from nnunet_benchmark import TRAINERS, plan
+from helpers.repository import ROOT
+from nnunet_benchmark import PLANNERS, TRAINERS, plan, table
 from nnunet_benchmark import write_dataset as write_benchmark
 
 from medddpm.clients.nnunet import FOLDER
 from medddpm.data.phantom import phantom_subject
+from medddpm.study.records import schemas
+from medddpm.study.records.tables import read_table
 
 pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: pip install nnunetv2")
 
@@ -138,9 +142,16 @@ def test_nnunet_finds_the_trainers(name: str, monkeypatch: pytest.MonkeyPatch, t
     assert not found._do_i_compile(None)
 
 
-def test_the_benchmark_plans_what_it_says(tmp_path: Path) -> None:
+def test_the_benchmark_plans_what_it_says_and_what_is_on_record(tmp_path: Path) -> None:
     write_benchmark(tmp_path)
     write_stubs(tmp_path / "stubs", "timm")
-    configuration = plan(tmp_path, "ExperimentPlanner")
-    assert configuration["patch_size"] == [128, 160, 112]  # nnU-Net's own for BraTS
-    assert configuration["architecture"]["network_class_name"].endswith("PlainConvUNet")
+    plans = {planner: plan(tmp_path, planner) for planner in PLANNERS}
+    assert plans["ExperimentPlanner"]["patch_size"] == [128, 160, 112]  # nnU-Net's own for BraTS
+    ended = [
+        {"planner": planner, "trainer": trainer, "fastest_epoch": 10.0} for planner in PLANNERS for trainer in TRAINERS
+    ]
+    made = table(ended, plans)
+    recorded = read_table(ROOT / "figures" / "records" / "H100" / "nnunet.csv", schemas.NNUNET)
+    assert recorded["network"].unique().tolist() == ["PlainConvUNet", "ResidualEncoderUNet"]
+    same = [one.drop(columns="fastest_s") for one in (made, recorded)]
+    pd.testing.assert_frame_equal(*same, check_dtype=False)

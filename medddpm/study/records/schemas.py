@@ -402,3 +402,14 @@ GPU_TESTS = Schema(
         "seconds": Column("float64", "the time they took together, their setup and teardown included", unit="s"),
     }
 )
+NNUNET = Schema(
+    {
+        "planner": Column("str", "nnU-Net's planner, which chooses the network, its patch and its batch"),
+        "network": Column("str", "the network's class"),
+        "patch": Column("str", "a volume's size, as 128x160x112"),
+        "batch": Column("int64", "volumes in a step"),
+        "trainer": Column("str", "nnU-Net's trainer, as nnUNetv2_train takes it"),
+        "epochs": Column("int64", "how many were timed"),
+        "fastest_s": Column("float64", "the fastest epoch, of 250 training and 50 validation steps", unit="s"),
+    }
+)
