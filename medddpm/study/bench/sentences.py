@@ -11,10 +11,8 @@ from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
 from medddpm.study.bench.tables import EAGER, OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
-_AUTOCAST = sorted(
-    (name for name in ORDINARY if BENCH_SETTINGS[name].autocast),
-    key=lambda name: bool(BENCH_SETTINGS[name].compiled),
-)  # autocast alone comes before what is compiled
+_TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
+_AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
@@ -130,7 +128,8 @@ def network_limits(table: pd.DataFrame) -> str:
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
     Args:
-        table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it.
+        table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it;
+            PyTorch without autocast is no tool.
     """
     found = _whole(table)
     said = []
@@ -140,7 +139,7 @@ def network_limits(table: pd.DataFrame) -> str:
     if len(waiting := found.index[found["step_ratio"] > _WAITS * found["ratio"]]):
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    said += _gaps(found[list(ORDINARY)].notna())
+    said += _gaps(found[_TOOLS].notna())
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
@@ -150,14 +149,13 @@ def network_limits(table: pd.DataFrame) -> str:
     known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in steps.items()}
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
     best = {network: steps[network].loc[name] for network, name in found["best"].items()}
-    compiled = any(BENCH_SETTINGS[str(row.name)].compiled for row in first.values())
-    which = " (of `torch.compile` where autocast was not measured)" if compiled else ""
+    where = ", where measured" if len(first) < len(found) else ""
+    of_autocast = f" and {_farther(ours, first):.2f} times those of BF16 autocast{where}" if first else ""
     low, high = 100 * pd.concat(ours).min(), 100 * pd.concat(ours).max()
     outputs, gradients = (f"by {low[error]:.1f} to {high[error]:.2g}%" for error in errors)
     said.append(
         f"Outputs differ from float32's {outputs}, gradients {gradients}. These errors are at most "
-        f"{_farther(ours, first):.2f} times those of BF16 autocast{which} and {_farther(ours, best):.2f} times those "
-        "of the best tool."
+        f"{_farther(ours, best):.2f} times those of the best tool{of_autocast}."
     )
     return " ".join(said)
 
