@@ -250,6 +250,7 @@ class Weight:
         self.module = module
         self.name = name
         self.cast: Tensor | None = None
+        self.state = (0, 0, 0)  # of the parameter when it was cast
 
     @property
     def parameter(self) -> Tensor | None:
@@ -261,10 +262,13 @@ class Weight:
         """Returns the cast tensor inside a forward in reduced precision, else the parameter itself.
 
         That forward may have regions where autocast is off, or casts to another dtype; or where gradients are wanted
-        and were not when it was cast, as in a forward on another thread.
+        and were not when it was cast, as in a forward on another thread. Or it may itself change or replace the
+        parameter, as `functional_call` does.
         """
         cast, parameter = self.cast, self.parameter
         if cast is None or parameter is None or autocast_dtype(cast.device.type) != cast.dtype:
+            return parameter
+        if id(parameter) != self.state[0] or _state(parameter) != self.state:
             return parameter
         lacks = parameter.requires_grad and not cast.requires_grad and torch.is_grad_enabled()
         return parameter if lacks or (cast.is_inference() and not torch.is_inference_mode_enabled()) else cast
@@ -282,6 +286,11 @@ class Weight:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cast": None}
+
+
+def _state(parameter: Tensor) -> tuple[int, int, int]:
+    """Who a tensor is, where its memory lies, and how often it was written to, which inference tensors do not count."""
+    return id(parameter), parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
 @contextlib.contextmanager
@@ -305,9 +314,11 @@ def cast(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[None]:
     if frozen:
         tensors += _copies(frozen, dtype)
     results = dict(zip(keys, tensors, strict=True))
+    states = {key: _state(p) for key, p in parameters.items()}
     try:
         for weight in weights:
-            weight.cast = results.get(id(weight.parameter))
+            key = id(weight.parameter)
+            weight.cast, weight.state = results.get(key), states.get(key, (0, 0, 0))
         yield
     finally:
         for weight in weights:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, norm_chains
@@ -149,6 +150,9 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module) -> None:
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        # A graph of its forward would leave out the sum of the gradients.
+        raise BadInput("model", "DistributedDataParallel holds it", "accelerate the network first, then wrap it")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")
     own = model.__dict__.get("forward")

@@ -105,9 +105,13 @@ class Root(Forward):
         if first is None:
             return handed_back(y, y.new_empty(0), y.dtype)
         dtype = y.dtype
-        if y.is_floating_point():
-            reduced = autocast_dtype(first.device.type)
-            dtype = first.dtype if reduced is None else reduced if dtype in layers.REDUCED else dtype
+        outer = autocast_dtype(first.device.type)
+        if outer is not None:
+            dtype = outer if dtype in layers.REDUCED else dtype
+        elif self.precision == "bf16" and self.reduces(first):
+            # What the network itself cast, as to float64, is left so.
+            ours = dtype == torch.bfloat16 or (dtype == torch.float32 and first.dtype in layers.REDUCED)
+            dtype = first.dtype if ours else dtype
         return handed_back(y, first, dtype)
 
     def may_be_asked(self, x: Tensor) -> bool:

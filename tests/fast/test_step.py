@@ -487,6 +487,11 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
             graphed_step(network, loss_of, adam(network.parameters()), given)
     with pytest.raises(BadInput, match="0 is no number of calls"):
         graphed_step(network, loss_of, adam(network.parameters()), given, accumulate=0)
+    with pytest.raises(BadInput, match=r"1\.5 is no number of calls"):
+        graphed_step(network, loss_of, adam(network.parameters()), given, accumulate=1.5)  # type: ignore[arg-type]
+    network = Network().to(device)
+    with pytest.raises(BadInput, match="it returns no tensor, but float; return the loss itself"):
+        graphed_step(network, lambda *a: loss_of(*a).item(), adam(network.parameters()), given)(*given)
     with pytest.raises(BadInput, match=r"they are on|the model are on"):
         graphed_step(network, loss_of, adam(network.parameters()), [given[0], given[1].to("meta")])
 

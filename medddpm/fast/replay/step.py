@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from medddpm.errors import BadInput
 from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still, tables_of
@@ -93,8 +94,10 @@ def graphed_step(
         BadInput: the step cannot be captured for the example: the message names the line or part that is in the way. Or
             the model or a batch is on several devices.
     """
-    if accumulate < 1:
+    if not isinstance(accumulate, int) or accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise BadInput("model", "DistributedDataParallel holds it", "accelerate, wrap, and write an ordinary loop")
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
     step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))
     return step
@@ -417,7 +420,11 @@ class TrainingStep:
                 torch._foreach_zero_(list(self._gradients.values()))
                 self._sum_in_place(self._brought, first=True)
         out = self.loss_fn(self.model, *batch)
-        loss = next(nested.tensors(out)) / self.accumulate
+        loss = next(nested.tensors(out), None)
+        if loss is None:
+            what = "it returns no tensor" if out is None else f"it returns no tensor, but {type(out).__name__}"
+            raise BadInput("loss_fn", what, "return the loss itself, and read its value after the step")
+        loss = loss / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
         if self._others is None:
             loss.backward()
