@@ -8,7 +8,7 @@ one: the H200's beside the H100's (the same Hopper SMs, more and faster memory).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,10 @@ NO_COUNTERS = (
 PLACES = {"window": "the paper's window", "step": "a whole step"}
 KERNEL_NAME = "kernel_name"  # the one rule that looks for a kernel and measures nothing
 NO_COUNTER = "no_counter"  # the one rule of what no card's counters can show
-TOGETHER = "largest of cards"
+TOGETHER: Mapping[str, Callable[[list[float]], list[float]]] = {
+    "largest of cards": lambda values: [max(values)],
+    "all cards": list,
+}  # what is taken of the numbers of all cards that a claim speaks of, which no card decides alone
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
@@ -73,7 +76,7 @@ def finding(claim: Claim, runs: Runs, view: str) -> Finding:
     settled = _on(claim, runs, view, card) if card else Finding(view, absent)
     stands_in = cards()["stands_in_for"]
     other = next((str(gpu) for gpu in stands_in.index[stands_in.isin(named)] if (gpu, view) in runs), None)
-    if other is None or claim.rule.take == TOGETHER:
+    if other is None or claim.rule.take in TOGETHER:
         return settled
     beside = _on(claim, runs, view, other)
     value = beside.our_value
@@ -106,9 +109,9 @@ def _on(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     if rule.against and not rule.base:  # another card, which must be here too
         theirs = over_runs(rule, runs.get((rule.against, view), []))
         by_run = [[FORMS[rule.form](own[0], np.mean(theirs))] for own in by_run] if theirs else []
-    if rule.take == TOGETHER:
+    if rule.take in TOGETHER:
         each = [over_runs(rule, runs.get((gpu, view), [])) for gpu in _named(claim)]
-        by_run = [[max(float(np.mean(of_card)) for of_card in each)]] if all(each) else []
+        by_run = [TOGETHER[rule.take]([float(np.mean(of_card)) for of_card in each])] if all(each) else []
     judged = Judgement(claim, runs, view, card, by_run)
     if not by_run:
         return Finding(view, (rule.missing or NO_COUNTERS).format_map(judged))

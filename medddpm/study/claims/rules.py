@@ -153,7 +153,7 @@ RULES = Schema(
             "str",
             "which number where there are several; empty for all",
             nullable=True,
-            allowed=("largest", "largest of cards"),
+            allowed=("largest", "largest of cards", "all cards"),
         ),
         "against": Column("str", "setting or card that is divided by", nullable=True, allowed=("BASE", "OPT2", "V100")),
         "form": Column("str", "how it is held against that", nullable=True, allowed=tuple(FORMS)),

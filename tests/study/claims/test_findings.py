@@ -240,6 +240,20 @@ def test_two_cards_together_are_not_decided_on_one() -> None:
     assert verdicts.status_of(claim, both) == "reproduced"
 
 
+def test_a_range_of_two_cards_is_decided_by_both() -> None:
+    """P199, 5 to 7 times the Tensor Core utilization: the H100's own numbers come to 5.4, the A100's to 6.9."""
+    claim = ask("P199", gpu="A100;H100", value="5-7")
+    base = launch("BASE", "gemm", tensor_pct=1.0)
+    six, nine = (run(base, launch("OPT1", "gemm", tensor_pct=percent)) for percent in (6.0, 9.0))
+    alone = findings.finding(claim, {("H100", "window"): [six]}, "window")
+    assert alone.our_value is None
+    assert "The H100 alone gives 6." in alone.reason
+    both = findings.finding(claim, {("H100", "window"): [six], ("A100", "window"): [six]}, "window")
+    assert (both.our_value, verdicts.status_of(claim, both)) == ("6", "reproduced")
+    apart = findings.finding(claim, {("H100", "window"): [six], ("A100", "window"): [nine]}, "window")
+    assert verdicts.status_of(claim, apart) == "differs"
+
+
 def test_a_v100_cannot_run_these_records_software() -> None:
     assert "CUDA 13 dropped Volta" in findings.finding(ask("P150", gpu="V100"), {}, "window").reason
     counted = findings.finding(ask("P198", gpu="V100"), {("V100", "window"): [TWO]}, "window")

@@ -44,10 +44,15 @@ def test_bandwidths_of_the_papers_cards_are_its_own() -> None:
 def test_a_repeated_claim_repeats_an_earlier_one() -> None:
     paper = paper_claims(ROOT).set_index("id")
     repeats = {name: rule.same_as for name, rule in rules.by_id().items() if rule.same_as}
-    assert repeats == {"P088": "P083", "P090": "P085", "P132": "P003", "P133": "P004"}
+    assert repeats == {"P088": "P083", "P090": "P085", "P132": "P003", "P133": "P004", "P200": "P118"}
     said = ["gpu", "config", "subject", "metric", "value", "unit"]
     for name, first in repeats.items():
-        assert list(paper.loc[name, said]) == list(paper.loc[first, said])
+        again = paper.loc[name, said].copy()
+        if name == "P200":  # of both cards, rounded
+            assert (again["gpu"], again["value"], paper.loc[first, "value"]) == ("A100;H100", "1.4", "1.44")
+            again["gpu"], again["value"] = "H100", "1.44"
+            again["metric"] = again["metric"].removesuffix(", both cards")
+        assert list(again) == list(paper.loc[first, said])
         own, other = rules.by_id()[name], rules.by_id()[first]
         assert (own.rule, own.of, own.launches, own.settings) == (other.rule, other.of, other.launches, other.settings)
 
