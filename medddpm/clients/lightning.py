@@ -41,10 +41,13 @@ class Accelerate(Callback):
             stage: "fit", "validate", "test" or "predict".
 
         Raises:
-            BadInput: if there is no such network, or the strategy splits parameters among devices; what `accelerate`
-                raises.
+            BadInput: if the trainer is not lightning.pytorch's, there is no such network, or the strategy splits
+                parameters among devices; what `accelerate` raises.
         """
         strategy = trainer.strategy
+        package = type(trainer).__module__.partition(".")[0]
+        if package == "pytorch_lightning":  # its strategies are none of lightning.pytorch's
+            raise BadInput("Accelerate", f"this Trainer is of {package}", "import Trainer from lightning.pytorch")
         whole = isinstance(strategy, DDPStrategy | SingleDeviceStrategy)
         if not whole or isinstance(strategy, DeepSpeedStrategy):  # which is a DDPStrategy
             found = type(strategy).__name__

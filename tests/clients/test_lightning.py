@@ -136,6 +136,13 @@ def test_a_second_loop_keeps_the_acceleration() -> None:
     assert module.network.acceleration is acceleration
 
 
+def test_the_trainer_of_another_package_is_refused_by_its_name() -> None:
+    """pytorch_lightning's Trainer takes the callback, but its strategies are none of lightning.pytorch's."""
+    other = type("Trainer", (), {"__module__": "pytorch_lightning.trainer.trainer", "strategy": None})()
+    with pytest.raises(BadInput, match=r"of pytorch_lightning; import Trainer from lightning\.pytorch"):
+        Accelerate().setup(other, Toy(), "fit")
+
+
 def test_a_network_that_is_not_there_is_named() -> None:
     with pytest.raises(BadInput, match="Toy has no module 'net' yet; build it in __init__"):
         trainer(Accelerate("net")).fit(Toy(), data())

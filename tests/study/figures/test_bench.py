@@ -186,11 +186,11 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
     assert found["setting"].to_dict() == {"best ordinary": "reduce-overhead", "PyTorch": "PyTorch", "BASE": "BASE"}
     assert found["ratio"].tolist() == [2, 6, 32]
     assert sentences.headline(table, "H100") == (
-        "On one H100 a training step of Med-DDPM (one micro-step) takes 40.0 ms with `accelerate(model)` in an "
-        "ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast with `torch.compile` in "
-        "its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box (240 ms) and 32.0 times as "
-        "fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, the package's own training, "
-        "takes 38.0 ms. Without CUDA graphs FAST waits for the host: 60.0 ms."
+        "On one H100 a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
+        "`accelerate(model)` in an ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast "
+        "with `torch.compile` in its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box "
+        "(240 ms) and 32.0 times as fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, "
+        "the package's own training, takes 38.0 ms."
     )
 
 
@@ -199,9 +199,9 @@ def test_the_sentence_says_what_was_not_measured() -> None:
     of_four = sentences.headline(only("BASE", "compile", "autocast", "FAST", "FAST eager"), "H200")
     assert "40.0 ms under FAST in one CUDA graph. That is " in of_four
     assert "the best ordinary tool measured there (BF16 autocast with `torch.compile`: " in of_four
-    assert "the paper's FP32 (1280 ms). Without CUDA graphs it waits for the host: " in of_four
     assert of_four.endswith(
-        " ms. Not measured on the H200: 12 of the 14 ordinary tools, PyTorch out of the box among them."
+        "the paper's FP32 (1280 ms). Not measured on the H200: 12 of the 14 ordinary tools, PyTorch out of the box "
+        "among them."
     )
     assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
     alone = sentences.headline(only("FAST"), "H200")
@@ -267,28 +267,28 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.800). In an ordinary loop around "
         "`UNet` with batch norm the GPU waits for the host. `reduce-overhead` was not timed for `UNet` with batch "
         "norm. A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs "
-        "differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%. These errors are at most 2.00 times those of "
-        "the best tool and 1.20 times those of BF16 autocast."
+        "differ from float32's by 1.2 to 2%, gradients by 30.0 to 30% (there the best tool's by 30%). These errors are "
+        "at most 2.00 times those of the best tool and 1.20 times those of BF16 autocast."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
     assert fast.startswith("A step's memory is "), "nothing is lost or missing"
     rows = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
     rows += [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
     several = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert "Only autocast was timed for `VNet`. `reduce-overhead` was not timed for `UNet` with batch norm." in several
+    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was not timed for `UNet` with" in several
     assert "`torch.compile` was" not in several
     contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *contiguous])], ignore_index=True))
-    assert "Only autocast was timed for `VNet`. `reduce-overhead` was timed in one layout only. A step" in layouts
+    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in one layout only. A" in layouts
     taken = {"peak_gib": 6.0, "rel_error_output": 0.01, "rel_error_grad": 0.3}
     other = [
         row("monai-attention-unet", name, "step", 5.0, **taken) for name in ("accelerate", "graphed_step", "compile")
     ]
     two = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *other])], ignore_index=True))
-    assert "Only autocast was timed for `VNet`, only `torch.compile` for `AttentionUnet`. `reduce" in two
+    assert "Only autocast was timed for `VNet`, only `torch.compile` for `AttentionUnet`. Elsewhere `reduce" in two
     other.append(row("monai-vnet", "reduce-overhead", "step", 2.0, peak_gib=8.0))
     two = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *other])], ignore_index=True))
-    assert "Only `torch.compile` was timed for `AttentionUnet`. `torch.compile` was not timed for `VNet`." in two
+    assert "Only `torch.compile` was timed for `AttentionUnet`. Elsewhere `torch.compile` was not timed for" in two
     assert "`reduce-overhead` was timed in one layout only, and not for `UNet` with batch norm." in two
     contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
