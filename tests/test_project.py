@@ -474,7 +474,7 @@ def test_a_page_repeats_what_nnunets_own_benchmark_took() -> None:
     page = (ROOT / "site" / "clients.md").read_text()
     for (planner, network), rows in record.groupby(["planner", "network"], sort=False):
         theirs, ours = rows["fastest_s"]
-        took = f"{sentences.exact(theirs)} s|{sentences.exact(ours)} s|{theirs / ours:.2f}"
+        took = f"{sentences.exact(theirs)}|{sentences.exact(ours)}|{theirs / ours:.2f}"
         assert f"|`{planner}`, `{network}`|{took}|\n" in page
 
 
