@@ -427,7 +427,7 @@ def against_the_best(step: pd.Series) -> float:
 
 
 def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
-    page, readme = page_text("site/fast_path.md"), " ".join((ROOT / "README.md").read_text().split())
+    page, readme = page_text("site/fast_path.md"), page_text("README.md")
     steps = {card: hosts(card) for card in ("H100", "H200")}
     gains = {card: [against_the_best(step) for step in each] for card, each in steps.items()}
     elsewhere = [gain for each in gains.values() for gain in each[:-1]]
@@ -464,9 +464,7 @@ def test_pages_say_what_pytorch_out_of_the_box_takes() -> None:
     said = f"takes {low:.2f} to {high:.2f} times as long as `accelerate` in the twelve networks where it was timed, "
     assert len(longer) == 12
     assert f"{said}{longer.median():.2f} times in the median" in page_text("site/fast_path.md")
-    assert f"took {low:.1f} to {high:.1f} times `accelerate`'s time" in " ".join(
-        (ROOT / "README.md").read_text().split()
-    )
+    assert f"took {low:.1f} to {high:.1f} times `accelerate`'s time" in page_text("README.md")
 
 
 def test_a_page_repeats_what_nnunets_own_benchmark_took() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torchs
+from torch.nn.parallel import DistributedDataParallel
 
 HOOKS = (
     "_forward_hooks",
@@ -49,6 +50,11 @@ def hooks_within(network: nn.Module) -> str:
 def still(why: str, network: nn.Module) -> str:
     """Why there is no graph, said earlier; empty if that was hooks, which come and go, and they are gone."""
     return "" if why.endswith(("has hooks", "are set")) and not hooks_within(network) else why
+
+
+def in_ddp(network: nn.Module) -> bool:
+    """Whether it or a part of it is a DistributedDataParallel, whose sum of the gradients a graph would leave out."""
+    return any(isinstance(module, DistributedDataParallel) for module in network.modules())
 
 
 def modules_of(network: nn.Module) -> Iterator[nn.Module]:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from medddpm.errors import BadInput
 from medddpm.fast import layers, norm_chains
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
+from medddpm.fast.hooks import in_ddp
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, put, remove, remove_strays
 from medddpm.fast.replay.graphs import Graphs
@@ -150,8 +150,7 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module) -> None:
-    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-        # A graph of its forward would leave out the sum of the gradients.
+    if in_ddp(model):
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate the network first, then wrap it")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")

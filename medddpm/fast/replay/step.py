@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from medddpm.errors import BadInput
-from medddpm.fast.hooks import hook_tables, hooks_within, modules_of, still, tables_of
+from medddpm.fast.hooks import hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
@@ -96,7 +95,7 @@ def graphed_step(
     """
     if not isinstance(accumulate, int) or accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
-    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+    if in_ddp(model):
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate, wrap, and write an ordinary loop")
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
     step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))

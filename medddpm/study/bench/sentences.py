@@ -170,13 +170,13 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     kinds = pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in layouts.items()})
     sparse = kinds[(~kinds).sum(axis="columns") > 1]  # who lacks several kinds: what was timed is soon said
     said: list[str] = []
-    others = "elsewhere " if len(sparse) else ""
     for names, group in sparse.groupby(sparse.columns.tolist(), sort=False):
         has = [called[name] for name, there in zip(sparse.columns, names, strict=True) if there]
         verb = "" if said else " was timed" if len(has) == 1 else " were timed"
         said.append(f"only {_listed(has)}{verb} for {_listed([_kind(network) for network in group.index])}")
     said = [f"{', '.join(said)}."] if said else []
     timed = timed.drop(index=sparse.index)
+    gaps: list[str] = []
     for name, columns in layouts.items():
         count = timed[columns].sum(axis="columns")
         one, none = (
@@ -187,9 +187,10 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
         if none:
             lacks.append(f"{'not' if one else 'not timed'} for {_listed(none)}")
         if lacks:
-            said.append(f"{others}{called[name]} was {', and '.join(lacks)}.")
-            others = ""
-    return [f"{text[0].upper()}{text[1:]}" for text in said]
+            gaps.append(f"{called[name]} was {', and '.join(lacks)}.")
+    if said and gaps:
+        gaps[0] = f"elsewhere {gaps[0]}"
+    return [f"{text[0].upper()}{text[1:]}" for text in (*said, *gaps)]
 
 
 def _farther(ours: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
