@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,8 +36,8 @@ class Root(Forward):
     """The forward of the whole network.
 
     Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
-    Floating outputs come back in the dtype of the first volume given, or under the caller's own autocast in its
-    dtype where the network's end is in reduced precision; contiguous unless that volume is channels-last.
+    Outputs in BF16 come back in the dtype of the network's parameters, or under the caller's own autocast in its dtype;
+    contiguous unless the first volume given is channels-last.
 
     Args:
         module: the network.
@@ -82,12 +82,13 @@ class Root(Forward):
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
         first = chief(given)
+        end = self._ending(first)
         if traced():
-            return self._ends(self._computed(nested.mapped(given, laid_out), first), first)
+            return nested.mapped(self._computed(nested.mapped(given, laid_out), first), end)
         lent = nested.Lent(given, laid_out)
         out = self._computed(lent.copy, first)
-        lent.returned(lambda t: self._end(t, first))
-        return self._ends(out, first)
+        lent.returned(end)
+        return nested.mapped(out, end, frozenset())
 
     def _computed(self, given: tuple[tuple[Any, ...], dict[str, Any]], first: Tensor | None) -> Any:
         args, kwargs = given
@@ -97,22 +98,29 @@ class Root(Forward):
         with self.arithmetic(first), contextlib.nullcontext() if traced() else inside():
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
 
-    def _ends(self, out: Any, first: Tensor | None) -> Any:
-        return nested.mapped(out, lambda t: self._end(t, first), None if traced() else frozenset())
+    def _ending(self, first: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Gives an output the dtype and the layout that the network itself would give it."""
+        outer = None if first is None else autocast_dtype(first.device.type)
+        reduced = outer is None and first is not None and self.precision == "bf16" and self.reduces(first)
+        own = self.own_dtype(first.dtype) if first is not None and reduced else None
 
-    def _end(self, y: Tensor, first: Tensor | None) -> Tensor:
-        """An output in the dtype and the layout that the network itself would give it."""
-        if first is None:
-            return handed_back(y, y.new_empty(0), y.dtype)
-        dtype = y.dtype
-        outer = autocast_dtype(first.device.type)
-        if outer is not None:
-            dtype = outer if dtype in layers.REDUCED else dtype
-        elif self.precision == "bf16" and self.reduces(first):
-            # What the network itself cast, as to float64, is left so.
-            ours = dtype == torch.bfloat16 or (dtype == torch.float32 and first.dtype in layers.REDUCED)
-            dtype = first.dtype if ours else dtype
-        return handed_back(y, first, dtype)
+        def end(y: Tensor) -> Tensor:
+            dtype = y.dtype
+            if outer is not None:
+                dtype = outer if dtype in layers.REDUCED else dtype
+            elif own is not None and first is not None:
+                # What the network itself cast, as to float64, is left so; what autocast widened in one of FP16 is not.
+                widened = dtype == torch.float32 and own in layers.REDUCED and first.dtype in layers.REDUCED
+                dtype = own if dtype == torch.bfloat16 or widened else dtype
+            return handed_back(y, y.new_empty(0) if first is None else first, dtype)
+
+        return end
+
+    def own_dtype(self, given: torch.dtype) -> torch.dtype:
+        """The dtype that products have without autocast: that of the parameters; `given` where they have several."""
+        dtypes = (p.dtype for p in self.module.parameters() if p.is_floating_point())
+        one = next(dtypes, given)
+        return one if one == given or all(one == other for other in dtypes) else given
 
     def may_be_asked(self, x: Tensor) -> bool:
         """Whether the network's forward may ask for the class of x; looked for anew where parts or hooks change."""

@@ -223,6 +223,47 @@ def test_a_part_called_by_itself() -> None:
     alike(fast.encoder.blocks[0](x), network.encoder.blocks[0](x))
 
 
+MASK = torch.ones(2, 1, 8, 8, 8)
+CASTS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "half, cast on entry": (lambda b, x: b(x.float()), (X.half(),)),
+    "bfloat16, cast on entry": (lambda b, x: b(x.float()), (X.bfloat16(),)),
+    "double, cast on entry": (lambda b, x: b(x.float()), (X.double(),)),
+    "half, cast back": (lambda b, x: b(x.float()).to(x.dtype), (X.half(),)),
+    "a half mask first": (lambda b, mask, x: (b(x) * mask.float(), mask * 2), (MASK.half(), X)),
+    "a mask of bytes first": (lambda b, mask, x: b(x) * mask, (MASK.byte(), X)),
+    "a half vector": (lambda b, z: b(z.float().expand(1, 3, 4, 4, 4)), (torch.ones(4).half(),)),
+}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_what_comes_in_does_not_decide_the_dtype(name: str) -> None:
+    forward, given = CASTS[name]
+    plain, fast = pair(forward, reduced=True)
+    for found, expected in zip(nested.tensors(fast(*given)), nested.tensors(plain(*given)), strict=True):
+        assert found.dtype == expected.dtype
+        assert distance(found.float(), expected.float()) < 2e-2
+
+
+@pytest.mark.parametrize(
+    ("end", "given"),
+    [(nn.Identity(), torch.float32), (nn.Identity(), torch.float16), (nn.Softmax(1), torch.float16)],
+)
+def test_a_half_network_returns_half(end: nn.Module, given: torch.dtype) -> None:
+    """Whether it casts what it is given or not; autocast would leave a softmax in float32."""
+    plain, fast = pair(lambda b, x: end(b(x.half())), reduced=True)
+    found, expected = fast.half()(X.to(given)), plain.half()(X.to(given))
+    assert found.dtype == expected.dtype == torch.float16
+    assert distance(found.float(), expected.float()) < 2e-2
+
+
+def test_the_inputs_decide_for_a_network_of_several_dtypes() -> None:
+    """As one whose body was cast and whose end was not."""
+    plain, fast = pair(lambda b, x: b[3](b[:3](x.half()).to(x.dtype)), reduced=True)
+    for network in (plain, fast):
+        network.block[:3].half()  # type: ignore[index]
+    assert fast(X).dtype == plain(X).dtype == torch.float32
+
+
 # what is written into what it is given
 
 
