@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
+
+HOLDERS = (list, tuple, deque, set, frozenset, MappingProxyType)
 
 NOT_RECORDS = (torch.nn.Module, type, ModuleType, FunctionType, MethodType, enum.Enum)  # may hold anything else, too
 
@@ -38,8 +41,9 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
     Args:
         value: in any nesting.
         change: of a tensor.
-        into: None: objects that are no dataclasses stay as they are. A set: their attributes are looked into as well,
-            and copies hold what is changed, except of objects that have these `id`s.
+        into: None: objects that are no dataclasses stay as they are, and so do sets, deques, mapping proxies and
+            subclasses of list and tuple. A set: what these hold and objects' attributes are looked into as well, and
+            copies hold what is changed, except of objects that have these `id`s. An iterator is never looked into.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -63,6 +67,10 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
         changes.append(changed is not t)
         return changed
 
+    if isinstance(value, HOLDERS):
+        held = value.values() if isinstance(value, MappingProxyType) else value
+        items = [mapped(each, noted, into | {id(value)}) for each in held]
+        return _holding(value, items) if any(changes) else value
     values = {name: mapped(each, noted, into | {id(value)}) for name, each in attributes(value).items()}
     return _with(value, values) if any(changes) else value
 
@@ -162,6 +170,21 @@ def _with(value: Any, values: dict[str, Any]) -> Any:
     changed = copy.copy(value)
     _set(changed, values)
     return changed
+
+
+def _holding(value: Any, items: list[Any]) -> Any:
+    """A copy of one of `HOLDERS` that has these items."""
+    if isinstance(value, MappingProxyType):
+        return MappingProxyType(dict(zip(value, items, strict=True)))
+    kind: Any = next(kind for kind in HOLDERS if isinstance(value, kind))
+    if kind in (tuple, frozenset):  # a class of the user's may have a constructor of other arguments
+        made = kind.__new__(type(value), items)
+        _set(made, attributes(value))
+        return made
+    made = copy.copy(value)
+    kind.clear(made)
+    (kind.update if kind is set else kind.extend)(made, items)
+    return made
 
 
 def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:

@@ -6,8 +6,9 @@ import contextlib
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,63 @@ RETURNS: dict[str, Callable[[Tensor], Any]] = {
 def test_whatever_it_returns(name: str) -> None:
     plain, fast = pair(lambda b, x: RETURNS[name](b(x)))
     alike(fast(X), plain(X))
+
+
+class Several(list[Any]):
+    """A list of the user's, with an attribute."""
+
+    name = "none"
+
+
+class Pair(tuple[Any, ...]):
+    """A tuple of the user's, whose constructor takes its two items."""
+
+    __slots__ = ()
+
+    def __new__(cls, a: Any, b: Any) -> Pair:
+        return super().__new__(cls, (a, b))
+
+
+def several(y: Tensor) -> Several:
+    made = Several([y, {"more": y * 2}])
+    made.name = "maps"
+    return made
+
+
+HOLDERS: dict[str, Callable[[Tensor], Any]] = {
+    "a deque": lambda y: deque([y, y * 2], 2),
+    "a set": lambda y: {y},
+    "a frozenset": lambda y: frozenset([y]),
+    "a list of the user's": several,
+    "a tuple of the user's": lambda y: Pair(y, [y * 2]),
+    "a mapping proxy": lambda y: MappingProxyType({"y": y, "steps": 3}),
+    "a deque in a list": lambda y: [deque([y])],
+}
+
+
+def within(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    return [t for each in value for t in within(each)] if isinstance(value, Iterable) else []
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_whatever_holds_what_it_returns(name: str) -> None:
+    plain, fast = pair(lambda b, x: HOLDERS[name](b(x)), reduced=True)
+    found, expected = fast(X), plain(X)
+    assert type(found) is type(expected)
+    assert getattr(found, "__dict__", None) == getattr(expected, "__dict__", None)
+    assert getattr(found, "maxlen", None) == getattr(expected, "maxlen", None)
+    for a, b in zip(within(found), within(expected), strict=True):
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+        assert distance(a, b) < 2e-2
+
+
+@pytest.mark.parametrize("held", [deque([1]), {1}, Several([1]), Pair(1, "a"), MappingProxyType({"a": 1})], ids=repr)
+def test_what_holds_no_map_is_returned_itself(held: Any) -> None:
+    assert pair(lambda b, x: held, reduced=True)[1](X) is held
 
 
 OBJECTS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Any]]] = {
