@@ -24,7 +24,7 @@ from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
 from medddpm.fast.hooks import in_ddp
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
-from medddpm.fast.placing import Acceleration, put, remove, remove_strays
+from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
 from medddpm.fast.replay.graphs import Graphs
 from medddpm.fast.root import Root, held_back, root_of, sound
 from medddpm.kernels import cards, dispatch
@@ -79,23 +79,25 @@ def accelerate(
         precision: "bf16": products in BF16 from float32 weights, which stay float32 as do their gradients, statistics
             and the outputs. "tf32": float32 tensors; PyTorch's flags decide whether products round to TF32, and
             `switches.OPT1` sets them.
-        only: the features to use, of `medddpm.fast.patch.FEATURES`; None uses all.
+        only: the features to use, of `medddpm.fast.patch.FEATURES`, or the name of one; None uses all.
         graph: "auto": on a CUDA device, the third call with inputs of one shape captures the forward and the backward
             pass as CUDA graphs, which this and later calls replay; at most eight shapes have graphs. Where that is not
             safe the network runs without, and `print(model.acceleration)` says why. If one shape cannot be captured,
             the others keep their graphs; if a capture finds no memory, all graphs are freed. Graphs keep their memory
             between calls. True: whatever is in the way of a graph is an error. False: no graphs.
-        report: called with the report, one string. By default the report is logged at level INFO through the logger
-            `medddpm`, on rank 0 only, or printed to stderr if the program has set up no logging. None: no report.
+        report: called with the report, one string; if it raises, the model is restored. By default the report is
+            logged at level INFO through the logger `medddpm`, on rank 0 only, or printed to stderr if the program has
+            set up no logging. None: no report.
 
     Returns:
         `model`.
 
     Raises:
         BadInput: if a precision, feature or kind of graph does not exist; if a part of the model is accelerated by
-            itself, or the model is part of an accelerated one; if its forward is already replaced by something else; if
-            it is what `torch.compile` returned.
+            itself, or the model is or was part of an accelerated one; if its forward is already replaced by something
+            else; if it is what `torch.compile`, `torch.jit.trace` or `torch.jit.script` returned.
     """
+    only = (only,) if isinstance(only, str) else only
     if precision not in PRECISIONS:
         raise BadInput("precision", f"{precision!r} is not known", f"use one of {', '.join(PRECISIONS)}")
     unknown = set(FEATURES if only is None else only) - set(FEATURES)
@@ -115,11 +117,11 @@ def accelerate(
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
         done = _replace(model, precision, features, graph)
+        if report is not None:
+            report(str(done))
     except BaseException:
         remove(model)
         raise
-    if report is not None:
-        report(str(done))
     return model
 
 
@@ -154,17 +156,24 @@ def _refuse(model: nn.Module) -> None:
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate the network first, then wrap it")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")
+    if isinstance(model, torch.jit.ScriptModule):
+        # Accelerating first and tracing then would give the same trace, which computes as the plain network does.
+        remedy = "accelerate the network that it was made from, and call that"
+        raise BadInput("model", "torch.jit has traced or scripted it already", remedy)
     own = model.__dict__.get("forward")
-    if own is not None and not isinstance(own, Root):
-        what = "it is part of an accelerated network" if isinstance(own, Forward) else "its forward is replaced already"
-        remedy = "call restore on that network" if isinstance(own, Forward) else "remove that forward"
-        raise BadInput("model", what, f"{remedy} first")
+    if own is not None and not isinstance(own, Forward):
+        raise BadInput("model", "its forward is replaced already", "remove that forward first")
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
+        part = f"its part {name}" if name else "it"
         if module is not model and isinstance(forward, Root):
-            raise BadInput("model", f"its part {name} is accelerated by itself", "call restore on that first")
-        if own is None and isinstance(forward, Forward):
-            raise BadInput("model", f"its part {name} belongs to an accelerated network", "accelerate that one only")
+            raise BadInput("model", f"{part} is accelerated by itself", "call restore on that first")
+        if isinstance(own, Root) or not isinstance(forward, Forward):  # a network's own stand-ins are taken out
+            continue
+        if is_stray(module):
+            raise BadInput("model", f"{part} was part of an accelerated network", "call restore on the model first")
+        remedy = "accelerate that one only" if name else "call restore on that network first"
+        raise BadInput("model", f"{part} is part of an accelerated network", remedy)
 
 
 def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph: bool | str) -> Acceleration:

@@ -109,11 +109,17 @@ def remove(model: nn.Module) -> nn.Module:
     return model
 
 
+def is_stray(module: nn.Module) -> bool:
+    """Whether it has a stand-in that belongs to no network: it was taken out of one, or is a copy of a part of one."""
+    forward = module.__dict__.get("forward")
+    if not isinstance(forward, Forward):
+        return False
+    network = None if forward.network is None else forward.network()
+    return network is None or all(module is not part for part in network.modules())
+
+
 def remove_strays(model: nn.Module) -> None:
-    """Takes out stand-ins that belong to no network: those of a copy of a part of one."""
-    for module in model.modules():
-        forward = module.__dict__.get("forward")
-        network = forward.network() if isinstance(forward, Forward) and forward.network is not None else None
-        if network is None or all(module is not part for part in network.modules()):
-            for name in _added(module):
-                del module.__dict__[name]
+    """Takes out stand-ins that belong to no network."""
+    for module in filter(is_stray, model.modules()):
+        for name in _added(module):
+            del module.__dict__[name]

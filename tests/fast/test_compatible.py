@@ -261,6 +261,16 @@ def test_a_compiled_network_is_refused_and_the_order_is_said() -> None:
     assert distance(compiled(X), block()(X)) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "made", [torch.jit.script, lambda network: torch.jit.trace(network, X)], ids=["script", "trace"]
+)
+def test_what_torchscript_made_is_refused_with_the_remedy(made: Callable[[nn.Module], nn.Module]) -> None:
+    network = block()
+    with pytest.raises(BadInput, match="traced or scripted it already; accelerate the network that it was made from"):
+        accelerate(made(network), report=None)
+    assert distance(accelerate(network, report=None)(X), block()(X)) < 1e-5
+
+
 def test_torchscript_compiles_the_network_itself() -> None:
     network = accelerated(block())
     scripted = torch.jit.script(network)

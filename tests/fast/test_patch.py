@@ -608,7 +608,7 @@ def test_a_copy_of_a_part_is_restored_and_accelerated_again() -> None:
     accelerate(network, report=None)
     part, x = copy.deepcopy(network[0]), volume(1, 3, 8, 8, 8)
     assert distance(part(x), plain(x)) < 1e-5
-    with pytest.raises(BadInput, match="it is part of an accelerated network"):
+    with pytest.raises(BadInput, match="it was part of an accelerated network; call restore on the model first"):
         accelerate(part, report=None)
     assert restore(part) is part
     assert [set(vars(m)) for m in part.modules()] == [set(vars(m)) for m in plain.modules()]
@@ -616,6 +616,40 @@ def test_a_copy_of_a_part_is_restored_and_accelerated_again() -> None:
     assert distance(accelerate(part, report=None)(x), plain(x)) < 1e-5
     restore(network[0])
     assert "forward" in vars(network[0])  # the original stays as it was
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["by itself", "in another network"])
+def test_a_part_taken_out_is_accelerated_after_the_remedy_that_is_named(inside: bool) -> None:
+    outer = accelerate(nn.Sequential(block(), nn.Conv3d(2, 2, 1)), report=None)
+    model: nn.Module = nn.Sequential(outer[0]) if inside else outer[0]
+    with pytest.raises(BadInput, match="is part of an accelerated network"):
+        accelerate(model, report=None)
+    outer[0] = nn.Identity()
+    with pytest.raises(BadInput, match="was part of an accelerated network; call restore on the model first"):
+        accelerate(model, report=None)
+    x = volume(1, 3, 8, 8, 8)
+    plain = restore(model)(x)
+    assert distance(accelerate(model, report=None)(x), plain) < 1e-5
+
+
+def test_one_feature_may_be_named_without_a_list() -> None:
+    assert accelerate(block(), only="norm", report=None).acceleration.features == ("norm",)
+    with pytest.raises(BadInput, match="only: no feature 'speed'; use norm"):
+        accelerate(block(), only="speed")
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["plain", "accelerated"])
+def test_a_report_that_raises_leaves_the_network_restored(before: bool) -> None:
+    network, own = block(), [set(vars(m)) for m in block().modules()]
+    if before:
+        accelerate(network, report=None)
+
+    def fails(words: str) -> None:
+        raise OSError(f"no room for {words[:9]}")
+
+    with pytest.raises(OSError, match="no room for fast path"):
+        accelerate(network, report=fails)
+    assert [set(vars(m)) for m in network.modules()] == own
 
 
 def test_functions_that_belong_to_no_module() -> None:
