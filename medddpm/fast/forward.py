@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
+from torch.nn.parameter import is_lazy
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout, views_in_backward, with_contiguous_gradients
-from medddpm.fast.hooks import HOOKS, hooks_for_all
+from medddpm.fast.hooks import HOOKS, hooks_for_all, modules_of
 from medddpm.fast.kinds import as_one_function, special
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.operators import constant, traced
@@ -63,7 +64,10 @@ class Forward:
         with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         first = chief((args, kwargs))
-        return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype), frozenset())
+        if first is None:
+            return out
+        last = hands_on_last(self.module, first)
+        return nested.mapped(out, nested.once(lambda y: handed_back(y, last, y.dtype)), frozenset())
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
@@ -163,19 +167,37 @@ def laid_out(x: Tensor) -> Tensor:
         return channels_last(x)
 
 
-def handed_back(y: Tensor, first: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns an output in `dtype`, and laid out as PyTorch does it: channels-last if the input `first` is."""
+def handed_back(y: Tensor, last: bool, dtype: torch.dtype) -> Tensor:
+    """Returns an output in `dtype`, and contiguous unless PyTorch would hand it on channels-last."""
     if y.requires_grad and not torch.is_grad_enabled():  # of a region that asked for gradients
         with torch.enable_grad():
-            return handed_back(y, first, dtype)
-    if _is_last(first) or y.layout != torch.strided:
+            return handed_back(y, last, dtype)
+    if last or y.layout != torch.strided:
         return y.to(dtype)
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
+def hands_on_last(module: nn.Module, first: Tensor | None) -> bool:
+    """Whether PyTorch's layers would hand volumes on channels-last: the first one given or a weight is so."""
+    if first is not None and _is_last(first):
+        return True
+    return any(_is_last(p) for m in modules_of(module) for p in m._parameters.values() if p is not None)
+
+
 def _is_last(x: Tensor) -> bool:
-    """Whether x is a volume in channels-last order, or cropped from one, by what PyTorch's layers go by."""
-    return x.layout == torch.strided and x.dim() == 5 and x.stride(1) == 1 < x.shape[1] and not x.is_contiguous()
+    """Whether x is a volume in channels-last order, or cropped from one, by the strides that PyTorch's layers go by.
+
+    They tell the two orders of one channel apart by its stride, though the memory is the same.
+    """
+    if is_lazy(x) or x.layout != torch.strided or x.dim() != 5:
+        return False
+    least = 0
+    for dim in (1, 4, 3, 2, 0):
+        size, stride = x.shape[dim], x.stride(dim)
+        if size == 0 or stride < least or (dim == 0 and least == x.stride(1)):  # vectors are in neither order
+            return False
+        least = stride * size
+    return x.stride(1) > 0
 
 
 class _LaidOut(torch.autograd.Function):

@@ -41,6 +41,7 @@ def as_one_function(
     lent = nested.Lent((args, kwargs), _plain)
     out = function(*lent.copy[0], **lent.copy[1])
 
+    @nested.once
     def of_kind(y: Tensor) -> Tensor:
         made: Tensor = kind.__torch_function__(lambda *_, **__: y, (kind,), args, kwargs)
         return made

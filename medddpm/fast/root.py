@@ -18,6 +18,7 @@ from medddpm.fast.forward import (
     cast,
     chief,
     handed_back,
+    hands_on_last,
     hooked,
     inside,
     laid_out,
@@ -37,7 +38,7 @@ class Root(Forward):
 
     Floating 5-D inputs become channels-last. Inside, weights are cast and autocast is on if the device has BF16.
     Outputs in BF16 come back in the dtype of the network's parameters, or under the caller's own autocast in its dtype;
-    contiguous unless the first volume given is channels-last.
+    contiguous unless the first volume given is channels-last, or a weight; a tensor that comes twice does so again.
 
     Args:
         module: the network.
@@ -103,6 +104,7 @@ class Root(Forward):
         outer = None if first is None else autocast_dtype(first.device.type)
         reduced = outer is None and first is not None and self.precision == "bf16" and self.reduces(first)
         own = self.own_dtype(first.dtype) if first is not None and reduced else None
+        last = hands_on_last(self.module, first)
 
         def end(y: Tensor) -> Tensor:
             dtype = y.dtype
@@ -112,9 +114,9 @@ class Root(Forward):
                 # What the network itself cast, as to float64, is left so; what autocast widened in one of FP16 is not.
                 widened = dtype == torch.float32 and own in layers.REDUCED and first.dtype in layers.REDUCED
                 dtype = own if dtype == torch.bfloat16 or widened else dtype
-            return handed_back(y, y.new_empty(0) if first is None else first, dtype)
+            return handed_back(y, last, dtype)
 
-        return end
+        return end if traced() else nested.once(end)
 
     def own_dtype(self, given: torch.dtype) -> torch.dtype:
         """The dtype that products have without autocast: that of the parameters; `given` where they have several."""

@@ -111,7 +111,8 @@ class GraphedPass:
             stays the same, and on nothing else. It returns tensors in any nesting.
         value: example arguments; the tensors on the pool's device.
         network: whose parameters gradients are wanted of, and whose buffers may be changed in place.
-        used: which of the outputs' tensors a backward pass brings gradients for; empty: there is no backward pass.
+        used: which of the outputs' tensors a backward pass brings gradients for; empty: there is no backward pass. One
+            that comes twice among them comes twice from a replay too.
         pool: shared with other passes of which at most one is between forward and backward.
         draws: whether it draws from the device's generator.
 
@@ -131,7 +132,7 @@ class GraphedPass:
         pool: Any,
         draws: bool = False,
     ) -> None:
-        self.function, self.used, self.pool, self.draws = function, used, pool, draws
+        self.function, self.pool, self.draws = function, pool, draws
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.buffers = list(network.buffers())
         self.modes = [(module, module.training) for module in network.modules()]
@@ -149,11 +150,14 @@ class GraphedPass:
         def forward() -> Any:
             with torch.set_grad_enabled(bool(used)), swapped(network, aliases):
                 out = function(self.value)
-            graph_of[:] = nested.tensors(out)
-            return nested.mapped(out, Tensor.detach)
+            graph_of[:] = _each_once(out)
+            return nested.mapped(out, nested.once(Tensor.detach))
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
+        numbers = {id(t): number for number, t in enumerate(_each_once(self.outputs))}
+        self.order = [numbers[id(t)] for t in nested.tensors(self.outputs)]
+        self.used = frozenset(self.order[at] for at in used)
         own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
         self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
@@ -162,11 +166,11 @@ class GraphedPass:
         self.learns = [t.requires_grad for t in graph_of]
         self.gradients: list[Tensor | None] = []
         if used:
-            self.given = [torch.empty_like(graph_of[at]) for at in sorted(used)]
+            self.given = [torch.empty_like(graph_of[at]) for at in sorted(self.used)]
 
             def backward() -> list[Tensor | None]:
                 # What forward left is freed as it is used, and its memory serves the rest of the backward pass.
-                chosen = [graph_of[at] for at in sorted(used)]
+                chosen = [graph_of[at] for at in sorted(self.used)]
                 with swapped(network, aliases):  # what a checkpoint computes again reads them too
                     return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
 
@@ -176,14 +180,13 @@ class GraphedPass:
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
         given = list(nested.tensors(value))
-        if not self.used:
-            return nested.filled(self.outputs, self._replayed(given))
-        return nested.filled(self.outputs, _Replay.apply(self, *given, *self.parameters))  # type: ignore[no-untyped-call]
+        found = _Replay.apply(self, *given, *self.parameters) if self.used else self._replayed(given)  # type: ignore[no-untyped-call]
+        return nested.filled(self.outputs, [found[number] for number in self.order])
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
             self.pool.replay(self._forward, self.inputs, given)
-            return [t.clone() for t in nested.tensors(self.outputs)]
+            return [t.clone() for t in _each_once(self.outputs)]
 
     def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
         self.pool.replay(self._backward, self.given, given)
@@ -217,7 +220,7 @@ class GraphedPass:
             try:
                 for buffer, was in zip(self.changed, before, strict=True):
                     buffer.data.copy_(was)
-                out = list(nested.tensors(self.function(nested.filled(self.value, inputs))))
+                out = _each_once(self.function(nested.filled(self.value, inputs)))
             finally:
                 for buffer, left in zip(self.buffers, kept, strict=True):
                     buffer.data.copy_(left)  # a graph that holds it is as it was
@@ -287,6 +290,11 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
     finally:
         for table, own in tables:
             table.update(own)
+
+
+def _each_once(value: Any) -> list[Tensor]:
+    """Every tensor in `value`, in order, but the same one only once."""
+    return list({id(t): t for t in nested.tensors(value)}.values())
 
 
 def is_full(error: RuntimeError) -> bool:

@@ -75,6 +75,18 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
     return _with(value, values) if any(changes) else value
 
 
+def once(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Returns `change` that gives the same result for a tensor that it has had before."""
+    done: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def changed(t: Tensor) -> Tensor:
+        if id(t) not in done:
+            done[id(t)] = t, change(t)  # held, or a new tensor could get its number
+        return done[id(t)][1]
+
+    return changed
+
+
 def filled(value: Any, with_tensors: Iterable[Tensor]) -> Any:
     """Returns `value` with these tensors in place of its own, in order."""
     each = iter(with_tensors)

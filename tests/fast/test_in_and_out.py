@@ -7,12 +7,13 @@ import copy
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers import recordings
 from helpers.networks import block, distance, farthest, passed, volume
 from monai.networks.nets import AutoencoderKL
 from torch import Tensor, nn
@@ -97,6 +98,71 @@ def test_outputs_and_gradients_lie_in_memory_as_the_network_s(layout: str) -> No
         y = network(x)
         results.append((y, *torch.autograd.grad(y.square().sum(), x)))
     alike(results[1], results[0])
+
+
+def one_channel(x: Tensor) -> Tensor:
+    """Channels-last: the memory is the same, and the stride of the channel tells."""
+    return x[:, :1].to(memory_format=torch.channels_last_3d)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """On one thread PyTorch has another convolution for some sizes on a CPU, whose results are always contiguous."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "one channel in": lambda: nn.Conv3d(1, 4, 3, padding=1),
+    "one channel out": lambda: nn.Conv3d(1, 1, 3, padding=1),
+    "of points": lambda: nn.Conv3d(1, 4, 1),
+    "two layers": lambda: nn.Sequential(nn.Conv3d(1, 4, 1), nn.SiLU(), nn.Conv3d(4, 2, 3)),
+    "transposed": lambda: nn.Sequential(nn.ConvTranspose3d(1, 4, 2, 2), nn.Conv3d(4, 2, 1)),
+    "each channel by itself": lambda: nn.Sequential(nn.Conv3d(1, 4, 1), nn.Conv3d(4, 4, 3, groups=4)),
+    "a vector": lambda: nn.Sequential(nn.Conv3d(1, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("given", [one_channel, lambda x: x[:, :1].contiguous()], ids=["last", "contiguous"])
+@pytest.mark.parametrize("weights", [torch.channels_last_3d, torch.contiguous_format], ids=["last", "contiguous"])
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_and_inputs_in_either_order(
+    name: str, weights: torch.memory_format, given: Callable[[Tensor], Tensor], two_threads: None
+) -> None:
+    plain = MODELS[name]().to(memory_format=weights)
+    fast = accelerate(copy.deepcopy(plain), report=None)
+    alike(fast(given(X)), plain(given(X)))
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad])
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_map_returned_twice_is_one(mode: Callable[[], Any], graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its gradient comes once, whichever of the two it comes through."""
+
+    def twice(b: nn.Module, x: Tensor) -> dict[str, Any]:
+        y = b(x)
+        return {"map": y, "more": [y * 2, y]}
+
+    if graph:
+        recordings.stand_in(monkeypatch)
+    plain, fast = pair(twice, reduced=not graph)
+    for way in (lambda out: out["map"], lambda out: out["more"][1], lambda out: out["map"] * out["more"][1]) * 4:
+        gradients = []
+        for network in (plain, fast):
+            with mode():
+                out = network(X)
+            assert out["map"] is out["more"][1]
+            assert out["map"] is not out["more"][0]
+            network.zero_grad()
+            if out["map"].requires_grad:
+                way(out).square().sum().backward()
+            gradients.append({name: p.grad for name, p in network.named_parameters() if p.grad is not None})
+        assert farthest(gradients[1], gradients[0]) < 5e-2 if gradients[0] else not gradients[1]
+    if graph:
+        assert fast.acceleration.graphs.captured == 1
+        assert fast.acceleration.graphs.replays
 
 
 RETURNS: dict[str, Callable[[Tensor], Any]] = {
