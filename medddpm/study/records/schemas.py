@@ -179,6 +179,11 @@ BENCH = Schema(
         ),
         "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
         **_ORIGIN,
+        "date": replace(
+            _ORIGIN["date"],
+            meaning="when it was measured; the H200's rows of 2026-11-21T19:06:01 have the date of their table, and "
+            "were measured between 18:57 and 19:22",
+        ),
     }
 )
 COVERAGE = Schema(
