@@ -22,7 +22,8 @@ from helpers.nnunet import run, write_stubs
 
 from medddpm.clients.nnunet import FOLDER
 from medddpm.study.records import schemas
-from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.machine import machine_meta, package_version
+from medddpm.study.records.publishing import MACHINE, of_machine
 from medddpm.study.records.tables import write_table
 
 DATASET = "Dataset902_Benchmark"
@@ -67,13 +68,14 @@ def write_dataset(work: Path) -> None:
 
 
 def benchmark(work: Path, planner: str, trainer: str) -> dict[str, Any]:
-    """The record that nnU-Net's trainer writes of one run."""
+    """The record that nnU-Net's trainer writes of one run, and what `NNUNET` has of the run's origin."""
     plans = PLANNERS[planner]
     command = ["nnUNetv2_train", DATASET, "3d_fullres", "0", "-tr", trainer, "-p", plans]
     run(work, command, trainers=str(FOLDER))
     path = work / "results" / DATASET / f"{trainer}__{plans}__3d_fullres" / "fold_0" / "benchmark_result.json"
     (record,) = json.loads(path.read_text()).values()
-    return record
+    meta = machine_meta()
+    return {**record, "date": meta["date"], **of_machine(meta), "nnunetv2": package_version("nnunetv2")}
 
 
 def plan(work: Path, planner: str) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def table(records: Sequence[Mapping[str, Any]], plans: Mapping[str, Mapping[str,
     """nnU-Net's records as a table, schema `NNUNET`.
 
     Args:
-        records: what `benchmark` returns, with "planner" and "trainer".
+        records: what `benchmark` returns, with "planner" and "trainer"; of the origin what there is.
         plans: what `plan` returns, by planner.
     """
     rows = []
@@ -106,6 +108,7 @@ def table(records: Sequence[Mapping[str, Any]], plans: Mapping[str, Mapping[str,
                 "trainer": record["trainer"],
                 "epochs": EPOCHS,
                 "fastest_s": round(record["fastest_epoch"], 3),
+                **{name: record.get(name) for name in ("date", *MACHINE, "nnunetv2")},
             }
         )
     return pd.DataFrame(rows, columns=list(schemas.NNUNET.columns))

@@ -416,10 +416,8 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
 
 def hosts(card: str) -> list[pd.Series]:
     """The step of `UNet` with batch norm beside each host of a card, ms by setting; the last is the record's."""
-    others = read_table(ROOT / "figures" / "records" / card / "bench_other_hosts.csv", schemas.BENCH)
-    each = others.groupby((others["setting"] == "accelerate").cumsum(), sort=False)
     steps = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")["median_ms"]
-    return [*(rows.set_index("setting")["median_ms"] for _, rows in each), steps]
+    return [*tables.on_other_hosts(ROOT, card), steps]
 
 
 def against_the_best(step: pd.Series) -> float:

@@ -22,6 +22,7 @@ from nnunet_benchmark import write_dataset as write_benchmark
 from medddpm.clients.nnunet import FOLDER
 from medddpm.data.phantom import phantom_subject
 from medddpm.study.records import schemas
+from medddpm.study.records.publishing import MACHINE
 from medddpm.study.records.tables import read_table
 
 pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: pip install nnunetv2")
@@ -147,11 +148,16 @@ def test_the_benchmark_plans_what_it_says_and_what_is_on_record(tmp_path: Path) 
     write_stubs(tmp_path / "stubs", "timm")
     plans = {planner: plan(tmp_path, planner) for planner in PLANNERS}
     assert plans["ExperimentPlanner"]["patch_size"] == [128, 160, 112]  # nnU-Net's own for BraTS
+    origin = {name: name for name in ("date", *MACHINE, "nnunetv2")}
     ended = [
-        {"planner": planner, "trainer": trainer, "fastest_epoch": 10.0} for planner in PLANNERS for trainer in TRAINERS
+        {"planner": planner, "trainer": trainer, "fastest_epoch": 10.0, **origin}
+        for planner in PLANNERS
+        for trainer in TRAINERS
     ]
     made = table(ended, plans)
+    assert (made[list(origin)] == list(origin)).all(axis=None)
     recorded = read_table(ROOT / "figures" / "records" / "H100" / "nnunet.csv", schemas.NNUNET)
     assert recorded["network"].unique().tolist() == ["PlainConvUNet", "ResidualEncoderUNet"]
-    same = [one.drop(columns="fastest_s") for one in (made, recorded)]
+    assert recorded[["date", "gpu", "torch", "commit", "nnunetv2"]].notna().all(axis=None)
+    same = [one.drop(columns=["fastest_s", *origin]) for one in (made, recorded)]
     pd.testing.assert_frame_equal(*same, check_dtype=False)

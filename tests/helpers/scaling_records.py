@@ -7,6 +7,7 @@ import dataclasses
 import pandas as pd
 
 from medddpm.study.records import schemas
+from medddpm.study.records.publishing import of_machine
 from medddpm.study.records.tables import table_of
 from medddpm.study.scaling.cases import Case
 from medddpm.study.scaling.results import _row
@@ -24,5 +25,5 @@ def record(**times: float) -> pd.DataFrame:
         if measure == "step" and place.gradient_dtype:
             place = dataclasses.replace(place, bucket_mib=TrainConfig.bucket_mib)
         found = {"ms": [ms], "alone_ms": 0.95 * ms, "peak_bytes": None, "sent_bytes": 2**20, "date": "2026-01-01"}
-        rows.append(_row({**found, "case": dataclasses.asdict(place), "run": META}))
+        rows.append(_row({**found, "case": dataclasses.asdict(place), "machine": of_machine(META)}))
     return table_of(rows, schemas.SCALING)

@@ -18,7 +18,6 @@ from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
 from medddpm.study.bench.worker import Case
 from medddpm.study.records import publishing, schemas
 from medddpm.study.records.machine import package_version
-from medddpm.study.records.publishing import MACHINE
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import write_table
 
@@ -51,9 +50,7 @@ class Results(TableStore):
             case.result(self.folder, setting, measure),
             case=asdict(case),
             setting=setting.name,
-            machine={name: None if self.meta[name] is None else str(self.meta[name]) for name in MACHINE},
             packages={name: package_version(name) for name in PACKAGES},
-            command=self.meta["command"],
         )
 
     def stamp_failure(self, case: Case, setting: BenchSetting, problem: str) -> None:
@@ -141,7 +138,7 @@ def _row(
     moved: Mapping[str, float],
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """A row of schema `BENCH`; `origin` has its columns date and `MACHINE`."""
+    """A row of schema `BENCH`; `origin` has its columns date and `publishing.MACHINE`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
     times = spread(measured["ms"])
     median = times["median_ms"]

@@ -18,6 +18,7 @@ from medddpm.study.records import schemas
 from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
 NAME = "bench.csv"
+OTHER_HOSTS = "bench_other_hosts.csv"
 OURS = "med-ddpm"
 EAGER = "FAST eager"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
@@ -36,6 +37,19 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
         BadInput: there is none, or one does not fit its schema.
     """
     return of_every_machine(root, NAME, schemas.BENCH, notebook="16")
+
+
+def on_other_hosts(root: Path, gpu: str) -> list[pd.Series[float]]:
+    """A card's rows of a network on other hosts than its record's: for each host the times by setting, ms.
+
+    The rows of a host begin with `accelerate`'s.
+
+    Raises:
+        BadInput: the table is missing, or does not fit its schema.
+    """
+    table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
+    each = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
+    return [rows.set_index("setting")["median_ms"] for _, rows in each]
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:

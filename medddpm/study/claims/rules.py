@@ -178,7 +178,9 @@ SOURCES = Schema(
         "value": Column("str", "as the document states it"),
         "document": Column("str", "who states it"),
         "place": Column("str", "where in the document"),
-        "read_at": Column("str", "the page on which it was read: the document's own, or one that repeats it"),
+        "read_at": Column(
+            "str", "the page that was read, or a stored copy of it: the document's own, or one that repeats it"
+        ),
         "note": Column("str", "what else it says", nullable=True),
     }
 )

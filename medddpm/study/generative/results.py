@@ -42,7 +42,7 @@ def collect(models: Sequence[Model], precisions: Sequence[str], out: Path) -> pd
         present = [p for p in precisions if raw.is_file() and trace_path(out, model, p).is_file()]
         parameters = sum(p.numel() for p in model.build("meta").parameters()) if present else 0
         meta = read_meta(raw) if meta_path(raw).is_file() else {}
-        origin = {name: None if meta.get(name) is None else str(meta[name]) for name in ("date", *publishing.MACHINE)}
+        origin = {"date": meta.get("date"), **publishing.of_machine(meta)}
         for precision in present:
             try:
                 found = step_ipc(raw, trace_path(out, model, precision))

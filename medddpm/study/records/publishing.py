@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,11 @@ from medddpm.study.records.tables import both_paths, found_at, meta_path, read_m
 
 MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")
 """What a row may say of the machine that measured it, of `machine_meta`."""
+
+
+def of_machine(meta: Mapping[str, Any]) -> dict[str, str | None]:
+    """The columns `MACHINE` of a row, from what `machine_meta` says of the machine that measured it; else None."""
+    return {name: None if meta.get(name) is None else str(meta[name]) for name in MACHINE}
 
 
 def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
@@ -54,9 +59,11 @@ def joined(
     kept = old[~pd.MultiIndex.from_frame(old[list(key)]).isin(pd.MultiIndex.from_frame(new[list(key)]))].copy()
     if kept.empty:
         return copied([out], folder)
-    for name in ("date", *MACHINE):  # a table of before these were columns has them in its description
-        if name in schema.columns:
-            kept[name] = kept[name].astype(object).fillna(str(before[name]) if before.get(name) else None)
+    for name in ("date", *MACHINE):
+        # A table of before these were columns has them in its description; where other rows say it, a row that does
+        # not is of another run than the description, and stays as it is.
+        if name in schema.columns and old[name].isna().all():
+            kept[name] = str(before[name]) if before.get(name) else None
     commands = dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])
     together: dict[str, Any] = {"command": "; ".join(commands)}
     for name in ("accelerated", "failed"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ _ORIGIN = {
     "triton": Column("str", "version of Triton", nullable=True),
     "commit": Column("str", "the commit that measured it", nullable=True),
 }
+# The same of tables that were written before their rows said it.
+_MACHINE = {name: replace(column, later=True) for name, column in _ORIGIN.items() if name != "date"}
 GENERATIVE = Schema(
     {
         "model": Column("str", "as `medddpm.study.generative.models` names it"),
@@ -177,6 +179,11 @@ BENCH = Schema(
         ),
         "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
         **_ORIGIN,
+        "date": replace(
+            _ORIGIN["date"],
+            meaning="when it was measured; the H200's rows of 2026-11-21T19:06:01 have the date of their table, and "
+            "were measured between 18:57 and 19:22",
+        ),
     }
 )
 COVERAGE = Schema(
@@ -225,6 +232,12 @@ THROUGHPUT = Schema(
         "prepare_ms": Column("float64", "time in which one process has a volume ready", unit="ms"),
         "costs": Column("str", "what it takes beside time", nullable=True),
         "date": Column("str", "when it was measured"),
+        **_MACHINE,
+        "commit": replace(
+            _MACHINE["commit"],
+            meaning="the commit that measured it; the H200's rows of 2026-11-23T02:42 lack it and their versions, as "
+            "their table's description is of a later run",
+        ),
     }
 )
 ENDURANCE = Schema(
@@ -239,6 +252,7 @@ ENDURANCE = Schema(
         ),
         "card_mib": Column("float64", "memory taken on the card, by the watching process too", "MiB", nullable=True),
         "date": Column("str", "when it was seen"),
+        **_MACHINE,
     }
 )
 CEILINGS = Schema(
@@ -299,9 +313,7 @@ SCALING = Schema(
         "sent_mib": Column("float64", "gradients that a GPU sums with the others in a step", "MiB", nullable=True),
         "peak_gib": Column("float64", "most that tensors held at once on a GPU", unit="GiB", nullable=True),
         "date": Column("str", "when it was measured"),
-        "gpu": Column("str", "the card, as its driver names it"),
-        "torch": Column("str", "version of PyTorch"),
-        "commit": Column("str", "the commit that measured it", nullable=True),
+        **_MACHINE,
     }
 )
 QUALITY = Schema(
@@ -411,5 +423,7 @@ NNUNET = Schema(
         "trainer": Column("str", "nnU-Net's trainer, as nnUNetv2_train takes it"),
         "epochs": Column("int64", "how many were timed"),
         "fastest_s": Column("float64", "the fastest epoch, of 250 training and 50 validation steps", unit="s"),
+        **_ORIGIN,
+        "nnunetv2": Column("str", "version of nnU-Net", nullable=True),
     }
 )

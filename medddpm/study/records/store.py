@@ -15,6 +15,7 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable, replacing
+from medddpm.study.records.publishing import of_machine
 from medddpm.study.records.schemas import Schema
 from medddpm.study.records.tables import check_table, found_at, meta_path, read_meta, write_table
 
@@ -96,8 +97,8 @@ class TableStore(Store):
         return self.folder / f"{key}.json"
 
     def stamp(self, path: Path, **known: object) -> None:
-        """As `Store.stamp`; adds this call's command line."""
-        super().stamp(path, **{"command": self.meta["command"], **known})
+        """As `Store.stamp`; adds this call's command line, and the machine as a row has it."""
+        super().stamp(path, command=self.meta["command"], machine=of_machine(self.meta), **known)
 
     def description(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """What the table's description says beside its columns: the machine, and the commands that measured rows."""

@@ -76,5 +76,5 @@ def _row(kept: Mapping[str, Any]) -> dict[str, Any]:
         "sent_mib": None if sent is None else round(sent / MIB, 3),
         "peak_gib": None if peak is None else round(peak / GIB, 4),
         "date": kept["date"],
-        **{name: kept["run"][name] for name in ("gpu", "torch", "commit")},
+        **kept["machine"],
     }

@@ -92,7 +92,7 @@ class Results(TableStore):
     def collect(self) -> pd.DataFrame:
         """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
         kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]
-        table = table_of([row for found in kept for row in found["rows"]], schemas.ENDURANCE)
+        table = table_of([{**row, **found["machine"]} for found in kept for row in found["rows"]], schemas.ENDURANCE)
         if len(table):
             self.put(table, schemas.ENDURANCE, self.description(kept))
         return table
@@ -143,7 +143,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     interrupted = status == INTERRUPTED
     if rows:
         kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
-        store.write(path, {**kept, "interrupted": interrupted})
+        store.write(path, {**kept, "machine": publishing.of_machine(store.meta), "interrupted": interrupted})
         table = store.collect()
         print(f"{found_at(out)}: {len(table)} rows", flush=True)
     elif not interrupted:

@@ -120,4 +120,5 @@ def _row(lever: Lever, kept: Mapping[str, Any], found: Mapping[str, Mapping[str,
         "prepare_ms": round(1e3 * kept["prepare_seconds"], 4),
         "costs": lever.costs or None,
         "date": kept["date"],
+        **kept["machine"],
     }

@@ -62,6 +62,9 @@ def test_sources_are_of_table_1_and_say_where_they_were_read() -> None:
     assert len(table_1) == 42
     assert set(rules.sources()) <= set(table_1)
     assert all(re.match(r"https?://\S+$", row["read_at"]) for row in rules.sources().values())
+    own = re.compile(r"https://([\w-]+\.)?nvidia\.com/")
+    repeated = [name for name, row in rules.sources().items() if not own.match(row["read_at"])]
+    assert repeated == ["P012", "P013", "P023", "P024", "P025", "P042"], "what NVIDIA's own pages did not tell"
 
 
 def test_every_card_of_the_paper_says_why_it_may_be_absent() -> None:

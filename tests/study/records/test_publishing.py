@@ -19,6 +19,11 @@ def table(size: str, seconds: float) -> pd.DataFrame:
     return pd.DataFrame([{**row, "card_mib": None, "date": "2026-01-01"}])
 
 
+def of(rows: pd.DataFrame, **machine: str) -> pd.DataFrame:
+    """`rows` with the columns of the machine, of which nothing else is known."""
+    return rows.assign(**publishing.of_machine(machine))
+
+
 def joined(out: Path, folder: Path) -> list[Path]:
     return publishing.joined(out, folder, schemas.ENDURANCE, ("size",), lambda rows: rows.sort_values("size"))
 
@@ -31,9 +36,9 @@ def test_a_record_is_found_however_it_is_stored(
 ) -> None:
     folder, out = tmp_path / "figures" / "records" / "H200", tmp_path / "runs" / "e.csv"
     monkeypatch.setattr(tables, "GZIP_ABOVE", before)
-    write_table(table("8x8x8", 1.0), folder / "e.csv", schemas.ENDURANCE, META | {"command": "former"})
+    write_table(of(table("8x8x8", 1.0)), folder / "e.csv", schemas.ENDURANCE, META | {"command": "former"})
     monkeypatch.setattr(tables, "GZIP_ABOVE", after)
-    write_table(table(size, 2.0), out, schemas.ENDURANCE, META)
+    write_table(of(table(size, 2.0)), out, schemas.ENDURANCE, META)
     record, described = joined(out, folder)
     assert record.suffix == (".gz" if after == LARGE else ".csv")
     assert described == meta_path(record)
@@ -43,3 +48,27 @@ def test_a_record_is_found_however_it_is_stored(
     assert dict(zip(rows["size"], rows["seconds"], strict=True)) == {**kept, size: 2.0}
     assert read_meta(record)["command"] == ("former; medddpm bench" if kept else "medddpm bench")
     assert list(of_any_machine(tmp_path, "e.csv", schemas.ENDURANCE)) == ["H200"]
+
+
+FORMER = schemas.Schema({n: column for n, column in schemas.ENDURANCE.columns.items() if not column.later})
+
+
+def published(tmp_path: Path, before: pd.DataFrame, schema: schemas.Schema) -> dict[str, str | None]:
+    """The commit of each row by its size, after a row of 16x16x16 has joined a table whose description names c1."""
+    folder, out = tmp_path / "H200", tmp_path / "e.csv"
+    write_table(before, folder / "e.csv", schema, META | {"commit": "c1"})
+    write_table(of(table("16x16x16", 2.0), commit="c2"), out, schemas.ENDURANCE, META | {"commit": "c2"})
+    joined(out, folder)
+    rows = read_table(folder / "e.csv", schemas.ENDURANCE)
+    return dict(zip(rows["size"], rows["commit"], strict=True))
+
+
+def test_rows_of_before_they_said_their_commit_get_it_from_the_description(tmp_path: Path) -> None:
+    found = published(tmp_path, table("8x8x8", 1.0), FORMER)
+    assert found == {"8x8x8": "c1", "16x16x16": "c2"}
+
+
+def test_a_row_whose_commit_nobody_knows_gets_none_from_the_description(tmp_path: Path) -> None:
+    before = pd.concat([of(table("4x4x4", 1.0), commit="c1"), of(table("8x8x8", 1.0))])
+    found = published(tmp_path, before, schemas.ENDURANCE)
+    assert found == {"4x4x4": "c1", "8x8x8": None, "16x16x16": "c2"}

@@ -16,6 +16,7 @@ from helpers.scaling_records import META, record
 
 from medddpm.cli.main import main
 from medddpm.study.records import schemas
+from medddpm.study.records.publishing import MACHINE, of_machine
 from medddpm.study.records.tables import read_meta, read_table, write_table
 from medddpm.study.scaling import results, run, tables, worker
 from medddpm.study.scaling.cases import case, plan
@@ -52,6 +53,7 @@ def test_two_processes_under_torchrun(tmp_path: Path, capsys: pytest.CaptureFixt
     assert step["alone_ms"] > 0
     assert 2 * step["sent_mib"] == pytest.approx(reduced["sent_mib"], rel=1e-3), "BF16 is half of FP32"
     assert table["peak_gib"].isna().all()
+    assert table[list(MACHINE)].drop_duplicates().to_dict("records") == [of_machine(read_meta(out))], "each row says it"
     assert run.measure_cases([cases], out, options, command=["bench"]) == 0
     assert capsys.readouterr().out.count("there already") == 3
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers import forks
 
 from medddpm.cli.main import main
 from medddpm.errors import BadInput
 from medddpm.study.records import schemas
+from medddpm.study.records.publishing import MACHINE, of_machine
 from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.throughput import endurance, tables
 
@@ -53,6 +55,9 @@ def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path, m
     assert table["seconds"].diff().dropna().round(2).min() >= 1
     assert (table["host_mib"] > 50).any()  # a Python with torch in it
     assert table[["busy_pct", "card_mib"]].isna().all(axis=None)
+    meta = read_meta(out)
+    assert table[list(MACHINE)].drop_duplicates().to_dict("records") == [of_machine(meta)], "each row says it"
+    assert meta["torch"] == torch.__version__
     assert read_meta(out)["command"] == "medddpm bench"
     assert tables.endured(table).loc[("8x8x8", "phantom"), "steps"] == table["step"].iloc[-1]
 

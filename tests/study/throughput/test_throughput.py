@@ -16,7 +16,7 @@ from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
-from medddpm.study.records import programs, schemas
+from medddpm.study.records import programs, publishing, schemas
 from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.throughput import run, sources, tables, worker
 from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
@@ -86,6 +86,8 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
         torch.set_num_threads(threads)
     table = store.collect()
     assert table["choice"].tolist() == ["fast", "1"]
+    machine = table[list(publishing.MACHINE)].drop_duplicates().to_dict("records")
+    assert machine == [publishing.of_machine(META)], "each row says what measured it"
     Results(store.out, META, {"side": 8, "channels": 32}).check()
     with pytest.raises(BadInput, match="its rows are of --size 8 --channels 32;"):
         Results(store.out, META, {"side": 8, "channels": 64}).check()
