@@ -59,11 +59,23 @@ class Forward:
         the part itself would lay them out.
         """
         if traced() or _calls.inside or torch._C._current_graph_task_id() != -1:  # a checkpoint's second forward
-            return self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
-        with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
+            return out if traced() or "_call_impl" not in self.module.__dict__ else shown(out)
         first = chief((args, kwargs))
+        with inside(None if first is None else lambda y: handed_back(y, first, y.dtype)):
+            out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         return out if first is None else nested.mapped(out, lambda y: handed_back(y, first, y.dtype), frozenset())
+
+    def call_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module, giving its hooks tensors in the dtype and the layout that the network itself has."""
+        call = type(self.module)._call_impl
+        show = None if traced() else _calls.show
+        if show is None:
+            return call(self.module, *args, **kwargs)
+        lent = nested.Lent((args, kwargs), show)
+        out = call(self.module, *lent.copy[0], **lent.copy[1])
+        lent.returned(lambda t: t)
+        return shown(out)  # hooks may have put others in its place, and hooks of its gradient come behind this
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
@@ -108,7 +120,9 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked")}
+        kept = {
+            name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked", "parts")
+        }
         return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -127,19 +141,34 @@ class Forward:
 
 class _Calls(threading.local):
     inside = False
+    show: Callable[[Tensor], Tensor] | None = None
 
 
 _calls = _Calls()
 
 
 @contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """Around the forward of whatever was called by the user: modules called inside hand volumes to each other."""
-    before, _calls.inside = _calls.inside, True
+def inside(show: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+    """Around the forward of whatever was called by the user: modules called inside hand volumes to each other.
+
+    Args:
+        show: makes of a tensor inside what the network itself would have there; hooks are given that.
+    """
+    before = _calls.inside, _calls.show
+    _calls.inside, _calls.show = True, show
     try:
         yield
     finally:
-        _calls.inside = before
+        _calls.inside, _calls.show = before
+
+
+def shown(out: Any) -> Any:
+    """Returns tensors as the network itself would have them, whose gradients will be contiguous."""
+    out = out if _calls.show is None else nested.mapped(out, _calls.show, frozenset())
+    for t in nested.tensors(out):
+        if t.grad_fn is not None and t.layout == torch.strided:
+            t.register_hook(Tensor.contiguous)
+    return out
 
 
 def chief(value: object) -> Tensor | None:

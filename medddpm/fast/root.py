@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import functools
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medddpm.fast import layers
+from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import (
     Forward,
     Weight,
@@ -23,7 +26,7 @@ from medddpm.fast.forward import (
     laid_out,
     transformed,
 )
-from medddpm.fast.hooks import hook_tables, modules_of
+from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
 from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
 from medddpm.fast.replay.graphs import Graphs
@@ -53,6 +56,9 @@ class Root(Forward):
 
     asked: tuple[Any, bool] = None, False
     """What `may_be_asked` found, and of what."""
+
+    parts: Sequence[nn.Module] = ()
+    """Those that it has looked at."""
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class Root(Forward):
         first = chief(given)
         if traced():
             return self._ends(self._computed(nested.mapped(given, laid_out), first), first)
+        self.look_again()
         lent = nested.Lent(given, laid_out)
         out = self._computed(lent.copy, first)
         lent.returned(lambda t: self._end(t, first))
@@ -94,8 +101,35 @@ class Root(Forward):
         inner = self.inner
         # The network's own call has already run its hooks.
         free = inner is not None and inner.intact and not held_back(self.module)
-        with self.arithmetic(first), contextlib.nullcontext() if traced() else inside():
+        show = None if first is None else functools.partial(self._shown, first, autocast_dtype(first.device.type))
+        with self.arithmetic(first), contextlib.nullcontext() if traced() else inside(show):
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
+
+    def _shown(self, first: Tensor, outer: torch.dtype | None, t: Tensor) -> Tensor:
+        """A tensor inside as the network itself would have it there, by the caller's autocast."""
+        kind = first.device.type
+        if autocast_dtype(kind) == outer:
+            return self._end(t, first)
+        with torch.autocast(kind, outer, enabled=outer is not None):
+            return self._end(t, first)
+
+    def look_again(self) -> None:
+        """Gives stand-ins to layers put into the network since that view their maps, and to parts with users' hooks."""
+        parts = list(modules_of(self.module))
+        new = parts if parts != self.parts else ()
+        self.parts = parts
+        for part in parts[1:]:
+            own = part.__dict__
+            shows = any(own.get(name) for name in HOOKS) or hooks_for_all()
+            shows = shows and has_users_hooks(part) and not isinstance(part, torch.jit.ScriptModule)
+            if "forward" not in own and (shows or (new and sees_layout(part))):
+                stand_in = Forward(part)
+                stand_in.network = weakref.ref(self.module)
+                put(part, stand_in)
+            if not shows:
+                own.pop("_call_impl", None)
+            elif type(part)._call_impl is nn.Module._call_impl and isinstance(own["forward"], Forward):
+                own["_call_impl"] = own["forward"].call_with_hooks
 
     def _ends(self, out: Any, first: Tensor | None) -> Any:
         return nested.mapped(out, lambda t: self._end(t, first), None if traced() else frozenset())

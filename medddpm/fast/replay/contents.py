@@ -41,6 +41,7 @@ from medddpm.runtime import nested
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
 CONTAINERS = (list, dict, set, deque)
+STAND_INS = f"{__package__.rpartition('.')[0]}."
 CACHE = functools._lru_cache_wrapper
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
@@ -105,7 +106,7 @@ class Walk:
         """Yields what is in a value and can change while the value stays the same object."""
         if type(value) in nested.PLAIN or isinstance(value, NEVER) or id(value) in self.seen:
             return
-        if type(value).__module__.startswith(f"{__package__}."):  # a stand-in, or the record of what was accelerated
+        if type(value).__module__.startswith(STAND_INS):  # a stand-in, or the record of what was accelerated
             return
         if isinstance(value, FunctionType):
             yield from self._of_function(value, None)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.hooks import still
+from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
@@ -299,6 +299,10 @@ class Watched:
             self.why = f"inputs are on {device} and {odd.device}"
         values = [t.clone() if t.is_inference() else t._version for t in given]
         rest = nested.shape_of(value)
+        for part in modules_of(network):  # which the forward would change, where the user has changed parts
+            forward = part.__dict__.get("forward")
+            if hasattr(forward, "look_again"):
+                forward.look_again()
         before = self.fingerprint = Fingerprint(network)
         host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
