@@ -120,9 +120,8 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {
-            name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked", "parts")
-        }
+        left = "network", "own", "asked", "parts"
+        kept = {name: value for name, value in self.__dict__.items() if name not in left}
         return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -138,7 +138,7 @@ class GraphedPass:
         kind = pool.device.type
         self.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         self.unchanged: Callable[[], bool] = lambda: True
-        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
+        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(value)]
         self.value = nested.filled(value, self.inputs)
         # A loss of an earlier step that is still alive ties the parameters' gradients to the stream of that step, which
         # a capture must not touch. Their stand-ins have no such past.
@@ -175,7 +175,7 @@ class GraphedPass:
 
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
-        given = list(nested.tensors(value))
+        given = nested.distinct(value)
         if not self.used:
             return nested.filled(self.outputs, self._replayed(given))
         return nested.filled(self.outputs, _Replay.apply(self, *given, *self.parameters))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Hooks within an accelerated network, and layers put into it later: both see what the network itself would show them."""
+"""Hooks within an accelerated network, and layers put into it later: both see what the network itself shows."""
 
 from __future__ import annotations
 
