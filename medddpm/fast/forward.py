@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout, views_in_backward, with_contiguous_gradients
 from medddpm.fast.hooks import HOOKS, hooks_for_all, modules_of
@@ -60,14 +60,26 @@ class Forward:
         the part itself would lay them out.
         """
         if traced() or _calls.inside or torch._C._current_graph_task_id() != -1:  # a checkpoint's second forward
-            return self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
-        with inside():
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
+            return out if traced() or "_call_impl" not in self.module.__dict__ else shown(out)
         first = chief((args, kwargs))
+        last = False if first is None else hands_on_last(self.module, first)
+        with inside(None if first is None else lambda y: handed_back(y, last, y.dtype)):
+            out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         if first is None:
             return out
-        last = hands_on_last(self.module, first)
         return nested.mapped(out, nested.once(lambda y: handed_back(y, last, y.dtype)), frozenset())
+
+    def call_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module, giving its hooks tensors in the dtype and the layout that the network itself has."""
+        call = type(self.module)._call_impl
+        show = None if traced() else _calls.show
+        if show is None:
+            return call(self.module, *args, **kwargs)
+        lent = nested.Lent((args, kwargs), show)
+        out = call(self.module, *lent.copy[0], **lent.copy[1])
+        lent.returned(lambda t: t)
+        return shown(out)  # hooks may have put others in its place, and hooks of its gradient come behind this
 
     def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `compute`, whose parameters stand as those of the module's forward do, but may have other names."""
@@ -112,7 +124,8 @@ class Forward:
         return self.original(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("network", "own", "asked")}
+        left = "network", "own", "asked", "parts"
+        kept = {name: value for name, value in self.__dict__.items() if name not in left}
         return kept if type(self.module).forward is self.own else kept | {"own": None}  # a copy leaves it to the class
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -131,19 +144,34 @@ class Forward:
 
 class _Calls(threading.local):
     inside = False
+    show: Callable[[Tensor], Tensor] | None = None
 
 
 _calls = _Calls()
 
 
 @contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """Around the forward of whatever was called by the user: modules called inside hand volumes to each other."""
-    before, _calls.inside = _calls.inside, True
+def inside(show: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+    """Around the forward of whatever was called by the user: modules called inside hand volumes to each other.
+
+    Args:
+        show: makes of a tensor inside what the network itself would have there; hooks are given that.
+    """
+    before = _calls.inside, _calls.show
+    _calls.inside, _calls.show = True, show
     try:
         yield
     finally:
-        _calls.inside = before
+        _calls.inside, _calls.show = before
+
+
+def shown(out: Any) -> Any:
+    """Returns tensors as the network itself would have them, whose gradients will be contiguous."""
+    out = out if _calls.show is None else nested.mapped(out, _calls.show, frozenset())
+    for t in nested.tensors(out):
+        if t.grad_fn is not None and t.layout == torch.strided:
+            t.register_hook(Tensor.contiguous)
+    return out
 
 
 def chief(value: object) -> Tensor | None:
@@ -189,7 +217,7 @@ def _is_last(x: Tensor) -> bool:
 
     They tell the two orders of one channel apart by its stride, though the memory is the same.
     """
-    if is_lazy(x) or x.layout != torch.strided or x.dim() != 5:
+    if isinstance(x, UninitializedTensorMixin) or x.layout != torch.strided or x.dim() != 5:
         return False
     least = 0
     for dim in (1, 4, 3, 2, 0):

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 from torch.nn.parallel import DistributedDataParallel
 
+from medddpm.fast.functions import is_known
+
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -31,6 +33,16 @@ def tables_of(parameter: Tensor) -> list[dict[int, Any] | None]:
 def hooks_for_all() -> bool:
     """Whether there are hooks for all modules."""
     return bool(torchs._has_any_global_hook())
+
+
+def has_users_hooks(module: nn.Module) -> bool:
+    """Whether the module calls hooks that PyTorch has not written: its own, as of pruning or FSDP, take any tensors."""
+    tables = hook_tables(module)
+    if hooks_for_all():
+        tables += [getattr(torchs, f"_global{name}") for name in HOOKS]
+    hooks = [hook for table in tables if table for hook in table.values()]
+    functions = [getattr(hook, "func", hook) for hook in hooks]  # of partials
+    return any(not is_known(getattr(f, "__module__", None) or type(f).__module__) for f in functions)
 
 
 def hooks_within(network: nn.Module) -> str:

@@ -13,8 +13,9 @@ from torch import nn
 from medddpm.fast.forward import Forward
 from medddpm.fast.replay.graphs import Graphs
 
-ADDED = ("forward", "__getstate__", "__prepare_scriptable__", "_replicate_for_data_parallel")
-"""Attributes that modules with a stand-in get; the last two only the root, which gets `acceleration` besides."""
+ADDED = ("forward", "__getstate__", "_call_impl", "__prepare_scriptable__", "_replicate_for_data_parallel")
+"""Attributes that modules with a stand-in get: `_call_impl` where hooks are called; the last two only the root, which
+gets `acceleration` besides."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class State(dict[str, Any]):
 def put(module: nn.Module, stand_in: Forward) -> None:
     """Gives a module its stand-in."""
     module.__dict__.update(forward=stand_in, __getstate__=functools.partial(_state, module))
+    if "_call_impl" in module.__dict__:  # of a replica: the original's
+        module.__dict__["_call_impl"] = stand_in.call_with_hooks
 
 
 def _state(module: nn.Module) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medddpm.fast import layers
+from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import (
     Forward,
     Weight,
@@ -24,7 +26,7 @@ from medddpm.fast.forward import (
     laid_out,
     transformed,
 )
-from medddpm.fast.hooks import hook_tables, modules_of
+from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
 from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
 from medddpm.fast.replay.graphs import Graphs
@@ -54,6 +56,9 @@ class Root(Forward):
 
     asked: tuple[Any, bool] = None, False
     """What `may_be_asked` found, and of what."""
+
+    parts: Sequence[nn.Module] = ()
+    """Those that it has looked at."""
 
     def __init__(
         self,
@@ -85,19 +90,42 @@ class Root(Forward):
         first = chief(given)
         end = self._ending(first)
         if traced():
-            return nested.mapped(self._computed(nested.mapped(given, laid_out), first), end)
+            return nested.mapped(self._computed(nested.mapped(given, laid_out), first, end), end)
+        self.look_again()
         lent = nested.Lent(given, laid_out)
-        out = self._computed(lent.copy, first)
+        out = self._computed(lent.copy, first, end)
+        end = nested.once(end)
         lent.returned(end)
         return nested.mapped(out, end, frozenset())
 
-    def _computed(self, given: tuple[tuple[Any, ...], dict[str, Any]], first: Tensor | None) -> Any:
+    def _computed(
+        self, given: tuple[tuple[Any, ...], dict[str, Any]], first: Tensor | None, end: Callable[[Tensor], Tensor]
+    ) -> Any:
         args, kwargs = given
         inner = self.inner
         # The network's own call has already run its hooks.
         free = inner is not None and inner.intact and not held_back(self.module)
-        with self.arithmetic(first), contextlib.nullcontext() if traced() else inside():
+        shown = contextlib.nullcontext() if traced() else inside(None if first is None else end)
+        with self.arithmetic(first), shown:
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
+
+    def look_again(self) -> None:
+        """Gives stand-ins to layers put into the network since that view their maps, and to parts with users' hooks."""
+        parts = list(modules_of(self.module))
+        new = parts if parts != self.parts else ()
+        self.parts = parts
+        for part in parts[1:]:
+            own = part.__dict__
+            shows = any(own.get(name) for name in HOOKS) or hooks_for_all()
+            shows = shows and has_users_hooks(part) and not isinstance(part, torch.jit.ScriptModule)
+            if "forward" not in own and (shows or (new and sees_layout(part))):
+                stand_in = Forward(part)
+                stand_in.network = weakref.ref(self.module)
+                put(part, stand_in)
+            if not shows:
+                own.pop("_call_impl", None)
+            elif type(part)._call_impl is nn.Module._call_impl and isinstance(own["forward"], Forward):
+                own["_call_impl"] = own["forward"].call_with_hooks
 
     def _ending(self, first: Tensor | None) -> Callable[[Tensor], Tensor]:
         """Gives an output the dtype and the layout that the network itself would give it."""
@@ -116,7 +144,7 @@ class Root(Forward):
                 dtype = own if dtype == torch.bfloat16 or widened else dtype
             return handed_back(y, last, dtype)
 
-        return end if traced() else nested.once(end)
+        return end
 
     def own_dtype(self, given: torch.dtype) -> torch.dtype:
         """The dtype that products have without autocast: that of the parameters; `given` where they have several."""

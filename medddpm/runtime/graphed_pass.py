@@ -139,7 +139,7 @@ class GraphedPass:
         kind = pool.device.type
         self.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         self.unchanged: Callable[[], bool] = lambda: True
-        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(value)]
+        self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(value)]
         self.value = nested.filled(value, self.inputs)
         # A loss of an earlier step that is still alive ties the parameters' gradients to the stream of that step, which
         # a capture must not touch. Their stand-ins have no such past.
@@ -150,14 +150,14 @@ class GraphedPass:
         def forward() -> Any:
             with torch.set_grad_enabled(bool(used)), swapped(network, aliases):
                 out = function(self.value)
-            graph_of[:] = _each_once(out)
+            graph_of[:] = nested.distinct(out)
             return nested.mapped(out, nested.once(Tensor.detach))
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
-        numbers = {id(t): number for number, t in enumerate(_each_once(self.outputs))}
-        self.order = [numbers[id(t)] for t in nested.tensors(self.outputs)]
-        self.used = frozenset(self.order[at] for at in used)
+        numbers = {id(t): number for number, t in enumerate(nested.distinct(self.outputs))}
+        order = [numbers[id(t)] for t in nested.tensors(self.outputs)]
+        self.used = frozenset(order[at] for at in used)
         own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
         self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
@@ -179,14 +179,14 @@ class GraphedPass:
 
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
-        given = list(nested.tensors(value))
+        given = nested.distinct(value)
         found = _Replay.apply(self, *given, *self.parameters) if self.used else self._replayed(given)  # type: ignore[no-untyped-call]
-        return nested.filled(self.outputs, [found[number] for number in self.order])
+        return nested.filled(self.outputs, found)
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
             self.pool.replay(self._forward, self.inputs, given)
-            return [t.clone() for t in _each_once(self.outputs)]
+            return [t.clone() for t in nested.distinct(self.outputs)]
 
     def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
         self.pool.replay(self._backward, self.given, given)
@@ -220,7 +220,7 @@ class GraphedPass:
             try:
                 for buffer, was in zip(self.changed, before, strict=True):
                     buffer.data.copy_(was)
-                out = _each_once(self.function(nested.filled(self.value, inputs)))
+                out = nested.distinct(self.function(nested.filled(self.value, inputs)))
             finally:
                 for buffer, left in zip(self.buffers, kept, strict=True):
                     buffer.data.copy_(left)  # a graph that holds it is as it was
@@ -290,11 +290,6 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
     finally:
         for table, own in tables:
             table.update(own)
-
-
-def _each_once(value: Any) -> list[Tensor]:
-    """Every tensor in `value`, in order, but the same one only once."""
-    return list({id(t): t for t in nested.tensors(value)}.values())
 
 
 def is_full(error: RuntimeError) -> bool:

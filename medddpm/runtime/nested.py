@@ -35,6 +35,11 @@ def tensors(value: object) -> Iterator[Tensor]:
             yield from tensors(each)
 
 
+def distinct(value: object) -> list[Tensor]:
+    """Every tensor in `value` once, in order: one may be given as two arguments."""
+    return list({id(t): t for t in tensors(value)}.values())
+
+
 def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] | None = None) -> Any:
     """Returns `value` with `change` applied to every tensor in it, in order.
 
@@ -88,29 +93,36 @@ def once(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def filled(value: Any, with_tensors: Iterable[Tensor]) -> Any:
-    """Returns `value` with these tensors in place of its own, in order."""
-    each = iter(with_tensors)
-    return mapped(value, lambda _: next(each))
+    """Returns `value` with these tensors in place of its `distinct` ones, in order."""
+    others = {id(t): other for t, other in zip(distinct(value), with_tensors, strict=True)}
+    return mapped(value, lambda t: others[id(t)])
 
 
 def shape_of(value: Any) -> Hashable:
     """Everything of `value` but the tensors' contents: equal for two values that differ in nothing else.
 
+    Which of its tensors are the same one belongs to it.
+
     Raises:
         TypeError: it holds what is no tensor, no plain value and none of the nestings, or an odd kind of Tensor.
     """
+    shape, given = _shape_of(value), list(map(id, tensors(value)))
+    return shape if len(set(given)) == len(given) else (shape, tuple(map(given.index, given)))
+
+
+def _shape_of(value: Any) -> Hashable:
     if type(value) in (Tensor, torch.nn.Parameter):
         if value.layout != torch.strided:
             raise TypeError(f"{value.layout} tensor")
         return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return (type(value), *map(shape_of, value))
+        return (type(value), *map(_shape_of, value))
     if isinstance(value, dict):
-        return type(value), tuple((key, shape_of(each)) for key, each in value.items())
+        return type(value), tuple((key, _shape_of(each)) for key, each in value.items())
     if _is_dataclass(value):
-        return type(value), tuple((name, shape_of(each)) for name, each in attributes(value).items())
+        return type(value), tuple((name, _shape_of(each)) for name, each in attributes(value).items())
     if type(value) in PLAIN:
-        return type(value), str(value) if isinstance(value, slice) else value
+        return type(value), str(value) if isinstance(value, float | complex | slice) else value  # 0.0 equals -0.0
     raise TypeError(type(value).__name__)
 
 
@@ -126,7 +138,8 @@ class Lent:
     """
 
     def __init__(self, value: Any, change: Callable[[Tensor], Tensor]) -> None:
-        self.copy = mapped(value, change)
+        copies = {id(t): change(t) for t in distinct(value)}
+        self.copy = mapped(value, lambda t: copies[id(t)])
         self._pairs = [(own, lent, _state(lent)) for own, lent in _pairs(value, self.copy)]
 
     def returned(self, change: Callable[[Tensor], Tensor]) -> None:

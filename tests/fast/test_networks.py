@@ -11,7 +11,20 @@ from collections.abc import Callable
 import pytest
 import torch
 from dynamic_network_architectures.building_blocks.residual import BasicBlockD
-from helpers.networks import NETWORKS, alive, diffusion, distance, dynamic, farthest, inputs, made, monai_unet, passed
+from helpers.networks import (
+    NETWORKS,
+    alive,
+    beyond,
+    diffusion,
+    distance,
+    distances,
+    dynamic,
+    farthest,
+    inputs,
+    made,
+    monai_unet,
+    passed,
+)
 from monai.networks import nets
 from monai.networks.nets import PatchDiscriminator, UNet
 from torch import Tensor, nn
@@ -64,8 +77,7 @@ def test_in_bf16_no_farther_than_autocast(name: str) -> None:
     network, given = made(name), inputs(name, side=16)
     outputs, gradients = passed(network, *given)
     with torch.autocast("cpu", torch.bfloat16):
-        usual = network(*given)
-        usual_outputs = [usual] if isinstance(usual, torch.Tensor) else list(usual)
+        usual_outputs, usual_gradients = passed(network, *given)
     accelerate(network, report=None)
     network.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
     fast_outputs, fast_gradients = passed(network, *given)
@@ -77,10 +89,9 @@ def test_in_bf16_no_farther_than_autocast(name: str) -> None:
         fast = fast_gradients[key]
         assert (fast is None) == (gradient is None)
         assert fast is None or fast.dtype == torch.float32
-    total = torch.cat([g.flatten() for g in gradients.values() if g is not None])
-    fast_total = torch.cat([g.flatten() for g in fast_gradients.values() if g is not None])
-    # Activations with a kink, behind norms of few voxels: the gradient differs by this under autocast as well.
-    assert distance(fast_total, total) < (0.05 if name.startswith("Diffusion") else 0.25)
+    # Activations with a kink, behind norms of few voxels: gradients differ by up to 0.6 under autocast as well.
+    found, usual = (distances(each, gradients, 1e-2) for each in (fast_gradients, usual_gradients))
+    assert beyond(found, usual, 1.5) == []
 
 
 @pytest.mark.gpu
@@ -98,11 +109,8 @@ def test_on_a_gpu_no_farther_from_float64_than_autocast(name: str) -> None:
     allowed = max(distance(a, b) for a, b in zip(usual_outputs, outputs, strict=True))
     # Other roundings than autocast's, on small layers: near its distance, on one side or the other.
     assert 1e-4 < max(distance(a, b) for a, b in zip(fast_outputs, outputs, strict=True)) < 2 * allowed
-    total, usual, fast = (
-        torch.cat([g.double().flatten() for key, g in sorted(found.items()) if gradients[key] is not None])
-        for found in (gradients, usual_gradients, fast_gradients)
-    )
-    assert distance(fast, total) < 2 * distance(usual, total)
+    found, usual = (distances(each, gradients, 1e-2) for each in (fast_gradients, usual_gradients))
+    assert beyond(found, usual, 2) == []
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -156,7 +164,7 @@ TF32_CASES = {
 def test_on_a_gpu_tf32_no_farther_from_float64_than_plain_tf32(name: str) -> None:
     make, side = TF32_CASES[name]
     given = inputs(name, side=side)[0].cuda()
-    plain_distances, fast_distances = [], []
+    plain_distances, fast_distances = Counter[str](), Counter[str]()  # squared, of each parameter
     for seed in range(4):
         torch.manual_seed(seed)
         network = alive(make()).cuda()
@@ -164,14 +172,11 @@ def test_on_a_gpu_tf32_no_farther_from_float64_than_plain_tf32(name: str) -> Non
         with OPT1.on(network):
             _, plain_gradients = passed(network, given)
             _, fast_gradients = passed(accelerate(network, "tf32", graph=False, report=None), given)
-        total, plain, fast = (
-            torch.cat([g.double().flatten() for _, g in sorted(found.items()) if g is not None])
-            for found in (gradients, plain_gradients, fast_gradients)
-        )
-        plain_distances.append(distance(plain, total))
-        fast_distances.append(distance(fast, total))
-    assert max(plain_distances) > 1e-4, "this card has no TF32"
-    assert math.hypot(*fast_distances) < 2 * math.hypot(*plain_distances)
+        for sums, found in ((plain_distances, plain_gradients), (fast_distances, fast_gradients)):
+            sums.update({key: each**2 for key, each in distances(found, gradients, 1e-2).items()})
+    plain, fast = ({key: math.sqrt(each) for key, each in sums.items()} for sums in (plain_distances, fast_distances))
+    assert max(plain.values()) > 1e-4, "this card has no TF32"
+    assert beyond(fast, plain, 2) == []
 
 
 @pytest.mark.parametrize("name", NETWORKS)

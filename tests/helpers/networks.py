@@ -129,15 +129,29 @@ def distance(a: Tensor, b: Tensor) -> float:
     return ((a - b).norm() / b.norm()).item()
 
 
-def farthest(gradients: dict[str, Tensor | None], others: dict[str, Tensor | None]) -> float:
-    """The largest distance of a gradient from its other, relative to that or to 1/1000 of the largest of all.
+def distances(
+    gradients: dict[str, Tensor | None], others: dict[str, Tensor | None], part: float = 1e-3
+) -> dict[str, float]:
+    """Each gradient's distance from its other, relative to that or to a part of the largest of all.
 
     A bias before an instance norm has the gradient zero, of which rounding leaves something.
     """
     assert {n for n, g in gradients.items() if g is None} == {n for n, g in others.items() if g is None}
-    pairs = [(g, o) for n, g in gradients.items() if g is not None and (o := others[n]) is not None]
-    least = 1e-3 * max(o.norm().item() for _, o in pairs)
-    return max((g - o).norm().item() / max(o.norm().item(), least) for g, o in pairs)
+    pairs = {n: (g, o) for n, g in gradients.items() if g is not None and (o := others[n]) is not None}
+    least = part * max(o.norm().item() for _, o in pairs.values())
+    return {n: (g - o).norm().item() / max(o.norm().item(), least) for n, (g, o) in pairs.items()}
+
+
+def farthest(gradients: dict[str, Tensor | None], others: dict[str, Tensor | None]) -> float:
+    """The largest of their `distances`."""
+    return max(distances(gradients, others).values())
+
+
+def beyond(found: dict[str, float], usual: dict[str, float], times: float) -> list[str]:
+    """The parameters that are farther than so many times the one that is usually the farthest; the worst first."""
+    allowed = times * max(usual.values())
+    names = sorted((name for name in found if not found[name] < allowed), key=lambda name: -found[name])
+    return [f"{name}: {found[name]:.3g}, usually {usual[name]:.3g}, allowed {allowed:.3g}" for name in names]
 
 
 def block(channels: int = 8) -> nn.Sequential:

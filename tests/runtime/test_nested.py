@@ -61,6 +61,7 @@ def test_a_shape_is_everything_but_contents() -> None:
         None,
         1,
     ]
+    others += (base, base), (torch.zeros_like(base), base.clone()), 0.0, -0.0
     shapes = [nested.shape_of(base), *map(nested.shape_of, others), nested.shape_of(1.0), nested.shape_of(True)]
     assert len(set(shapes)) == len(shapes)
 

@@ -72,7 +72,7 @@ class Captured:
 
     def __call__(self, batch: tuple[Any, ...]) -> Any:
         """Copies the batch in, replays, and copies the outputs out."""
-        given = list(nested.tensors(batch))
+        given = nested.distinct(batch)
         with torch.no_grad():
             self._pool.replay(self._replay, self.inputs, given)
             if self._others:
@@ -84,7 +84,7 @@ class Captured:
         pairs = [(given[of] if isinstance(of, int) else of, gradient) for of, gradient in self._others]
         own = dict(pairs)
         for t, gradient in pairs:
-            if own[t] is not gradient:  # of a tensor that is in the batch twice
+            if own[t] is not gradient:  # of a tensor that is in the batch and read beside it
                 t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
         held = {t: t.grad for t in own if t.grad is not None}
         if held:

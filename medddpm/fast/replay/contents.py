@@ -10,6 +10,7 @@ import functools
 import gc
 import logging
 import operator
+import os
 import random
 import sys
 import weakref
@@ -34,13 +35,15 @@ from medddpm.fast.functions import (
     modules_in,
     names_in,
     names_read,
+    unseen,
     wrapped,
 )
 from medddpm.runtime import nested
 
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
-NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger)
+NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum)
 CONTAINERS = (list, dict, set, deque)
+STAND_INS = f"{__package__.rpartition('.')[0]}."
 CACHE = functools._lru_cache_wrapper
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
@@ -93,6 +96,7 @@ class Walk:
     Attributes:
         names: that functions read which it comes upon, unless they are of installed packages.
         private: values in classes by names that are private: see `is_its_own`.
+        uses: pairs of a method that may not be called, or "", and what it uses whose result nothing tells beforehand.
     """
 
     def __init__(self, known: Iterable[object]) -> None:
@@ -100,12 +104,25 @@ class Walk:
         self.names: set[str] = set()
         self.private: list[tuple[str, Any]] = []
         self.methods_of: set[type] = set()
+        self.uses: list[tuple[str, str]] = []
+
+    @property
+    def unseen(self) -> str:
+        """What code that may run uses whose result nothing tells beforehand; empty if nothing."""
+
+        def runs(method: str) -> bool:
+            return not method or method in self.names or (method.startswith("__") and method not in vars(object))
+
+        return next((what for method, what in self.uses if runs(method)), "")
 
     def tables(self, value: Any) -> Iterator[Any]:
         """Yields what is in a value and can change while the value stays the same object."""
+        if isinstance(value, type) and issubclass(value, torch.autograd.Function) and _is_held(value):
+            yield from self._of_a_class(value)
+            return
         if type(value) in nested.PLAIN or isinstance(value, NEVER) or id(value) in self.seen:
             return
-        if type(value).__module__.startswith(f"{__package__}."):  # a stand-in, or the record of what was accelerated
+        if type(value).__module__.startswith(STAND_INS):  # a stand-in, or the record of what was accelerated
             return
         if isinstance(value, FunctionType):
             yield from self._of_function(value, None)
@@ -181,14 +198,14 @@ class Walk:
             if is_known(base.__module__) or base in self.methods_of:
                 continue
             self.methods_of.add(base)
-            for part in list(vars(base).values()):
-                yield from self._of_function(part, None)
+            for name, part in list(vars(base).items()):
+                yield from self._of_function(part, None, name)
 
     def _reads(self, function: FunctionType) -> None:
         if not is_installed(function):
             self.names |= names_read(function.__code__)
 
-    def _of_function(self, function: object, kind: type | None) -> Iterator[Any]:
+    def _of_function(self, function: object, kind: type | None, method: str = "") -> Iterator[Any]:
         """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
 
         Functions of installed packages are not looked into: what they keep in globals is caches, which calls fill.
@@ -196,6 +213,7 @@ class Walk:
         Args:
             function: a method of `kind`, or any other.
             kind: whose methods it may call.
+            method: its name, if it is one of which nothing tells whether it is called.
         """
         waiting, reached = list(wrapped(function)), set[FunctionType]()
         while waiting:
@@ -207,6 +225,8 @@ class Walk:
             if is_installed(each):
                 continue
             names = names_in(each.__code__)
+            if what := unseen(each):
+                self.uses.append((method, what))
             bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
             methods = [vars(base)[name] for base in bases for name in names & vars(base).keys()]
             waiting += (f for value in (*called_by(each), *methods) for f in wrapped(value))
@@ -215,6 +235,10 @@ class Walk:
             if id(each) in self.seen:
                 continue
             self.seen.add(id(each))
+            if not names.isdisjoint({"environ", "getenv"}):
+                yield Contents(os.environ.copy, os.environ)
+            if "logging" in names | imported(each.__code__):
+                yield Contents(_levels)
             named = [(name, each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
             others = [space[name] for _, space, name in named if _is_of_others(space[name])]
             others += [m for name in imported(each.__code__) if _is_of_others(m := sys.modules.get(name))]
@@ -264,6 +288,14 @@ def _is_of_others(value: Any) -> bool:
     return isinstance(value, ModuleType) and is_others(value.__name__)
 
 
+def _levels() -> list[Any]:
+    """What is logged: by all loggers, for those that are made meanwhile take the levels of others."""
+    known = logging.root.manager.loggerDict
+    levels = [(name, each.level, each.disabled) for name, each in known.items() if isinstance(each, logging.Logger)]
+    own = [each for each in levels if any(each[1:])]
+    return [logging.root.manager.disable, logging.root.level, *own]
+
+
 def _values(named: list[tuple[str, dict[str, Any], str]]) -> dict[str, Any]:
     return {shown: space[name] for shown, space, name in named}
 
@@ -295,6 +327,8 @@ def _reader(value: Any) -> Callable[[], Any] | None:
     """What reads the contents of an array or of a generator of random numbers; None for any other object."""
     if isinstance(value, torch.Generator):
         return lambda: (value.get_state().numpy().tobytes(),)
+    if isinstance(value, logging.Logger):
+        return lambda: (value.getEffectiveLevel(), value.disabled, value.manager.disable)
     if isinstance(value, random.Random):
         return value.getstate
     numpy: Any = sys.modules.get("numpy")

@@ -10,6 +10,7 @@ parameters lie.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import random
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.hooks import still
+from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
@@ -166,6 +167,8 @@ class Graphs:
                     self.watched.pop(key, None)
                 elif watched.why:
                     self._unfit(watched.why)
+        if watched.why:  # of the backward pass behind the last call
+            return self._unfit(watched.why, value)
         pool = self.pools.get(device) or self.pools.setdefault(device, make_pool(device))
         if pool.busy:
             return self.run(value)
@@ -281,6 +284,7 @@ class Watched:
         self.used: set[int] = set()
         self.threads: set[int] = set()
         self.why = ""
+        self._in_backward = False
 
     @property
     def knows_enough(self) -> bool:
@@ -294,11 +298,16 @@ class Watched:
 
     def __call__(self, run: Callable[[Any], Any], value: Any, network: nn.Module, device: torch.device) -> Any:
         """Runs the network, and looks on."""
+        self._in_backward = False  # one that failed has not ended
         given = list(nested.tensors(value))
         if odd := next((t for t in given if t.device != device), None):
             self.why = f"inputs are on {device} and {odd.device}"
         values = [t.clone() if t.is_inference() else t._version for t in given]
         rest = nested.shape_of(value)
+        for part in modules_of(network):  # which the forward would change, where the user has changed parts
+            forward: Any = part.__dict__.get("forward")
+            if hasattr(forward, "look_again"):
+                forward.look_again()
         before = self.fingerprint = Fingerprint(network)
         host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
@@ -331,8 +340,21 @@ class Watched:
         for at, tensor in enumerate(nested.tensors(out)):
             if tensor.grad_fn is not None:  # a parameter itself would keep the hook
                 self.learns = True
-                tensor.register_hook(lambda _, at=at: self.used.add(at))
+                tensor.register_hook(functools.partial(self._gradient_came, at))
         return out
+
+    def _gradient_came(self, at: int, _: Tensor) -> None:
+        """Notes it, and looks at what the rest of the backward pass draws on the host."""
+        self.used.add(at)
+        if not self._in_backward:
+            self._in_backward = True
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(functools.partial(self._backward_ended, _host_random()))
+
+    def _backward_ended(self, host: Hashable) -> None:
+        self._in_backward = False
+        if host != _host_random():
+            self.why = "its backward pass draws random numbers on the host"
 
 
 def _is_as_it_was(t: Tensor, before: Tensor | int) -> bool:

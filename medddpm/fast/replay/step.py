@@ -353,7 +353,7 @@ class TrainingStep:
                 state["step"] = state["step"].to(p.device)
         self._settings = optimizers.settings(self.optimizer)
         pool = self._pools.get(device) or self._pools.setdefault(device, make_pool(device))
-        inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.tensors(batch)]
+        inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
         reads = self._readings(device)

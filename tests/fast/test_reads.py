@@ -1,0 +1,257 @@
+"""What a forward or a backward pass reads by other ways than its arguments and names: compared, or no graph."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from helpers import recordings
+from helpers.networks import block, distance, volume
+from torch import Tensor, nn
+from torch.nn import functional
+
+from medddpm import accelerate, graphed_step
+
+X = volume(2, 3, 8, 8, 8)
+NUMBER = 1.0
+NAME = "medddpm_test_reads"
+LOGGER = logging.getLogger(NAME)
+
+
+class Net(nn.Module):
+    def __init__(self, factor: Callable[..., Any]) -> None:
+        super().__init__()
+        self.block, self.factor = block(), factor
+
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
+        return self.block(x) * self.factor(*more)
+
+
+def changed(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes what all the functions below read."""
+    monkeypatch.setenv(NAME, str(value))
+    monkeypatch.setitem(globals(), "NUMBER", value)
+    monkeypatch.setattr(sys.modules[NAME], "number", value)
+    LOGGER.setLevel(logging.ERROR if value == 1.0 else logging.DEBUG)
+
+
+@pytest.fixture(autouse=True)
+def reads(monkeypatch: pytest.MonkeyPatch) -> Any:
+    recordings.stand_in(monkeypatch)
+    module: Any = ModuleType(NAME)
+    module.number = 1.0
+    monkeypatch.setitem(sys.modules, NAME, module)
+    changed(1.0, monkeypatch)
+    yield
+    LOGGER.setLevel(logging.NOTSET)
+
+
+def computed_eval() -> float:
+    return eval("NUMBER")
+
+
+def computed_globals() -> float:
+    return globals()["NUMBER"]
+
+
+def loaded() -> float:
+    return sys.modules[NAME].number  # type: ignore[attr-defined]
+
+
+def imported_by_name() -> float:
+    return importlib.import_module(NAME).number
+
+
+COMPARED = {
+    "os.environ": lambda: float(os.environ[NAME]),
+    "os.getenv": lambda: float(os.getenv(NAME, "")),
+    "a logger": lambda: 5 if LOGGER.isEnabledFor(logging.DEBUG) else 1,
+    "logging": lambda: 5 if logging.getLogger(NAME).level == logging.DEBUG else 1,
+}
+UNSEEN = {"eval": computed_eval, "globals": computed_globals, "sys.modules": loaded, "importlib": imported_by_name}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_settings_of_the_process_are_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Net(COMPARED[name])
+    fast = accelerate(copy.deepcopy(network), report=None)
+    for value in (1.0, 5.0):
+        changed(value, monkeypatch)
+        for _ in range(4):
+            out = fast(X)
+            out.sum().backward()
+            assert distance(out, network(X)) < 1e-5
+        assert str(fast.acceleration.graphs) == "of 1 shape of inputs"
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_name_tells_runs_without_a_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Net(UNSEEN[name])
+    fast = accelerate(copy.deepcopy(network), report=None)
+    for value in (1.0, 1.0, 1.0, 5.0):
+        changed(value, monkeypatch)
+        out = fast(X)
+        out.sum().backward()
+        assert distance(out, network(X)) < 1e-5
+    assert fast.acceleration.graphs.why == f"its forward uses {name}, whose result cannot be compared"
+
+
+def test_a_forward_that_reads_the_clock_has_no_graph() -> None:
+    for clock, name in ((lambda: time.perf_counter(), "time"), (time_in_it, "time")):
+        fast = accelerate(Net(clock), report=None)
+        fast(X)
+        assert fast.acceleration.graphs.why == f"its forward uses {name}, whose result cannot be compared"
+
+
+def time_in_it() -> float:
+    from time import monotonic
+
+    return monotonic()
+
+
+class Settings:
+    """Of its methods the forward calls none that asks for the time."""
+
+    scale = 2.0
+
+    def saved(self) -> float:
+        return time.time()
+
+    def __init__(self) -> None:
+        self.made = time.time()
+
+
+def test_methods_that_no_forward_calls_may_use_anything() -> None:
+    network = Net(lambda: 1.0)
+    network.settings = Settings()  # type: ignore[assignment]
+    accelerate(network, report=None)
+    for _ in range(3):
+        network(X).sum().backward()
+    assert str(network.acceleration.graphs) == "of 1 shape of inputs"
+
+
+def test_a_loss_that_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss_fn(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean() * float(os.environ[NAME])
+
+    network = accelerate(block(), report=None)
+    step = graphed_step(network, loss_fn, torch.optim.AdamW(network.parameters(), 0.0, fused=True), (X,))
+    first = step(X)
+    changed(5.0, monkeypatch)
+    torch.testing.assert_close(step(X), 5 * first)
+
+
+def test_minus_zero_is_another_number_than_zero() -> None:
+    network = Net(lambda number: 1 if str(number) == "0.0" else -3)
+    fast = accelerate(copy.deepcopy(network), report=None)
+    for number in (0.0, 0.0, 0.0, -0.0):
+        out = fast(X, number)
+        out.sum().backward()
+        assert distance(out, network(X, number)) < 1e-5
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return -NUMBER * gradient
+
+
+class Drawing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return random.random() * gradient
+
+
+class WithFunction(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.block, self.function = block(), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(self.block(x))
+
+    def gradient(self) -> Tensor:
+        self.zero_grad()
+        self(X).square().sum().backward()
+        return self.block[0].weight.grad.clone()  # type: ignore[union-attr]
+
+
+def test_what_a_function_s_backward_reads_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = WithFunction(Reversal)
+    fast: Any = accelerate(copy.deepcopy(network), report=None)
+    for value in (1.0, 5.0):
+        changed(value, monkeypatch)
+        for _ in range(4):
+            assert distance(fast.gradient(), network.gradient()) < 1e-4
+        assert fast.acceleration.graphs.captured == 1
+
+
+def test_a_backward_pass_that_draws_on_the_host_has_no_graph() -> None:
+    network: Any = accelerate(WithFunction(Drawing), report=None)
+    norms = [network.gradient().norm().item() for _ in range(5)]
+    assert len(set(norms)) == len(norms)
+    assert network.acceleration.graphs.why == "its backward pass draws random numbers on the host"
+
+
+class Writes(nn.Module):
+    """Writes into its first argument, and reads the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(3, 3, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return self.conv(y)
+
+
+class Asks(Writes):
+    """Tells whether its arguments are the same tensor."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.conv(x) * (2 if x is y else 1)
+
+
+@pytest.mark.parametrize("make", [Writes, Asks])
+def test_one_tensor_as_two_arguments_is_one(make: type[Writes]) -> None:
+    network = make()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    for twice in [True] * 5 + [False] * 5 + [True]:
+        gradients = []
+        for each in (network, fast):
+            x = X.clone()
+            if make is Asks:
+                x.requires_grad_()
+            out = each(x, x if twice else X.clone())
+            out.square().sum().backward()
+            gradients.append((out, each.conv.weight.grad, x.grad if make is Asks else x))  # type: ignore[union-attr]
+        for a, b in zip(*gradients, strict=True):
+            assert distance(b, a) < 1e-5
+    assert fast.acceleration.graphs.captured == (2 if make is Asks else 0)
+
+
+def test_one_tensor_twice_in_a_batch_is_one() -> None:
+    def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(model(x), model(y)) + (2.0 if x is y else 1.0)
+
+    network = accelerate(block(), report=None)
+    step = graphed_step(network, loss_fn, torch.optim.AdamW(network.parameters(), 0.0, fused=True), (X, X))
+    assert [step(X, X).item(), step(X, X.clone()).item(), step(X, X).item()] == [2.0, 1.0, 2.0]
