@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dis
 import functools
-import importlib
 import inspect
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -133,22 +130,6 @@ def run_in(module: nn.Module) -> Iterator[FunctionType]:
         held = not name.startswith("_") or isinstance(value, FunctionType | MethodType | functools.partial)
         if held and type(value) not in nested.PLAIN:
             yield from run_by(value)
-
-
-def unseen(function: FunctionType) -> str:
-    """What a function uses whose result nothing tells beforehand, by name: the clock, values by computed names."""
-    code, space = function.__code__, function.__globals__
-    values = [space.get(name, vars(builtins).get(name)) for name in global_names(code)]
-    values += [sys.modules.get(name) for name in imported(code)]
-    names = names_in(code)
-    for value in values:
-        if any(value is each for each in (eval, exec, globals, builtins.__import__, time, importlib)):
-            return str(value.__name__)  # type: ignore[union-attr]
-        if isinstance(value, BuiltinFunctionType | FunctionType) and value.__module__ in ("time", "importlib"):
-            return f"{value.__module__}.{value.__name__}"
-        if (value is sys and "modules" in names) or value is sys.modules:
-            return "sys.modules"
-    return ""
 
 
 def modules_in(module: ModuleType, names: Iterable[str]) -> list[ModuleType]:

@@ -1,16 +1,12 @@
-"""What a forward or a backward pass reads by other ways than its arguments and names: compared, or no graph."""
+"""What a forward or a backward pass reads by other ways than its arguments and attributes: compared, or no graph."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import logging
 import os
 import random
-import sys
-import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,35 +37,15 @@ def changed(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes what all the functions below read."""
     monkeypatch.setenv(NAME, str(value))
     monkeypatch.setitem(globals(), "NUMBER", value)
-    monkeypatch.setattr(sys.modules[NAME], "number", value)
     LOGGER.setLevel(logging.ERROR if value == 1.0 else logging.DEBUG)
 
 
 @pytest.fixture(autouse=True)
 def reads(monkeypatch: pytest.MonkeyPatch) -> Any:
     recordings.stand_in(monkeypatch)
-    module: Any = ModuleType(NAME)
-    module.number = 1.0
-    monkeypatch.setitem(sys.modules, NAME, module)
     changed(1.0, monkeypatch)
     yield
     LOGGER.setLevel(logging.NOTSET)
-
-
-def computed_eval() -> float:
-    return eval("NUMBER")
-
-
-def computed_globals() -> float:
-    return globals()["NUMBER"]
-
-
-def loaded() -> float:
-    return sys.modules[NAME].number  # type: ignore[attr-defined]
-
-
-def imported_by_name() -> float:
-    return importlib.import_module(NAME).number
 
 
 COMPARED = {
@@ -78,7 +54,6 @@ COMPARED = {
     "a logger": lambda: 5 if LOGGER.isEnabledFor(logging.DEBUG) else 1,
     "logging": lambda: 5 if logging.getLogger(NAME).level == logging.DEBUG else 1,
 }
-UNSEEN = {"eval": computed_eval, "globals": computed_globals, "sys.modules": loaded, "importlib": imported_by_name}
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -92,52 +67,6 @@ def test_settings_of_the_process_are_compared(name: str, monkeypatch: pytest.Mon
             out.sum().backward()
             assert distance(out, network(X)) < 1e-5
         assert str(fast.acceleration.graphs) == "of 1 shape of inputs"
-
-
-@pytest.mark.parametrize("name", UNSEEN)
-def test_what_no_name_tells_runs_without_a_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Net(UNSEEN[name])
-    fast = accelerate(copy.deepcopy(network), report=None)
-    for value in (1.0, 1.0, 1.0, 5.0):
-        changed(value, monkeypatch)
-        out = fast(X)
-        out.sum().backward()
-        assert distance(out, network(X)) < 1e-5
-    assert fast.acceleration.graphs.why == f"its forward uses {name}, whose result cannot be compared"
-
-
-def test_a_forward_that_reads_the_clock_has_no_graph() -> None:
-    for clock, name in ((lambda: time.perf_counter(), "time"), (time_in_it, "time")):
-        fast = accelerate(Net(clock), report=None)
-        fast(X)
-        assert fast.acceleration.graphs.why == f"its forward uses {name}, whose result cannot be compared"
-
-
-def time_in_it() -> float:
-    from time import monotonic
-
-    return monotonic()
-
-
-class Settings:
-    """Of its methods the forward calls none that asks for the time."""
-
-    scale = 2.0
-
-    def saved(self) -> float:
-        return time.time()
-
-    def __init__(self) -> None:
-        self.made = time.time()
-
-
-def test_methods_that_no_forward_calls_may_use_anything() -> None:
-    network = Net(lambda: 1.0)
-    network.settings = Settings()  # type: ignore[assignment]
-    accelerate(network, report=None)
-    for _ in range(3):
-        network(X).sum().backward()
-    assert str(network.acceleration.graphs) == "of 1 shape of inputs"
 
 
 def test_a_loss_that_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ from medddpm.fast.functions import (
     modules_in,
     names_in,
     names_read,
-    unseen,
     wrapped,
 )
 from medddpm.runtime import nested
@@ -96,7 +95,6 @@ class Walk:
     Attributes:
         names: that functions read which it comes upon, unless they are of installed packages.
         private: values in classes by names that are private: see `is_its_own`.
-        uses: pairs of a method that may not be called, or "", and what it uses whose result nothing tells beforehand.
     """
 
     def __init__(self, known: Iterable[object]) -> None:
@@ -104,16 +102,6 @@ class Walk:
         self.names: set[str] = set()
         self.private: list[tuple[str, Any]] = []
         self.methods_of: set[type] = set()
-        self.uses: list[tuple[str, str]] = []
-
-    @property
-    def unseen(self) -> str:
-        """What code that may run uses whose result nothing tells beforehand; empty if nothing."""
-
-        def runs(method: str) -> bool:
-            return not method or method in self.names or (method.startswith("__") and method not in vars(object))
-
-        return next((what for method, what in self.uses if runs(method)), "")
 
     def tables(self, value: Any) -> Iterator[Any]:
         """Yields what is in a value and can change while the value stays the same object."""
@@ -198,14 +186,14 @@ class Walk:
             if is_known(base.__module__) or base in self.methods_of:
                 continue
             self.methods_of.add(base)
-            for name, part in list(vars(base).items()):
-                yield from self._of_function(part, None, name)
+            for part in list(vars(base).values()):
+                yield from self._of_function(part, None)
 
     def _reads(self, function: FunctionType) -> None:
         if not is_installed(function):
             self.names |= names_read(function.__code__)
 
-    def _of_function(self, function: object, kind: type | None, method: str = "") -> Iterator[Any]:
+    def _of_function(self, function: object, kind: type | None) -> Iterator[Any]:
         """Yields what a function reads in its cells, in globals and in modules, by itself or in what it calls.
 
         Functions of installed packages are not looked into: what they keep in globals is caches, which calls fill.
@@ -213,7 +201,6 @@ class Walk:
         Args:
             function: a method of `kind`, or any other.
             kind: whose methods it may call.
-            method: its name, if it is one of which nothing tells whether it is called.
         """
         waiting, reached = list(wrapped(function)), set[FunctionType]()
         while waiting:
@@ -225,8 +212,6 @@ class Walk:
             if is_installed(each):
                 continue
             names = names_in(each.__code__)
-            if what := unseen(each):
-                self.uses.append((method, what))
             bases = () if kind is None else [base for base in kind.__mro__ if not is_known(base.__module__)]
             methods = [vars(base)[name] for base in bases for name in names & vars(base).keys()]
             waiting += (f for value in (*called_by(each), *methods) for f in wrapped(value))
@@ -236,9 +221,9 @@ class Walk:
                 continue
             self.seen.add(id(each))
             if not names.isdisjoint({"environ", "getenv"}):
-                yield Contents(os.environ.copy, os.environ)
+                yield from self.tables(os.environ)
             if "logging" in names | imported(each.__code__):
-                yield Contents(_levels)
+                yield from self.tables(logging.root.manager)
             named = [(name, each.__globals__, name) for name in global_names(each.__code__) & each.__globals__.keys()]
             others = [space[name] for _, space, name in named if _is_of_others(space[name])]
             others += [m for name in imported(each.__code__) if _is_of_others(m := sys.modules.get(name))]
@@ -329,6 +314,10 @@ def _reader(value: Any) -> Callable[[], Any] | None:
         return lambda: (value.get_state().numpy().tobytes(),)
     if isinstance(value, logging.Logger):
         return lambda: (value.getEffectiveLevel(), value.disabled, value.manager.disable)
+    if isinstance(value, logging.Manager):
+        return _levels
+    if value is os.environ:
+        return os.environ.copy
     if isinstance(value, random.Random):
         return value.getstate
     numpy: Any = sys.modules.get("numpy")

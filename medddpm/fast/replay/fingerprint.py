@@ -54,10 +54,7 @@ class Fingerprint:
                     walk.private.append((name, value))
         for kind in dict.fromkeys(map(type, modules)):
             self.tables += walk.of_class(kind)
-        tables, private = named([value for name, value in walk.private if name in walk.names], modules, walk.names)
-        self.tables += tables
-        if unseen := walk.unseen or private.unseen:
-            self.why = self.why or f"its forward uses {unseen}, whose result cannot be compared"
+        self.tables += named([value for name, value in walk.private if name in walk.names], modules, walk.names)[0]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.held = copies(self.tables)
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)

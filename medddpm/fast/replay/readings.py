@@ -49,8 +49,6 @@ class Readings:
         if self.modules:
             self.tables.append(Contents(functools.partial(_hooks, self.modules)))
         self.held = copies(self.tables)
-        if walk.unseen:
-            self.why = f"the loss uses {walk.unseen}, whose result cannot be compared"
         if sum(map(len, self.held)) > MOST:
             self.why = "what the loss reads is too much to compare"
 

@@ -172,7 +172,14 @@ class Row:
         if measure == "step" and self.setting.reader == "graphed_step":
             inputs = self.problem.inputs
             step = graphed_step(self.model, self.problem.loss, self._optimizer(), inputs)
-            return lambda: step(*inputs)[1]
+
+            def whole() -> Tensor:
+                output: Tensor = step(*inputs)[1]
+                if step.why:  # it goes on without its graph: that is another setting
+                    raise BadInput(self.setting.name, f"it has no graph: {step.why}", "read `help(graphed_step)`")
+                return output
+
+            return whole
         function, inputs = (
             (self._forward(), self.problem.forward_inputs())
             if measure == "forward"

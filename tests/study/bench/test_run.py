@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from helpers import recordings
+from torch import Tensor, nn
 
-from medddpm import switches
+from medddpm import accelerate, graphed_step, switches
 from medddpm.cli.main import main, parser
 from medddpm.errors import BadInput
 from medddpm.fast.patch import FEATURES
@@ -548,6 +549,38 @@ def test_the_peak_of_a_graphed_step_is_without_what_searches(tmp_path: Path, mon
         row = Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called)
         worker.repeated(row, "step", 1, tmp_path)
     assert done == ["step", "reset", "graph"]
+
+
+@pytest.mark.parametrize("name", ["monai-unet-batch", "nnunet-plain-deep"])
+def test_the_bench_s_own_step_has_a_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings.stand_in(monkeypatch)
+    network = NETWORKS[name]
+    model, problem = build(network, network.least, 32), Problem(network, network.least, network.batch, CPU)
+    step = graphed_step(
+        accelerate(model, report=None),
+        problem.loss,
+        torch.optim.SGD(model.parameters(), 0.0, fused=True),
+        problem.inputs,
+    )
+    for _ in range(2):
+        step(*problem.inputs)
+    assert (step.why, len(step._kept)) == ("", 1)
+
+
+def test_a_graphed_step_without_its_graph_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graphless:
+        why = "the loss keeps changing"
+
+        def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return inputs[0].sum(), inputs[0]
+
+    monkeypatch.setattr(worker, "graphed_step", lambda *words: Graphless())
+    network, setting = NETWORKS["med-ddpm"], BENCH_SETTINGS["graphed_step"]
+    model = build(network, 8, 32)
+    with setting.on(model) as called:
+        row = Row(Case("med-ddpm", 8, 1, 32), setting, Problem(network, 8, 1, CPU), model, called)
+        with pytest.raises(BadInput, match="it has no graph: the loss keeps changing"):
+            worker.repeated(row, "step", 1, tmp_path)
 
 
 # end to end
