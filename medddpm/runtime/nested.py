@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import operator
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
@@ -46,9 +47,9 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
     Args:
         value: in any nesting.
         change: of a tensor.
-        into: None: objects that are no dataclasses stay as they are, and so do sets, deques, mapping proxies and
-            subclasses of list and tuple. A set: what these hold and objects' attributes are looked into as well, and
-            copies hold what is changed, except of objects that have these `id`s. An iterator is never looked into.
+        into: None: objects that are no dataclasses stay as they are, and so do sets, deques and mapping proxies.
+            A set: what these hold and objects' attributes are looked into as well, and copies hold what is changed,
+            except of objects that have these `id`s. An iterator is never looked into.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -61,6 +62,9 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
         return type(value)(*(mapped(each, change, into) for each in value))
     if type(value) in (tuple, list) or type(value).__module__ == "torch.return_types":  # as `max` has
         return type(value)(mapped(each, change, into) for each in value)
+    if isinstance(value, tuple | list):  # of a class of the user's
+        items = [mapped(each, change, into) for each in value]
+        return value if all(map(operator.is_, items, value)) else _holding(value, items)
     if _is_dataclass(value):
         return _with(value, {name: mapped(each, change, into) for name, each in attributes(value).items()})
     if into is None or type(value) in PLAIN or id(value) in into or isinstance(value, NOT_RECORDS):

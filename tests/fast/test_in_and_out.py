@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import recordings
 from helpers.networks import block, distance, farthest, passed, volume
+from monai.data import MetaTensor
 from monai.networks.nets import AutoencoderKL
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
@@ -230,6 +231,15 @@ def test_whatever_holds_what_it_returns(name: str) -> None:
     for a, b in zip(within(found), within(expected), strict=True):
         assert (a.dtype, a.stride()) == (b.dtype, b.stride())
         assert distance(a, b) < 2e-2
+
+
+@pytest.mark.parametrize("kind", [list, Several])
+def test_a_monai_tensor_in_a_list_of_any_class(kind: type[list[Any]]) -> None:
+    plain, fast = pair(lambda b, xs: b(xs[0]))
+    given = MetaTensor(X)
+    found, expected = fast(kind([given])), plain(kind([given]))
+    assert type(found) is type(expected) is MetaTensor
+    assert distance(found.as_tensor(), expected.as_tensor()) < 1e-5
 
 
 @pytest.mark.parametrize("held", [deque([1]), {1}, Several([1]), Pair(1, "a"), MappingProxyType({"a": 1})], ids=repr)
