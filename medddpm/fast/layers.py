@@ -262,8 +262,8 @@ class LayerNorm(Forward):
         if x.dtype not in REDUCED or autocast_dtype(x.device.type) is None:
             return self.original(x)
         weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight(), self.bias()))
-        # This function, unlike `layer_norm`, is none of those that autocast knows.
-        return torch.native_layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)[0]
+        with torch.autocast(x.device.type, enabled=False):
+            return functional.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
 
 
 def _triple(value: Any) -> tuple[int, int, int] | None:
