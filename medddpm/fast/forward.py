@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -63,7 +63,7 @@ class Forward:
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
             return out if traced() or "_call_impl" not in self.module.__dict__ else shown(out)
         first = chief((args, kwargs))
-        last = False if first is None else hands_on_last(self.module, first)
+        last = False if first is None else hands_on_last(modules_of(self.module), first)
         with inside(None if first is None else lambda y: handed_back(y, last, y.dtype)):
             out = self.computed(args, kwargs) if self.free else self.original(*args, **kwargs)
         if first is None:
@@ -205,11 +205,11 @@ def handed_back(y: Tensor, last: bool, dtype: torch.dtype) -> Tensor:
     return y.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
-def hands_on_last(module: nn.Module, first: Tensor | None) -> bool:
+def hands_on_last(parts: Iterable[nn.Module], first: Tensor | None) -> bool:
     """Whether PyTorch's layers would hand volumes on channels-last: the first one given or a weight is so."""
     if first is not None and _is_last(first):
         return True
-    return any(_is_last(p) for m in modules_of(module) for p in m._parameters.values() if p is not None)
+    return any(_is_last(p) for part in parts for p in part._parameters.values() if p is not None)
 
 
 def _is_last(x: Tensor) -> bool:

@@ -87,11 +87,11 @@ class Root(Forward):
 
     def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """Runs the network's forward on `(args, kwargs)`, kernel by kernel."""
-        first = chief(given)
-        end = self._ending(first)
+        first, parts = chief(given), list(modules_of(self.module))
+        end = self._ending(first, parts)
         if traced():
             return nested.mapped(self._computed(nested.mapped(given, laid_out), first, end), end)
-        self.look_again()
+        self._look_at(parts)
         lent = nested.Lent(given, laid_out)
         out = self._computed(lent.copy, first, end)
         end = nested.once(end)
@@ -111,12 +111,14 @@ class Root(Forward):
 
     def look_again(self) -> None:
         """Gives stand-ins to layers put into the network since that view their maps, and to parts with users' hooks."""
-        parts = list(modules_of(self.module))
-        new = parts if parts != self.parts else ()
+        self._look_at(list(modules_of(self.module)))
+
+    def _look_at(self, parts: list[nn.Module]) -> None:
+        new, everywhere = parts != self.parts, hooks_for_all()
         self.parts = parts
         for part in parts[1:]:
             own = part.__dict__
-            shows = any(own.get(name) for name in HOOKS) or hooks_for_all()
+            shows = everywhere or any(map(own.get, HOOKS))
             shows = shows and has_users_hooks(part) and not isinstance(part, torch.jit.ScriptModule)
             if "forward" not in own and (shows or (new and sees_layout(part))):
                 stand_in = Forward(part)
@@ -127,12 +129,12 @@ class Root(Forward):
             elif type(part)._call_impl is nn.Module._call_impl and isinstance(own["forward"], Forward):
                 own["_call_impl"] = own["forward"].call_with_hooks
 
-    def _ending(self, first: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def _ending(self, first: Tensor | None, parts: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
         """Gives an output the dtype and the layout that the network itself would give it."""
         outer = None if first is None else autocast_dtype(first.device.type)
         reduced = outer is None and first is not None and self.precision == "bf16" and self.reduces(first)
         own = self.own_dtype(first.dtype) if first is not None and reduced else None
-        last = hands_on_last(self.module, first)
+        last = hands_on_last(parts, first)
 
         def end(y: Tensor) -> Tensor:
             dtype = y.dtype

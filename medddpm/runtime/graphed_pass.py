@@ -111,8 +111,8 @@ class GraphedPass:
             stays the same, and on nothing else. It returns tensors in any nesting.
         value: example arguments; the tensors on the pool's device.
         network: whose parameters gradients are wanted of, and whose buffers may be changed in place.
-        used: which of the outputs' tensors a backward pass brings gradients for; empty: there is no backward pass. One
-            that comes twice among them comes twice from a replay too.
+        used: which of the outputs' distinct tensors a backward pass brings gradients for; empty: there is no backward
+            pass. One that comes twice among the outputs comes twice from a replay too.
         pool: shared with other passes of which at most one is between forward and backward.
         draws: whether it draws from the device's generator.
 
@@ -132,7 +132,7 @@ class GraphedPass:
         pool: Any,
         draws: bool = False,
     ) -> None:
-        self.function, self.pool, self.draws = function, pool, draws
+        self.function, self.used, self.pool, self.draws = function, used, pool, draws
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.buffers = list(network.buffers())
         self.modes = [(module, module.training) for module in network.modules()]
@@ -155,9 +155,6 @@ class GraphedPass:
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
-        numbers = {id(t): number for number, t in enumerate(nested.distinct(self.outputs))}
-        order = [numbers[id(t)] for t in nested.tensors(self.outputs)]
-        self.used = frozenset(order[at] for at in used)
         own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
         self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
@@ -166,11 +163,11 @@ class GraphedPass:
         self.learns = [t.requires_grad for t in graph_of]
         self.gradients: list[Tensor | None] = []
         if used:
-            self.given = [torch.empty_like(graph_of[at]) for at in sorted(self.used)]
+            self.given = [torch.empty_like(graph_of[at]) for at in sorted(used)]
 
             def backward() -> list[Tensor | None]:
                 # What forward left is freed as it is used, and its memory serves the rest of the backward pass.
-                chosen = [graph_of[at] for at in sorted(self.used)]
+                chosen = [graph_of[at] for at in sorted(used)]
                 with swapped(network, aliases):  # what a checkpoint computes again reads them too
                     return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
 

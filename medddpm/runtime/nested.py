@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import operator
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
@@ -62,13 +61,14 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
         return type(value)(*(mapped(each, change, into) for each in value))
     if type(value) in (tuple, list) or type(value).__module__ == "torch.return_types":  # as `max` has
         return type(value)(mapped(each, change, into) for each in value)
-    if isinstance(value, tuple | list):  # of a class of the user's
-        items = [mapped(each, change, into) for each in value]
-        return value if all(map(operator.is_, items, value)) else _holding(value, items)
-    if _is_dataclass(value):
+    sequence = isinstance(value, tuple | list)  # of a class of the user's
+    if _is_dataclass(value) and not sequence:
         return _with(value, {name: mapped(each, change, into) for name, each in attributes(value).items()})
-    if into is None or type(value) in PLAIN or id(value) in into or isinstance(value, NOT_RECORDS):
+    if into is None and not sequence:
         return value
+    if type(value) in PLAIN or isinstance(value, NOT_RECORDS) or (into and id(value) in into):
+        return value
+    into = None if into is None else into | {id(value)}
     changes: list[bool] = []
 
     def noted(t: Tensor) -> Tensor:
@@ -78,9 +78,9 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor], into: frozenset[int] 
 
     if isinstance(value, HOLDERS):
         held = value.values() if isinstance(value, MappingProxyType) else value
-        items = [mapped(each, noted, into | {id(value)}) for each in held]
+        items = [mapped(each, noted, into) for each in held]
         return _holding(value, items) if any(changes) else value
-    values = {name: mapped(each, noted, into | {id(value)}) for name, each in attributes(value).items()}
+    values = {name: mapped(each, noted, into) for name, each in attributes(value).items()}
     return _with(value, values) if any(changes) else value
 
 

@@ -337,7 +337,7 @@ class Watched:
             nested.shape_of(out)
         except TypeError as error:
             self.why = f"an output is a {error}"
-        for at, tensor in enumerate(nested.tensors(out)):
+        for at, tensor in enumerate(nested.distinct(out)):
             if tensor.grad_fn is not None:  # a parameter itself would keep the hook
                 self.learns = True
                 tensor.register_hook(functools.partial(self._gradient_came, at))
