@@ -417,6 +417,9 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
         assert {"accelerate", "graphed_step"} <= set(last.loc[last["network"] == network, "setting"])
     assert np.ptp(pd.to_datetime(last["date"])) < pd.Timedelta("30min")
     assert "For twelve of them `accelerate`, `graphed_step` and one to four tools were measured on one host" in page
+    for network in apart:
+        assert "accelerate" not in set(last.loc[last["network"] == network, "setting"])
+        assert "graphed_step" in set(last.loc[last["network"] == network, "setting"])
     searched = tables.others(anew).filter(like="max-autotune").notna().any(axis="columns")
     assert searched.sum() == 9
     assert "`max-autotune` for nine networks" in page
