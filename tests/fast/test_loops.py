@@ -15,6 +15,7 @@ import torch.distributed as dist
 from helpers import recordings
 from helpers.graphs import Network
 from helpers.pair import Pair, adam, batch, loss_of
+from helpers.ranks import run_ranks
 from helpers.twins import Twins
 from helpers.twins import loss_of as loss_of_twin
 from torch import nn
@@ -322,3 +323,52 @@ def test_an_accelerated_network_in_ddp(unused: bool, monkeypatch: pytest.MonkeyP
     assert fast.acceleration.graphs.captured == 1
     with pytest.raises(BadInput, match="DistributedDataParallel holds it"):
         graphed_step(wrapped[1], loss_of, adam(wrapped[1].parameters()), batch(torch.device("cpu")))
+
+
+SUMMED = """
+import copy, os, sys
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from helpers import recordings
+from helpers.graphs import Network
+from helpers.twins import loss_of, step
+from medddpm import accelerate
+from medddpm.runtime.ranks import joined
+
+rank = int(os.environ["RANK"])
+device = torch.device(sys.argv[1], rank)
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+else:
+    device = recordings.device("recorded", pytest.MonkeyPatch())
+
+def batch(seed):
+    return torch.randn(2, 2, 6, 6, 6, generator=torch.Generator().manual_seed(seed)).to(device)
+
+with joined(device):
+    torch.manual_seed(0)
+    plain = Network().to(device)
+    fast = accelerate(copy.deepcopy(plain), "tf32", report=None)
+    wrapped = DistributedDataParallel(fast, [rank] if device.type == "cuda" else None)
+    optimizers = [torch.optim.SGD(network.parameters(), 0.05, momentum=0.9) for network in (plain, fast)]
+    for seed in range(0, 12, 2):
+        optimizers[0].zero_grad()
+        for part in range(2):  # those of both processes; their mean is what the sum of gradients makes of it
+            (loss_of(plain(batch(seed + part))) / 2).backward()
+        optimizers[0].step()
+        step(wrapped, optimizers[1], batch(seed + rank))
+        for p, q in zip(fast.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=2e-4)
+            torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+    graphs = fast.acceleration.graphs
+    print(graphs.captured, graphs.why)
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(count=2))])
+def test_ddp_sums_the_gradients_that_graphs_compute(device: str) -> None:
+    """Two processes, each with its own batch, against one that trains the network as it is on both."""
+    for ended in run_ranks(2, SUMMED, device):
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.split() == ["1"]
