@@ -71,7 +71,8 @@ def accelerate(
     within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it.
     A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
     with the original are. What `model.compile()` has compiled in place, before or after, is compiled anew with the
-    fast path when it is called next.
+    fast path when it is called next. Over an accelerated network give `torch.compile` the mode "reduce-overhead": in
+    its default mode there are no graphs, and each kernel waits for the host.
 
     Args:
         model: any network; its parameters stay as they are, in memory too, and an optimizer may hold them already.
