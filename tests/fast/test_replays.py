@@ -16,6 +16,7 @@ from helpers.twins import Twins, loss_of, step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations, parametrize
 
 from medddpm.fast.replay import contents
 from medddpm.fast.replay.fingerprint import Fingerprint
@@ -333,3 +334,34 @@ def test_averages_lent_for_an_evaluation(device: torch.device) -> None:
             for p, weight in zip(network.parameters(), weights, strict=True):
                 p.data = weight
     assert twins.graphs.captured >= 1
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["evaluation", "training"])
+def test_weights_that_are_computed_once_for_several_calls(device: torch.device, learns: bool) -> None:
+    """They are gone when `cached` ends, and computed anew from other parameters then."""
+
+    def make() -> nn.Module:
+        network = Network()
+        parametrizations.weight_norm(network.first)
+        return network
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Any:
+        optimizer.zero_grad()
+        with torch.set_grad_enabled(learns), parametrize.cached():
+            outs = [network(twins.x(seed + at)) for at in range(4)]
+            loss = loss_of(outs) + network.first.weight.square().mean()
+        if learns:
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            network.first.parametrizations.weight.original1.mul_(1.1)
+        return outs, loss
+
+    twins = Twins(device, make)
+    for seed in range(4):
+        alike(*twins.each(lambda n, o, seed=seed: work(n, o, seed)))
+        twins.check()
+    assert not twins.graphs.captured
+    twins.train(4)
+    assert twins.graphs.captured == 1
+    assert not twins.graphs.why

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from medddpm.errors import BadInput
 from medddpm.fast.hooks import modules_of, still
@@ -231,6 +232,11 @@ def graphable(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def caches_weights() -> bool:
+    """Whether calls share computed weights, until `parametrize.cached` ends: no graph may hold or make those."""
+    return bool(parametrize._cache_enabled)
+
+
 def elsewhere() -> bool:
     """Whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
 
@@ -238,6 +244,7 @@ def elsewhere() -> bool:
     """
     return (
         not cuda_graphs.allowed()
+        or caches_weights()
         or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
         or torch._C._get_tracing_state() is not None
         or torch._C._current_graph_task_id() != -1  # within a backward pass, as a checkpoint's second forward is
