@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Network
+from helpers.graphs import Doubles, Network
 from helpers.twins import Twins, loss_of, step
 from torch import Tensor, nn
 from torch.nn import functional
@@ -365,3 +365,32 @@ def test_weights_that_are_computed_once_for_several_calls(device: torch.device, 
     twins.train(4)
     assert twins.graphs.captured == 1
     assert not twins.graphs.why
+
+
+def test_a_mode_of_functions_sees_them(device: torch.device) -> None:
+    """One that says where tensors are made is in no graph's way."""
+    twins = Twins(device)
+    with torch.device(device):
+        twins.train(3)
+    assert twins.graphs.captured == 1
+    runs = twins.runs
+    for seed in range(2):
+        with Doubles():
+            alike(*twins.each(lambda n, o, seed=seed: step(n, o, twins.x(seed))))
+        twins.check()
+    assert twins.runs == runs + 2
+    twins.train(2)
+    assert twins.runs == runs + 2
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomalies_are_named_by_their_operation(device: torch.device) -> None:
+    """And when they are looked for no more, there is a graph."""
+    twins = Twins(device)
+    with torch.autograd.detect_anomaly():
+        twins.train(3)
+    twins.train(3)
+    assert twins.graphs.captured == 1
+    assert not twins.graphs.why
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"'(?!_Replay)\w+' returned nan"):
+        (twins.fast(twins.x())[0] * torch.nan).sum().backward()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Network
+from helpers.graphs import Doubles, Network
 from helpers.pair import Pair, adam, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -517,4 +517,20 @@ def test_weights_that_are_computed_once_for_a_step(device: torch.device) -> None
             with torch.no_grad():
                 alike(pair.fast.first.weight, pair.plain.first.weight)
             pair.train(1)
+    assert not pair.step.why
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_mode_that_sees_each_operation(device: torch.device) -> None:
+    """And the detection of anomalies, which names what made the first."""
+
+    pair = Pair(device)
+    pair.train(2)
+    with Doubles():
+        pair.train(2)
+    pair.train(1)
+    assert len(pair.step._kept) == 1
+    x, y = batch(device)
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="Backward0' returned nan"):
+        pair.step(torch.full_like(x, torch.nan), y)
     assert not pair.step.why
