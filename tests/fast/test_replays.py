@@ -394,3 +394,30 @@ def test_anomalies_are_named_by_their_operation(device: torch.device) -> None:
     assert not twins.graphs.why
     with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"'(?!_Replay)\w+' returned nan"):
         (twins.fast(twins.x())[0] * torch.nan).sum().backward()
+
+
+def test_a_buffer_that_has_the_next_batch_before_the_backward(device: torch.device) -> None:
+    """No gradient needs what a frozen layer is given; a second backward pass, which computes it again, does."""
+    twins = Twins(device)
+    for network in twins:
+        network.first.requires_grad_(False)
+    buffer = twins.x(requires_grad=False)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Tensor:
+        buffer.copy_(twins.x(seed))
+        optimizer.zero_grad()
+        loss = loss_of(network(buffer))
+        buffer.zero_()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for seed in range(5):
+        alike(*twins.each(lambda n, o, seed=seed: work(n, o, seed)))
+        twins.check()
+    assert twins.graphs.captured == 1
+    loss = loss_of(twins.fast(buffer))
+    loss.backward(retain_graph=True)
+    buffer.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
