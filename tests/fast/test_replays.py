@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrizations, parametrize
 
+from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import contents
 from medddpm.fast.replay.fingerprint import Fingerprint
 
@@ -421,3 +423,23 @@ def test_a_buffer_that_has_the_next_batch_before_the_backward(device: torch.devi
     buffer.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_a_part_that_is_replaced_when_weights_are_cast_at_once(device: torch.device) -> None:
+    """A graph casts those of the parts that there are."""
+    network: Any = accelerate(Network().to(device), report=None)
+    network.forward.reduced_on = (device.type,)
+    network.second, network.aside.weight = nn.Conv3d(8, 3, 1).to(device), nn.Parameter(network.second.weight[:2])
+    plain = copy.deepcopy(network)
+    restore(plain)
+    for seed in range(5):
+        x = torch.randn(2, 2, 6, 6, 6, generator=torch.Generator().manual_seed(seed)).to(device)
+        outs = [each(x) for each in (network, plain)]
+        torch.testing.assert_close(outs[0], outs[1], rtol=0.05, atol=0.05)
+        for each, out in zip((network, plain), outs, strict=True):
+            each.zero_grad()
+            loss_of(out).backward()
+        for p, q in zip(network.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=0.05, atol=0.05)
+    assert network.acceleration.graphs.captured == 1
+    assert not network.acceleration.graphs.why
