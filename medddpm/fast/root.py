@@ -137,8 +137,9 @@ class Root(Forward):
         """The weights of these parts that the network's own stand-ins hold."""
         held = set(parts)
         for stand_in in (self.inner, *(part.__dict__.get("forward") for part in parts[1:])):
-            own = isinstance(stand_in, Forward) and (stand_in.network is None or stand_in.network() is self.module)
-            if own:
+            if not isinstance(stand_in, Forward) or isinstance(stand_in, Root):  # a network within casts its own
+                continue
+            if stand_in.network is None or stand_in.network() is self.module:
                 yield from (w for w in weights_in(vars(stand_in).values()) if w.module in held)
 
     def _ending(self, first: Tensor | None, parts: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
