@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from medddpm.fast.functions import names_in, run_by, run_in
+from medddpm.fast.functions import cached_by_class, names_in, run_by, run_in
 from medddpm.kernels.operators import traced
 from medddpm.runtime import nested
 
@@ -153,7 +152,7 @@ def _contiguous(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ..
     return tuple(g if g is None or g.layout != torch.strided else g.contiguous() for g in gradients)
 
 
-@functools.cache
+@cached_by_class
 def _views_gradients(kind: Any) -> bool:
     return any(map(_views, run_by(*(getattr(kind, name) for name in BACKWARDS))))
 

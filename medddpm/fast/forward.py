@@ -338,6 +338,15 @@ class Weight:
         return {**self.__dict__, "cast": None}
 
 
+def weights_in(values: Iterable[object]) -> Iterator[Weight]:
+    """The weights that a stand-in holds: those among the values of its attributes, in tuples too."""
+    for value in values:
+        if isinstance(value, Weight):
+            yield value
+        elif isinstance(value, tuple):
+            yield from weights_in(value)
+
+
 def _state(parameter: Tensor) -> tuple[int, int, int]:
     """Who a tensor is, where its memory lies, and how often it was written to, which inference tensors do not count."""
     return id(parameter), parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version

@@ -9,14 +9,16 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from medddpm.runtime import nested
 
+T = TypeVar("T")
 LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 WHOLE = {"vars", "__dict__", "asdict", "astuple", "attrgetter"}  # what reads attributes without naming them
 ANY = "*"
@@ -114,9 +116,29 @@ def run_by(*values: object) -> frozenset[FunctionType]:
     return frozenset(found)
 
 
-@functools.cache
+def cached_by_class(function: Callable[[type], T]) -> Callable[[type], T]:
+    """Caches what a function finds of a class, and keeps no class for it: what its methods close over may be large."""
+    known = weakref.WeakKeyDictionary[type, T]()
+
+    @functools.wraps(function)
+    def cached(kind: type) -> T:
+        if kind not in known:
+            known[kind] = function(kind)
+        return known[kind]
+
+    return cached
+
+
+_run: weakref.WeakKeyDictionary[type, list[weakref.ref[FunctionType]]] = weakref.WeakKeyDictionary()
+
+
 def _run_by_class(kind: type) -> frozenset[FunctionType]:
-    return run_by(kind)
+    found = [function() for function in _run.get(kind, ())]
+    if kind not in _run or None in found:
+        functions = run_by(kind)
+        _run[kind] = list(map(weakref.ref, functions))  # a method keeps its class
+        return functions
+    return frozenset(filter(None, found))
 
 
 def run_in(module: nn.Module) -> Iterator[FunctionType]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from torch import nn
 from medddpm.errors import BadInput
 from medddpm.fast import layers, norm_chains
 from medddpm.fast.as_contiguous import sees_layout
-from medddpm.fast.forward import Forward, Rule, Weight, hooked, replaced_in_class
+from medddpm.fast.forward import Forward, Rule, hooked, replaced_in_class
 from medddpm.fast.hooks import in_ddp
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
@@ -194,8 +194,7 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         elif sees_layout(module):
             stand_ins[module] = Forward(module)
 
-    weights = [w for s in stand_ins.values() for w in _weights(vars(s).values())]
-    root = Root(model, stand_ins.get(model), precision, tuple(weights) if "casts" in features else ())
+    root = Root(model, stand_ins.get(model), precision, "casts" in features)
     if graph:
         root.graphs = Graphs(model, root.run, strict=graph is True)
     replaced = [(names[m], type(m).__name__, s.what) for m, s in stand_ins.items() if s.what]
@@ -217,14 +216,6 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
     if root.attribute:
         model.__dict__["acceleration"] = done
     return done
-
-
-def _weights(values: Iterable[object]) -> Iterator[Weight]:
-    for value in values:
-        if isinstance(value, Weight):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _weights(value)
 
 
 def _note(model: nn.Module, precision: str) -> str:

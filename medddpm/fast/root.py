@@ -25,6 +25,7 @@ from medddpm.fast.forward import (
     inside,
     laid_out,
     transformed,
+    weights_in,
 )
 from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
 from medddpm.fast.kinds import as_one_function, may_be_asked, special
@@ -46,9 +47,10 @@ class Root(Forward):
         module: the network.
         inner: its own stand-in, if a rule gave one.
         precision: "bf16" or "tf32".
-        weights: those of all stand-ins in it, to be cast at once.
+        casts: whether the weights of all stand-ins in it are cast at once.
 
     Attributes:
+        weights: that are cast at once: those of the parts that it has.
         graphs: what replays it from CUDA graphs; None if it never does.
     """
 
@@ -65,12 +67,12 @@ class Root(Forward):
         module: nn.Module,
         inner: Forward | None,
         precision: str,
-        weights: tuple[Weight, ...],
+        casts: bool,
     ) -> None:
         super().__init__(module)
         self.inner = inner
         self.precision = precision
-        self.weights = weights
+        self.casts, self.weights = casts, tuple[Weight, ...]()
         self.graphs: Graphs | None = None
         self.attribute = not hasattr(module, "acceleration")  # which a network may have of its own
         self.reduced_on: tuple[str, ...] = ("cuda",)  # device types; a CPU has BF16 too, slowly: tests use it
@@ -116,6 +118,8 @@ class Root(Forward):
     def _look_at(self, parts: list[nn.Module]) -> None:
         new, everywhere = parts != self.parts, hooks_for_all()
         self.parts = parts
+        if new and self.casts:  # a part that was taken out since is neither cast nor kept
+            self.weights = tuple(self._weights(parts))
         for part in parts[1:]:
             own = part.__dict__
             shows = everywhere or any(map(own.get, HOOKS))
@@ -128,6 +132,15 @@ class Root(Forward):
                 own.pop("_call_impl", None)
             elif type(part)._call_impl is nn.Module._call_impl and isinstance(own["forward"], Forward):
                 own["_call_impl"] = own["forward"].call_with_hooks
+
+    def _weights(self, parts: list[nn.Module]) -> Iterator[Weight]:
+        """The weights of these parts that the network's own stand-ins hold."""
+        held = set(parts)
+        for stand_in in (self.inner, *(part.__dict__.get("forward") for part in parts[1:])):
+            if not isinstance(stand_in, Forward) or isinstance(stand_in, Root):  # a network within casts its own
+                continue
+            if stand_in.network is None or stand_in.network() is self.module:
+                yield from (w for w in weights_in(vars(stand_in).values()) if w.module in held)
 
     def _ending(self, first: Tensor | None, parts: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
         """Gives an output the dtype and the layout that the network itself would give it."""

@@ -256,22 +256,26 @@ class _Replay(torch.autograd.Function):
         ctx.graphed, ctx.turn = graphed, graphed.pool.begin()
         ctx.drawn = drawn(graphed.pool.device) if graphed.draws else None
         ctx.before = [t.detach().clone() for t in graphed.changed]
+        ctx.versions = list(map(nested.version, graphed.parameters))
         outputs = graphed._replayed(tensors[: len(graphed.inputs)])
-        ctx.save_for_backward(*tensors)  # which tells if a weight is changed in place before the backward pass
+        ctx.save_for_backward(*tensors)  # which tells if one of them is changed in place before the backward pass
         ctx.mark_non_differentiable(*(t for t, learns in zip(outputs, graphed.learns, strict=True) if not learns))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         graphed: GraphedPass = ctx.graphed
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        wanted = ctx.needs_input_grad[1:]
         came = frozenset(at for at, g in enumerate(gradients) if g is not None)
         if not came:
-            return (None,) * (1 + len(tensors))
+            return (None,) * (1 + len(wanted))
         differentiable = torch.is_grad_enabled()  # with `create_graph`
-        if not differentiable and graphed.pool.end(ctx.turn) and came == graphed.used:
+        same = ctx.versions == list(map(nested.version, graphed.parameters))
+        if same and not differentiable and graphed.pool.end(ctx.turn) and came == graphed.used:
+            # A buffer for batches may have the next one by now: this pass reads what the forward pass left.
             each = iter(graphed._gradients([g for g in gradients if g is not None]))
             return (None, *(next(each) if want else None for want in wanted))
+        tensors = ctx.saved_tensors
         with redrawn(graphed.pool.device, ctx.drawn):
             return (None, *graphed._computed(tensors, wanted, gradients, ctx.before))
 

@@ -1027,6 +1027,39 @@ def test_a_network_that_was_restored_goes_with_its_last_reference(device: torch.
         gc.enable()
 
 
+def test_what_a_class_closes_over_goes_with_its_network(device: torch.device) -> None:
+    """The classes of a network and of what it holds may be written within a function, around another network."""
+
+    def made() -> tuple[nn.Module, weakref.ref[nn.Module]]:
+        teacher = nn.Conv3d(2, 8, 1).to(device)
+
+        class Scale:
+            def __call__(self, x: Tensor) -> Tensor:
+                return x * teacher.weight.mean()
+
+        class Taught(Network):
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = Scale()
+
+            def forward(self, x: Tensor, scale: float = 1.0) -> Any:
+                return super().forward(self.scale(x), scale + float(teacher.training))
+
+        return Taught().to(device), weakref.ref(teacher)
+
+    network, gone = made()
+    accelerate(network, report=None)
+    x = Twins.x(Twins(device))
+    with torch.no_grad():
+        for _ in range(4):
+            network(x)
+    assert network.acceleration.graphs.captured == 1
+    restore(network)
+    del network
+    gc.collect()
+    assert gone() is None
+
+
 def test_off_and_false_mean_never(device: torch.device) -> None:
     twins = Twins(device)
     with cuda_graphs.off():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import logging
 import pickle
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -132,6 +134,24 @@ def test_a_part_may_be_replaced_later() -> None:
     network[2] = nn.ReLU()
     assert network(volume(1, 3, 8, 8, 8)).shape[1] == 7
     assert torch.equal(network[:3](volume(1, 3, 8, 8, 8)).sign().unique(), torch.tensor([0.0, 1.0]))
+
+
+def test_a_part_that_was_replaced_is_neither_cast_nor_kept() -> None:
+    network, x = accelerate(block(), report=None), volume(1, 3, 8, 8, 8)
+    network.forward.reduced_on = ("cpu",)
+    out, old = network(x), network[3]
+    assert len(network.forward.weights) == 4
+    network[3] = nn.Conv3d(8, 7, 1)
+    network(x)
+    assert len(network.forward.weights) == 2
+    network[3] = old
+    assert torch.equal(network(x), out)
+    assert len(network.forward.weights) == 4
+    network[3], gone = nn.Conv3d(8, 7, 1), weakref.ref(old)
+    network(x)
+    del old
+    gc.collect()
+    assert gone() is None
 
 
 def test_weights_are_cast_once_and_their_gradients_come_back_wide() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Network
+from helpers.graphs import Doubles, Network
 from helpers.twins import Twins, loss_of, step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations, parametrize
 
+from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import contents
 from medddpm.fast.replay.fingerprint import Fingerprint
 
@@ -333,3 +336,110 @@ def test_averages_lent_for_an_evaluation(device: torch.device) -> None:
             for p, weight in zip(network.parameters(), weights, strict=True):
                 p.data = weight
     assert twins.graphs.captured >= 1
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["evaluation", "training"])
+def test_weights_that_are_computed_once_for_several_calls(device: torch.device, learns: bool) -> None:
+    """They are gone when `cached` ends, and computed anew from other parameters then."""
+
+    def make() -> nn.Module:
+        network = Network()
+        parametrizations.weight_norm(network.first)
+        return network
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Any:
+        optimizer.zero_grad()
+        with torch.set_grad_enabled(learns), parametrize.cached():
+            outs = [network(twins.x(seed + at)) for at in range(4)]
+            loss = loss_of(outs) + network.first.weight.square().mean()
+        if learns:
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            network.first.parametrizations.weight.original1.mul_(1.1)
+        return outs, loss
+
+    twins = Twins(device, make)
+    for seed in range(4):
+        alike(*twins.each(lambda n, o, seed=seed: work(n, o, seed)))
+        twins.check()
+    assert not twins.graphs.captured
+    twins.train(4)
+    assert twins.graphs.captured == 1
+    assert not twins.graphs.why
+
+
+def test_a_mode_of_functions_sees_them(device: torch.device) -> None:
+    """One that says where tensors are made is in no graph's way."""
+    twins = Twins(device)
+    with torch.device(device):
+        twins.train(3)
+    assert twins.graphs.captured == 1
+    runs = twins.runs
+    for seed in range(2):
+        with Doubles():
+            alike(*twins.each(lambda n, o, seed=seed: step(n, o, twins.x(seed))))
+        twins.check()
+    assert twins.runs == runs + 2
+    twins.train(2)
+    assert twins.runs == runs + 2
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomalies_are_named_by_their_operation(device: torch.device) -> None:
+    """And when they are looked for no more, there is a graph."""
+    twins = Twins(device)
+    with torch.autograd.detect_anomaly():
+        twins.train(3)
+    twins.train(3)
+    assert twins.graphs.captured == 1
+    assert not twins.graphs.why
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"'(?!_Replay)\w+' returned nan"):
+        (twins.fast(twins.x())[0] * torch.nan).sum().backward()
+
+
+def test_a_buffer_that_has_the_next_batch_before_the_backward(device: torch.device) -> None:
+    """No gradient needs what a frozen layer is given; a second backward pass, which computes it again, does."""
+    twins = Twins(device)
+    for network in twins:
+        network.first.requires_grad_(False)
+    buffer = twins.x(requires_grad=False)
+
+    def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Tensor:
+        buffer.copy_(twins.x(seed))
+        optimizer.zero_grad()
+        loss = loss_of(network(buffer))
+        buffer.zero_()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for seed in range(5):
+        alike(*twins.each(lambda n, o, seed=seed: work(n, o, seed)))
+        twins.check()
+    assert twins.graphs.captured == 1
+    loss = loss_of(twins.fast(buffer))
+    loss.backward(retain_graph=True)
+    buffer.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_part_that_is_replaced_when_weights_are_cast_at_once(device: torch.device) -> None:
+    """A graph casts those of the parts that there are."""
+    network: Any = accelerate(Network().to(device), report=None)
+    network.forward.reduced_on = (device.type,)
+    network.second, network.aside.weight = nn.Conv3d(8, 3, 1).to(device), nn.Parameter(network.second.weight[:2])
+    plain = copy.deepcopy(network)
+    restore(plain)
+    for seed in range(5):
+        x = torch.randn(2, 2, 6, 6, 6, generator=torch.Generator().manual_seed(seed)).to(device)
+        outs = [each(x) for each in (network, plain)]
+        torch.testing.assert_close(outs[0], outs[1], rtol=0.05, atol=0.05)
+        for each, out in zip((network, plain), outs, strict=True):
+            each.zero_grad()
+            loss_of(out).backward()
+        for p, q in zip(network.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=0.05, atol=0.05)
+    assert network.acceleration.graphs.captured == 1
+    assert not network.acceleration.graphs.why

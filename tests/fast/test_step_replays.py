@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Network
+from helpers.graphs import Doubles, Network
 from helpers.pair import Pair, adam, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
 from torch.optim import lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -498,4 +500,37 @@ def test_a_parameter_without_a_gradient_in_one_accumulation(device: torch.device
         pair.train(1, side=side)
         assert [p.grad is None for p in pair.fast.parameters()] == [p.grad is None for p in pair.plain.parameters()]
         alike(*([p.grad for p in n.parameters() if p.grad is not None] for n in (pair.fast, pair.plain)))
+    assert not pair.step.why
+
+
+def test_weights_that_are_computed_once_for_a_step(device: torch.device) -> None:
+    """The step shares them with whoever reads them beside it."""
+
+    def make() -> nn.Module:
+        network = Network()
+        parametrizations.weight_norm(network.first)
+        return network
+
+    pair = Pair(device, make=make)
+    for number in range(6):
+        with parametrize.cached() if number % 3 == 1 else contextlib.nullcontext():
+            with torch.no_grad():
+                alike(pair.fast.first.weight, pair.plain.first.weight)
+            pair.train(1)
+    assert not pair.step.why
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_mode_that_sees_each_operation(device: torch.device) -> None:
+    """And the detection of anomalies, which names what made the first."""
+
+    pair = Pair(device)
+    pair.train(2)
+    with Doubles():
+        pair.train(2)
+    pair.train(1)
+    assert len(pair.step._kept) == 1
+    x, y = batch(device)
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="Backward0' returned nan"):
+        pair.step(torch.full_like(x, torch.nan), y)
     assert not pair.step.why

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.functions import (
+    cached_by_class,
     called_by,
     cells,
     global_names,
@@ -255,7 +256,7 @@ def _cached(cache: object) -> list[Tensor]:
     return [t for each in gc.get_referents(cache) for t in nested.tensors(each)]
 
 
-@functools.cache
+@cached_by_class
 def slots_of(kind: type) -> tuple[str, ...]:
     """The attributes that objects of a class hold elsewhere than in a `__dict__`."""
     kinds = (base for base in kind.__mro__ if not is_known(base.__module__))

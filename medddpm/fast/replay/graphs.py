@@ -22,8 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from medddpm.errors import BadInput
+from medddpm.fast.as_contiguous import AsContiguous
 from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.runtime import cuda_graphs, nested, reports
@@ -231,13 +236,29 @@ def graphable(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def replayable() -> bool:
+    """Whether a graph may stand for what is called now.
+
+    Not where graphs are off; where each operation is to be seen, by a mode of the user's or for anomalies; or where
+    calls share computed weights until `parametrize.cached` ends: no graph may hold or make those.
+    """
+    sees = torch.is_anomaly_enabled() or is_in_torch_dispatch_mode()
+    sees = sees or any(map(_sees, _get_current_function_mode_stack()))
+    return cuda_graphs.allowed() and not sees and not parametrize._cache_enabled
+
+
+def _sees(mode: TorchFunctionMode) -> bool:
+    """Whether it is a mode of functions that has more to do than to place or to lay out tensors."""
+    return not isinstance(mode, DeviceContext | AsContiguous)
+
+
 def elsewhere() -> bool:
     """Whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
 
     What compiles, records or transforms functions does not come here: `root.Root` sees to it.
     """
     return (
-        not cuda_graphs.allowed()
+        not replayable()
         or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
         or torch._C._get_tracing_state() is not None
         or torch._C._current_graph_task_id() != -1  # within a backward pass, as a checkpoint's second forward is

@@ -16,7 +16,7 @@ from medddpm.fast.hooks import hook_tables, hooks_within, in_ddp, modules_of, st
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool
+from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool, replayable
 from medddpm.fast.replay.readings import Readings
 from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
 from medddpm.runtime import cuda_graphs, nested, reports
@@ -184,7 +184,7 @@ class TrainingStep:
         if len(devices) > 1:
             raise BadInput("batch", f"it and the model are on {', '.join(sorted(map(str, devices)))}", "use one device")
         self.why = still(self.why, self.model)
-        return all(map(graphable, devices)) and bool(devices) and cuda_graphs.allowed() and not self.why
+        return all(map(graphable, devices)) and bool(devices) and replayable() and not self.why
 
     def _graph(self, batch: tuple[Any, ...], place: int) -> Captured | None:
         """The graph of a call at this place in an accumulation, captured now if there is none.
