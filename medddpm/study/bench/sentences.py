@@ -151,7 +151,7 @@ def network_limits(table: pd.DataFrame) -> str:
     outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in errors)
     there = 100 * best[every["rel_error_grad"].idxmax()[0]]["rel_error_grad"]
     said.append(
-        f"Outputs differ from float32's {outputs}, gradients {gradients} (there the best tool's by "
+        f"Outputs differ from float32's {outputs}, gradients {gradients} (the best tool's there: "
         f"{there:.2g}%). These errors are at most {_farther(ours, best):.2f} times those of the best tool{of_autocast}."
     )
     return " ".join(said)
@@ -183,7 +183,7 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
             [_kind(network) for network in count.index[few]] for few in (count.between(1, len(columns) - 1), count == 0)
         )
         in_one = f" for {_listed(one)}" if one and count.max() == len(columns) else ""
-        lacks = [f"timed in one layout only{in_one}"] if one else []
+        lacks = [f"timed in only one layout{in_one}"] if one else []
         if none:
             lacks.append(f"{'not' if one else 'not timed'} for {_listed(none)}")
         if lacks:

@@ -267,7 +267,7 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "`accelerate` is slower than the best tool for `UNet` with batch norm (0.800). In an ordinary loop around "
         "`UNet` with batch norm the GPU waits for the host. `reduce-overhead` was not timed for `UNet` with batch "
         "norm. A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs "
-        "differ from float32's by 1.2 to 2%, gradients by 30.0 to 30% (there the best tool's by 30%). These errors are "
+        "differ from float32's by 1.2 to 2%, gradients by 30.0 to 30% (the best tool's there: 30%). These errors are "
         "at most 2.00 times those of the best tool and 1.20 times those of BF16 autocast."
     )
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
@@ -279,7 +279,7 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     assert "`torch.compile` was" not in several
     contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *contiguous])], ignore_index=True))
-    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in one layout only. A" in layouts
+    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in only one layout. A" in layouts
     taken = {"peak_gib": 6.0, "rel_error_output": 0.01, "rel_error_grad": 0.3}
     other = [
         row("monai-attention-unet", name, "step", 5.0, **taken) for name in ("accelerate", "graphed_step", "compile")
@@ -289,10 +289,10 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     other.append(row("monai-vnet", "reduce-overhead", "step", 2.0, peak_gib=8.0))
     two = sentences.network_limits(pd.concat([table, pd.DataFrame([*rows, *other])], ignore_index=True))
     assert "Only `torch.compile` was timed for `AttentionUnet`. Elsewhere `torch.compile` was not timed for" in two
-    assert "`reduce-overhead` was timed in one layout only, and not for `UNet` with batch norm." in two
+    assert "`reduce-overhead` was timed in only one layout, and not for `UNet` with batch norm." in two
     contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
-    assert "`reduce-overhead` was timed in one layout only for `UNet` with batch norm." in layouts
+    assert "`reduce-overhead` was timed in only one layout for `UNet` with batch norm." in layouts
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
     said = sentences.network_limits(lacking.reset_index(drop=True))
