@@ -406,22 +406,24 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     record = records["H200"]
     anew = record[record["date"] >= "2026-11-26"]  # the other rows are older, and of other runs
     assert sentences.network_gains(anew, "H200") in page
-    best = tables.others(anew)["best_ms"].dropna()
+    now = tables.others(anew)
+    best = now["best_ms"].dropna()
     assert best.equals(tables.others(record)["best_ms"][best.index]), "an older tool is faster"
     last = anew[anew["date"] >= "2026-11-27T14:50"]
-    tools = {network: set(rows["setting"]) & set(ORDINARY) for network, rows in last.groupby("network")}
+    settings = last.groupby("network")["setting"].agg(set)
+    tools = {network: found & set(ORDINARY) for network, found in settings.items()}
     apart = {"monai-attention-unet", "monai-basic-unet", "nnunet-residual"}
     whole = {network for network, timed in tools.items() if timed}
     assert whole == set(best.index) - apart, "the page names those of another host"
     assert {len(tools[network]) for network in whole} == {1, 2, 3, 4}
     for network in whole:
-        assert {"accelerate", "graphed_step"} <= set(last.loc[last["network"] == network, "setting"])
+        assert {"accelerate", "graphed_step"} <= settings[network]
     assert np.ptp(pd.to_datetime(last["date"])) < pd.Timedelta("30min")
     assert "For twelve of them `accelerate`, `graphed_step` and one to four tools were measured on one host" in page
     for network in apart:
-        assert "accelerate" not in set(last.loc[last["network"] == network, "setting"])
-        assert "graphed_step" in set(last.loc[last["network"] == network, "setting"])
-    searched = tables.others(anew).filter(like="max-autotune").notna().any(axis="columns")
+        assert "graphed_step" in settings[network]
+        assert "accelerate" not in settings[network]
+    searched = now.filter(like="max-autotune").notna().any(axis="columns")
     assert searched.sum() == 9
     assert "`max-autotune` for nine networks" in page
     h100 = tables.others(records["H100"])
@@ -430,7 +432,7 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     assert not searched[["monai-unetr", "monai-vnet"]].any()
     assert f"{unetr:.2f} times as fast as `reduce-overhead` for `UNETR` and {vnet:.2f} times for `VNet`" in page
     replays = h100.filter(like="reduce-overhead").dropna(how="all").idxmin(axis="columns")
-    assert all(pd.notna(tables.others(anew).loc[network, replays[network]]) for network in best.index)
+    assert all(pd.notna(now.loc[network, replays[network]]) for network in best.index)
 
 
 def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> None:
