@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Doubles, Network
+from helpers.graphs import Doubles, Network, weight_normed
 from helpers.twins import Twins, loss_of, step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 
 from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import contents
@@ -342,11 +342,6 @@ def test_averages_lent_for_an_evaluation(device: torch.device) -> None:
 def test_weights_that_are_computed_once_for_several_calls(device: torch.device, learns: bool) -> None:
     """They are gone when `cached` ends, and computed anew from other parameters then."""
 
-    def make() -> nn.Module:
-        network = Network()
-        parametrizations.weight_norm(network.first)
-        return network
-
     def work(network: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> Any:
         optimizer.zero_grad()
         with torch.set_grad_enabled(learns), parametrize.cached():
@@ -359,7 +354,7 @@ def test_weights_that_are_computed_once_for_several_calls(device: torch.device, 
             network.first.parametrizations.weight.original1.mul_(1.1)
         return outs, loss
 
-    twins = Twins(device, make)
+    twins = Twins(device, weight_normed)
     for seed in range(4):
         alike(*twins.each(lambda n, o, seed=seed: work(n, o, seed)))
         twins.check()

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.graphs import Doubles, Network
+from helpers.graphs import Doubles, Network, weight_normed
 from helpers.pair import Pair, adam, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 from torch.optim import lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -506,12 +506,7 @@ def test_a_parameter_without_a_gradient_in_one_accumulation(device: torch.device
 def test_weights_that_are_computed_once_for_a_step(device: torch.device) -> None:
     """The step shares them with whoever reads them beside it."""
 
-    def make() -> nn.Module:
-        network = Network()
-        parametrizations.weight_norm(network.first)
-        return network
-
-    pair = Pair(device, make=make)
+    pair = Pair(device, make=weight_normed)
     for number in range(6):
         with parametrize.cached() if number % 3 == 1 else contextlib.nullcontext():
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A small network to capture, and a mode that sees its functions."""
+"""A small network to capture, as it is or with a weight that is computed, and a mode that sees its functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.overrides import TorchFunctionMode
 
 
@@ -30,6 +31,13 @@ class Network(nn.Module):
         scale = scale * self.settings.more["scales"][0][1] * float(self.settings.array[1])
         h = self.batch(functional.silu(self.norm(self.first(x)))) * scale * self.number
         return (self.second(h), self.aside(h)) if self.both else self.second(h)
+
+
+def weight_normed() -> Network:
+    """The network, whose first weight is computed from two parameters."""
+    network = Network()
+    parametrizations.weight_norm(network.first)
+    return network
 
 
 class Doubles(TorchFunctionMode):

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from medddpm.errors import BadInput
 from medddpm.fast.as_contiguous import AsContiguous
 from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.replay.fingerprint import Fingerprint
+from medddpm.kernels.operators import traced
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
 
@@ -242,14 +242,10 @@ def replayable() -> bool:
     Not where graphs are off; where each operation is to be seen, by a mode of the user's or for anomalies; or where
     calls share computed weights until `parametrize.cached` ends: no graph may hold or make those.
     """
-    sees = torch.is_anomaly_enabled() or is_in_torch_dispatch_mode()
-    sees = sees or any(map(_sees, _get_current_function_mode_stack()))
-    return cuda_graphs.allowed() and not sees and not parametrize._cache_enabled
-
-
-def _sees(mode: TorchFunctionMode) -> bool:
-    """Whether it is a mode of functions that has more to do than to place or to lay out tensors."""
-    return not isinstance(mode, DeviceContext | AsContiguous)
+    harmless = DeviceContext, AsContiguous  # modes that only place tensors, or lay them out
+    seen = any(not isinstance(mode, harmless) for mode in _get_current_function_mode_stack())
+    seen = seen or torch.is_anomaly_enabled() or traced()
+    return cuda_graphs.allowed() and not seen and not parametrize._cache_enabled
 
 
 def elsewhere() -> bool:
