@@ -1105,6 +1105,30 @@ def test_a_graph_around_it() -> None:
 
 
 @pytest.mark.gpu
+def test_a_user_s_own_graph_of_a_training_step() -> None:
+    """As PyTorch's notes on CUDA graphs make one: a warm-up on another stream, then the capture."""
+    twins = Twins(torch.device("cuda", 0))
+    x, optimizer = twins.x(0), twins.optimizers[0]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # of which the third is replayed
+            step(twins.fast, optimizer, x)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert twins.graphs.captured == 1
+    with torch.cuda.graph(graph):
+        step(twins.fast, optimizer, x)
+    for seed in range(3):
+        with torch.no_grad():
+            x.copy_(twins.x(seed))
+        graph.replay()
+    for seed in (0, 0, 0, 0, 1, 2):
+        step(twins.plain, twins.optimizers[1], twins.x(seed))
+    twins.check()
+    twins.train(3)
+
+
+@pytest.mark.gpu
 def test_no_memory_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     twins = Twins(torch.device("cuda", 0))
 
