@@ -18,9 +18,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from medddpm.runtime import cuda_graphs, nested
+from medddpm.runtime.copies import Copies
 
 SHORT = ("out of memory", "ALLOC_FAILED")
 ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: a parameter of "
+    "the network, between its forward pass and this backward pass"
+)
 VERSION = operator.attrgetter("_version")  # quicker than `nested.version`; what learns was not made in inference
 
 
@@ -32,15 +37,19 @@ class Pool:
     """The memory that the passes of one network share, and the stream they are captured on.
 
     What a forward pass leaves for its backward pass lies there, and the next replay of any pass overwrites it.
+
+    Attributes:
+        copies: hands out the parameters' gradients.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.copies = Copies()
         self.stream = torch.cuda.Stream(device)
         self.handle = torch.cuda.graph_pool_handle()
         self._turn: weakref.ref[Turn] | None = None
         self._holds: Any = None
-        self._last: torch.cuda.Stream | None = None
+        self.last: torch.cuda.Stream | None = None  # that replayed
 
     @property
     def busy(self) -> bool:
@@ -100,9 +109,9 @@ class Pool:
     def _follow(self) -> None:
         """Has the current stream wait for what another stream was given of this memory."""
         stream = torch.cuda.current_stream(self.device)
-        if self._last is not None and self._last != stream:
-            stream.wait_stream(self._last)
-        self._last = stream
+        if self.last is not None and self.last != stream:
+            stream.wait_stream(self.last)
+        self.last = stream
 
 
 class GraphedPass:
@@ -146,7 +155,8 @@ class GraphedPass:
         # A loss of an earlier step that is still alive ties the parameters' gradients to the stream of that step, which
         # a capture must not touch. Their stand-ins have no such past.
         aliases = {id(p): nn.Parameter(p.detach()) for p in self.parameters if used}
-        self.needed = [*(t for t in self.inputs if t.requires_grad and used), *aliases.values()]
+        wanted = [t for t in self.inputs if t.requires_grad and used]
+        self.needed = [*wanted, *aliases.values()]
         graph_of: list[Tensor] = []
 
         def forward() -> Any:
@@ -163,7 +173,7 @@ class GraphedPass:
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
-        self.gradients: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         if used:
             self.given = [torch.empty_like(graph_of[at]) for at in sorted(used)]
 
@@ -173,7 +183,10 @@ class GraphedPass:
                 with swapped(network, aliases):  # what a checkpoint computes again reads them too
                     return list(torch.autograd.grad(chosen, self.needed, self.given, allow_unused=True))
 
-            self.gradients, self._backward = pool.capture(backward)
+            gradients, self._backward = pool.capture(backward)
+        self.of_inputs, of_parameters = gradients[: len(wanted)], gradients[len(wanted) :]
+        self.brings = [t is not None for t in of_parameters]
+        self.of_parameters = [t for t in of_parameters if t is not None]
         graph_of.clear()
 
     def __call__(self, value: Any) -> Any:
@@ -189,13 +202,13 @@ class GraphedPass:
 
     def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
         self.pool.replay(self._backward, self.given, given)
-        found = [t for t in self.gradients if t is not None]
-        each = iter(torch._foreach_mul(found, 1.0) if found else ())  # copies, in few calls: they are many and small
-        return [None if t is None else next(each) for t in self.gradients]
+        each = iter(self.pool.copies(self.of_parameters, self.pool.last))
+        of_inputs = (None if t is None else t.clone() for t in self.of_inputs)
+        return [*of_inputs, *(next(each) if brings else None for brings in self.brings)]
 
     def _computed(
         self,
-        given: Sequence[Tensor],
+        inputs: Sequence[Tensor],
         wanted: Sequence[bool],
         gradients: Sequence[Tensor | None],
         before: Sequence[Tensor],
@@ -206,7 +219,6 @@ class GraphedPass:
         are to be differentiated, they can be.
         """
         again = torch.is_grad_enabled()
-        inputs = list(given[: len(self.inputs)])
         if not again:
             inputs = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
         kept = [t.clone() for t in self.buffers]
@@ -224,7 +236,7 @@ class GraphedPass:
                 for buffer, left in zip(self.buffers, kept, strict=True):
                     buffer.data.copy_(left)  # a graph that holds it is as it was
         pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
-        now = [*inputs, *given[len(self.inputs) :]]
+        now = [*inputs, *self.parameters]
         places = [at for at, (t, want) in enumerate(zip(now, wanted, strict=True)) if want and t.requires_grad]
         if not pairs or not places:  # all of it has been frozen since
             return [None] * len(now)
@@ -260,7 +272,7 @@ class _Replay(torch.autograd.Function):
         ctx.before = [t.detach().clone() for t in graphed.changed]
         ctx.versions = list(map(VERSION, graphed.parameters))
         outputs = graphed._replayed(tensors[: len(graphed.inputs)])
-        ctx.save_for_backward(*tensors)  # which tells if one of them is changed in place before the backward pass
+        ctx.save_for_backward(*tensors[: len(graphed.inputs)])  # which notes their versions, as is done of parameters
         ctx.mark_non_differentiable(*(t for t, learns in zip(outputs, graphed.learns, strict=True) if not learns))
         return tuple(outputs)
 
@@ -277,9 +289,11 @@ class _Replay(torch.autograd.Function):
             # A buffer for batches may have the next one by now: this pass reads what the forward pass left.
             each = iter(graphed._gradients([g for g in gradients if g is not None]))
             return (None, *(next(each) if want else None for want in wanted))
-        tensors = ctx.saved_tensors
+        inputs = ctx.saved_tensors
+        if not same:
+            raise RuntimeError(CHANGED)
         with redrawn(graphed.pool.device, ctx.drawn):
-            return (None, *graphed._computed(tensors, wanted, gradients, ctx.before))
+            return (None, *graphed._computed(inputs, wanted, gradients, ctx.before))
 
 
 @contextlib.contextmanager

@@ -165,19 +165,24 @@ def test_on_a_gpu_tf32_no_farther_from_float64_than_plain_tf32(name: str) -> Non
     make, side = TF32_CASES[name]
     given = inputs(name, side=side)[0].cuda()
     plain_distances, fast_distances = Counter[str](), Counter[str]()  # squared, of each parameter
+    known: set[str] | None = None
     for seed in range(4):
         torch.manual_seed(seed)
         network = alive(make()).cuda()
         _, gradients = passed(copy.deepcopy(network).double(), given.double())
         norms = {key: gradient.norm().item() for key, gradient in gradients.items() if gradient is not None}
-        # The weight of one channel into an instance norm only scales what is scaled back: rounding is all it has.
-        known = {key for key, norm in norms.items() if norm > 1e-2 * max(norms.values())}
+        # The weight of one channel into an instance norm only scales what is scaled back: in most draws rounding is all
+        # that its gradient has, and one draw in which it has more compares one rounding with another.
+        large = {key for key, norm in norms.items() if norm > 1e-2 * max(norms.values())}
+        known = large if known is None else known & large
         with OPT1.on(network):
             _, plain_gradients = passed(network, given)
             _, fast_gradients = passed(accelerate(network, "tf32", graph=False, report=None), given)
         for sums, found in ((plain_distances, plain_gradients), (fast_distances, fast_gradients)):
-            sums.update({key: each**2 for key, each in distances(found, gradients).items() if key in known})
-    plain, fast = ({key: math.sqrt(each) for key, each in sums.items()} for sums in (plain_distances, fast_distances))
+            sums.update({key: each**2 for key, each in distances(found, gradients).items()})
+    assert known is not None
+    assert len(known) > 5
+    plain, fast = ({key: math.sqrt(sums[key]) for key in known} for sums in (plain_distances, fast_distances))
     assert max(plain.values()) > 1e-4, "this card has no TF32"
     assert beyond(fast, plain, 2) == []
 

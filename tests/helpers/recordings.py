@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from medddpm.fast.replay import graphs, step
 from medddpm.kernels import operators
 from medddpm.runtime import graphed_pass
+from medddpm.runtime.copies import Copies
 from medddpm.runtime.graphed_pass import Pool
 
 WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -77,7 +78,8 @@ class Recordings(Pool):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._turn = self._holds = None
+        self.copies = Copies()
+        self._turn = self._holds = self.last = None
         self._made = weakref.WeakSet[Recording]()
 
     def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:

@@ -43,8 +43,9 @@ class Twins:
         return self.fast.acceleration.graphs
 
     def x(self, seed: int = 0, batch: int = 2, side: int = 6, **options: Any) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randn(batch, 2, side, side, side, generator=generator).to(self.device).requires_grad_(**options)
+        shape, generator = (batch, 2, side, side, side), torch.Generator().manual_seed(seed)
+        x = torch.randn(shape, generator=generator, device="cpu")  # whatever `torch.device` is in force
+        return x.to(self.device).requires_grad_(**options)
 
     def each(self, work: Callable[[nn.Module, torch.optim.Optimizer], Any]) -> list[Any]:
         return [work(network, optimizer) for network, optimizer in zip(self, self.optimizers, strict=True)]

@@ -64,8 +64,12 @@ class Fingerprint:
 
     def _tensors(self) -> list[Tensor | None]:
         """Every parameter and buffer, None where there is none."""
-        tables = ((own["_parameters"], own["_buffers"]) for own in self.own)
-        return [t for parameters, buffers in tables for table in (parameters, buffers) for t in table.values()]
+        tensors: list[Tensor | None] = []
+        for own in self.own:  # asked before each replay: most modules have an empty table, of which no view is made
+            for table in (own["_parameters"], own["_buffers"]):
+                if table:
+                    tensors += table.values()
+        return tensors
 
     def _now(self) -> list[Any]:
         """Which parameters and buffers there are, and where and how each lies in memory."""
