@@ -85,8 +85,9 @@ def accelerate(
             pass as CUDA graphs, which this and later calls replay; at most eight shapes have graphs. Where that is not
             safe the network runs without, and `print(model.acceleration)` says why. If one shape cannot be captured,
             the others keep their graphs; if a capture finds no memory, all graphs are freed. Graphs keep their memory
-            between calls. A gradient's memory serves again once nothing holds it: have a stream of yours that reads it
-            waited for before, as `record_stream` does not keep it. True: whatever is in the way of a graph is an error. False: no graphs.
+            between calls. A gradient's memory serves again once nothing holds it; before you let it go, wait for a
+            stream of yours that reads it, as `record_stream` does not keep it. True: whatever is in the way of a graph
+            is an error. False: no graphs.
         report: called with the report, one string; if it raises, the model is restored. By default the report is
             logged at level INFO through the logger `medddpm`, on rank 0 only, or printed to stderr if the program has
             set up no logging. None: no report.
