@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,17 +24,24 @@ class Copies:
     """
 
     def __init__(self) -> None:
-        self._sources: list[Tensor] = []
+        self._of: weakref.ref[object] | None = None
         self._stream: Any = None
         self._kept: list[Tensor] = []
         self._storages: list[int] = []
         self._places: list[int] = []
         self._free: list[int] = []
 
-    def __call__(self, sources: list[Tensor], stream: Any) -> list[Tensor]:
-        """A copy of each of the `sources`, made on this stream, which is the current one."""
-        if sources is not self._sources or stream != self._stream:
-            self._sources, self._stream = sources, stream
+    def __call__(self, sources: list[Tensor], of: object, stream: Any) -> list[Tensor]:
+        """Returns a copy of each tensor.
+
+        Args:
+            sources: the tensors.
+            of: whose they are, each time the same ones: for another's no memory of before serves.
+            stream: the current one.
+        """
+        if self._of is None or self._of() is not of or stream != self._stream:
+            self._of, self._stream = weakref.ref(of), stream
+            self._kept = []  # freed before more is allocated
             self._kept = list(map(torch.empty_like, sources))
             self._note()
         elif self._holders() != self._free or list(map(Tensor.data_ptr, self._kept)) != self._places:

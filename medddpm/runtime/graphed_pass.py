@@ -202,7 +202,7 @@ class GraphedPass:
 
     def _gradients(self, given: Sequence[Tensor]) -> list[Tensor | None]:
         self.pool.replay(self._backward, self.given, given)
-        each = iter(self.pool.copies(self.of_parameters, self.pool.last))
+        each = iter(self.pool.copies(self.of_parameters, self, self.pool.last))
         of_inputs = (None if t is None else t.clone() for t in self.of_inputs)
         return [*of_inputs, *(next(each) if brings else None for brings in self.brings)]
 
