@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import torch
@@ -112,5 +111,4 @@ class Fingerprint:
     def _same(self) -> bool:
         # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
         # had, there are no others; where all have their attributes, their hooks are in the same tables.
-        same = all(map(operator.eq, self.tables, self.held))  # the same objects are equal without being compared
-        return same and not any(self.hooks)
+        return self.tables == self.held and not any(self.hooks)  # the same objects are equal without being compared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +54,7 @@ class Readings:
     def holds(self) -> bool:
         """Whether all of it is as it was."""
         try:
-            return all(map(operator.eq, self.tables, self.held))
+            return self.tables == self.held
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
 
