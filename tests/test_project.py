@@ -30,7 +30,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from medddpm.study.bench import sentences, tables
-from medddpm.study.bench.settings import ORDINARY
+from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
 from medddpm.study.claims import verdicts
 from medddpm.study.profile import tables as kernel_tables
 from medddpm.study.profile import windows
@@ -476,14 +476,16 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     for card, each in steps.items():
         for n, (step, gain) in enumerate(zip(each, gains[card], strict=True), 1):
             best = step.reindex(list(ORDINARY)).idxmin()
-            mode, _, layout = best.partition(" ")
-            tool = f"{step[best]:.2f} (`{mode}`{', channels-last' if layout else ''})"
+            tool = f"{step[best]:.2f} ({sentences.tool(BENCH_SETTINGS[best], short=True)})"
             replayed = f"{step['graphed_step']:.2f}" if "graphed_step" in step else "–"
             row = rf"^\|{card}, {n}[^|]*\|{step['accelerate']:.2f}\|{re.escape(tool)}\|{gain:.3f}\|{replayed}\|$"
             assert re.search(row, table, re.MULTILINE), row
         assert f"|{card}, {n + 1}" not in table
         searched = [n for n, step in enumerate(each, 1) if step.filter(regex="^max-autotune").notna().any()]
-        assert searched == {"H100": [1, 4], "H200": [3, 4]}[card], "the page names them"
+        assert searched == {"H100": [1, 4], "H200": [3, 4]}[card]
+    page = page_text("site/fast_path.md")
+    assert "timed for the H100's first and fourth host and for the H200's third and fourth. For the H100's" in page
+    assert "For the H100's first it was timed beside another host." in page
     for card, others in (("H100", [("monai-unet-batch", "max-autotune")]), ("H200", [])):
         rows = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
         dates, host = pd.to_datetime(rows["date"]), (rows["setting"] == "accelerate").cumsum()

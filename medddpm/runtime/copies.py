@@ -29,7 +29,6 @@ class Copies:
         self._kept: list[Tensor] = []
         self._storages: list[int] = []
         self._places: list[int] = []
-        self._free: list[int] = []
 
     def __call__(self, sources: list[Tensor], of: object, stream: Any) -> list[Tensor]:
         """Returns a copy of each tensor.
@@ -44,19 +43,16 @@ class Copies:
             self._kept = []  # freed before more is allocated
             self._kept = list(map(torch.empty_like, sources))
             self._note()
-        elif self._holders() != self._free or list(map(Tensor.data_ptr, self._kept)) != self._places:
-            pairs = zip(self._kept, sources, self._holders(), self._places, strict=True)
-            lone = ((t, t.data_ptr() == place and holders == 1, source) for t, source, holders, place in pairs)
-            self._kept = [t if alone else torch.empty_like(source) for t, alone, source in lone]
-            self._note()
+        else:
+            holders, places = list(map(HOLDERS, self._storages)), list(map(Tensor.data_ptr, self._kept))
+            if max(holders, default=1) > 1 or places != self._places:
+                each = zip(self._kept, sources, holders, places, self._places, strict=True)
+                self._kept = [t if n == 1 and at == was else torch.empty_like(own) for t, own, n, at, was in each]
+                self._note()
         if self._kept:
             torch._foreach_copy_(self._kept, sources)
         return [t.detach() for t in self._kept]
 
-    def _holders(self) -> list[int]:
-        return list(map(HOLDERS, self._storages))
-
     def _note(self) -> None:
         self._storages = list(map(ADDRESS, self._kept))  # `untyped_storage()` would make an object that holds it, too
         self._places = list(map(Tensor.data_ptr, self._kept))
-        self._free = [1] * len(self._kept)
