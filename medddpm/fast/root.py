@@ -33,7 +33,7 @@ from medddpm.fast.placing import put, remove
 from medddpm.fast.replay.graphs import Graphs
 from medddpm.kernels import dispatch
 from medddpm.kernels.operators import constant, traced
-from medddpm.runtime import nested
+from medddpm.runtime import cuda_graphs, nested
 
 
 class Root(Forward):
@@ -96,6 +96,7 @@ class Root(Forward):
         self._look_at(parts)
         lent = nested.Lent(given, laid_out)
         out = self._computed(lent.copy, first, end)
+        cuda_graphs.forward_ended()
         end = nested.once(end)
         lent.returned(end)
         return nested.mapped(out, end, frozenset())

@@ -157,7 +157,7 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
     try:
         # thread_local: a data loader's thread may pin memory meanwhile.
         with (
-            _without_workspaces(),
+            sparing(),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             yield
@@ -167,16 +167,25 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
 
 
 @contextlib.contextmanager
-def _without_workspaces() -> Iterator[None]:
-    """Inside, cuBLAS takes its workspaces from the capture's pool, not from the eager calls' memory.
+def sparing() -> Iterator[None]:
+    """Inside, cuBLAS has no workspaces but those that it takes there, and none of theirs outlives a forward pass.
 
-    The eager calls' are freed on entering; on leaving, the capture's are free memory of its pool, as any tensor that
-    the capture let go of. What comes without a graph takes new ones.
+    A capture's come from its pool; once freed they are memory of that pool, as of any tensor that the capture let go
+    of. What comes outside takes new ones.
     """
+    global _sparing
+    before, _sparing = _sparing, True
     free_workspaces()
     try:
         yield
     finally:
+        _sparing = before
+        free_workspaces()
+
+
+def forward_ended() -> None:
+    """Frees the workspaces of an accelerated forward pass inside `sparing`: the loss, where memory peaks, is next."""
+    if _sparing:
         free_workspaces()
 
 
@@ -188,4 +197,5 @@ def free_workspaces() -> None:
 
 
 _allowed = True
+_sparing = False
 _kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}

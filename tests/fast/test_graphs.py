@@ -41,9 +41,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.errors import BadInput
+from medddpm.fast import root
 from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import graphs
 from medddpm.fast.replay.fingerprint import Fingerprint
+from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs
 
 
@@ -1138,6 +1140,64 @@ def test_no_memory_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "GraphedPass", full)
     twins.train(4)
     assert twins.graphs.why == "there is no memory for one"
+
+
+def test_workspaces_are_freed_around_a_watched_forward_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former backward pass's before it, its own before outputs are handed back; outside none: others may use them."""
+    twins = Twins(recordings.device("recorded", monkeypatch))
+    events: list[str] = []
+    monkeypatch.setattr(cuda_graphs, "free_workspaces", lambda: events.append("freed"))
+    for part, name in ((root.Root, "_computed"), (root, "handed_back")):
+        own = getattr(part, name)
+        monkeypatch.setattr(part, name, lambda *a, own=own, name=name: (events.append(name), own(*a))[1])
+    step(twins.fast, twins.optimizers[0], twins.x(0))
+    assert events == ["freed", "_computed", "freed", "handed_back", "handed_back", "freed"]
+    events.clear()
+    with cuda_graphs.off():
+        step(twins.fast, twins.optimizers[0], twins.x(0))
+    assert events == ["_computed", "handed_back", "handed_back"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("whole", [False, True], ids=["loop", "graphed_step"])
+def test_at_most_one_workspace_of_cublas_and_none_at_the_loss(whole: bool) -> None:
+    """It has 32 MiB on a Hopper card: as much as a small network's maps."""
+    network = nn.Sequential(nn.Conv3d(32, 32, 1), nn.Conv3d(32, 32, 1)).cuda()
+    network = accelerate(network, report=None)
+    x = torch.randn(1, 32, 8, 8, 8, device="cuda")
+    optimizer = torch.optim.Adam(network.parameters(), fused=True)
+
+    def held() -> int:
+        gc.collect()
+        return torch.cuda.memory_allocated()
+
+    cuda_graphs.free_workspaces()
+    before = held()
+    with cuda_graphs.off(), torch.no_grad():
+        network(x)
+    workspace = held() - before
+    assert workspace > 4 << 20
+    cuda_graphs.free_workspaces()
+    assert held() == before
+
+    def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean() + 0 * torch.ones(workspace // 4, device="cuda").sum()
+
+    def ordinary() -> None:
+        optimizer.zero_grad()
+        loss_of(network, x).backward()
+        optimizer.step()
+
+    if not whole:
+        ordinary()
+    torch.cuda.reset_peak_memory_stats()
+    if whole:
+        graphed_step(network, loss_of, optimizer, (x,))(x)
+    else:
+        for _ in range(4):
+            ordinary()
+        assert network.acceleration.graphs.captured == 1
+    assert torch.cuda.max_memory_allocated() - before < 1.5 * workspace
 
 
 def test_deep_supervision_of_dynunet_is_replayed(device: torch.device) -> None:

@@ -286,7 +286,7 @@ def test_without_a_gpu_a_graph_is_refused_in_so_many_words(inputs: tuple[Tensor,
 
 def test_no_garbage_is_collected_amid_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(cuda_graphs, "_without_workspaces", contextlib.nullcontext)
+    monkeypatch.setattr(cuda_graphs, "sparing", contextlib.nullcontext)
     seen = []
 
     def capture(error: type[Exception] | None = None) -> None:

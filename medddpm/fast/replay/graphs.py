@@ -329,10 +329,8 @@ class Watched:
         host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
         hooked: list[object] = []
-        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked):
-            out = run(value)
-        if device.type == "cuda":
-            cuda_graphs.free_workspaces()  # the forward pass's: a backward pass is to come, on a thread with its own
+        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), cuda_graphs.sparing():
+            out = run(value)  # without a former backward pass's workspaces, which were another thread's
         self.calls += 1
         self.threads.add(threading.get_ident())
         self.draws = place != drawn_at(device)

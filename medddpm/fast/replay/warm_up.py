@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medddpm.runtime import cuda_graphs
-
 LARGE = 1 << 28  # bytes: what a loss reads is not restored if it is larger
 
 
@@ -38,7 +36,6 @@ def on_its_stream(pool: Any, device: torch.device) -> Iterator[None]:
     if stream is None:
         yield
         return
-    cuda_graphs.free_workspaces()  # another stream's: this one takes its own
     current = torch.cuda.current_stream(device)
     stream.wait_stream(current)
     try:
