@@ -482,15 +482,32 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
             assert re.search(row, table, re.MULTILINE), row
         assert f"|{card}, {n + 1}" not in table
         searched = [n for n, step in enumerate(each, 1) if step.filter(regex="^max-autotune").notna().any()]
-        assert searched == {"H100": [1, 4], "H200": [3, 4]}[card]
+        assert searched == {"H100": [1, 6], "H200": [3, 4]}[card]
     page = page_text("site/fast_path.md")
-    assert "timed for the H100's first and fourth host and for the H200's third and fourth. For the H100's" in page
+    assert "timed for the H100's first and sixth host and for the H200's third and fourth. For the H100's" in page
     assert "For the H100's first it was timed beside another host." in page
+    assert "the H100's fourth and fifth host and the H200's fifth were timed: `accelerate` was the fastest" in page
+    for card, since in (("H100", [4, 5]), ("H200", [5])):
+        record = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")
+        beside = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
+        dates = [*beside.loc[beside["setting"] == "accelerate", "date"], record.loc["accelerate", "date"]]
+        assert [n for n, date in enumerate(dates, 1) if date > "2026-11-27T18:45"] == since  # by commit b6766a8
+        assert all(gains[card][n - 1] > 1 for n in since)
     for card, others in (("H100", [("monai-unet-batch", "max-autotune")]), ("H200", [])):
         rows = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
         dates, host = pd.to_datetime(rows["date"]), (rows["setting"] == "accelerate").cumsum()
         far = (dates - dates.groupby(host).transform("first")).abs() > pd.Timedelta("10min")
         assert rows.loc[far, ["network", "setting"]].apply(tuple, axis="columns").tolist() == others
+
+
+def test_the_fast_paths_page_says_how_many_tests_passed_on_the_cards() -> None:
+    said = re.search(r"all (\d+) passed on an H100 and on an H200", page_text("site/fast_path.md"))
+    for card in ("H100", "H200"):
+        ran = read_table(ROOT / "figures" / "records" / card / "gpu_tests.csv", schemas.GPU_TESTS)
+        counts = ran.groupby("outcome")["tests"].sum()
+        assert counts.get("failed", 0) == 0
+        assert said is not None
+        assert counts["passed"] == int(said[1])
 
 
 def test_pages_say_what_pytorch_out_of_the_box_takes() -> None:
@@ -539,7 +556,7 @@ def test_the_policy_page_repeats_what_the_paper_s_own_card_changed() -> None:
     assert f"now {step['reproduced']} of {step.sum()} are reproduced and {step['differs']} differ." in page
     row = r"^\| (\w+) \| (P\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\w+) \|"
     rows = re.findall(row, (ROOT / "site" / "policy.md").read_text(), re.MULTILINE)
-    assert len(rows) == 13
+    assert len(rows) == 12
     for view, claim, paper, _, now, verdict in rows:
         found = tables_of["claims" if view == "window" else "claims_step"].loc[claim]
         places = len(now.partition(".")[2])

@@ -263,6 +263,7 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
         reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
     with drawn(row.device) as power:
         times, output = timed(work, samples, row.device)
+    output = output.cpu()
     found: dict[str, Any] = {
         "measure": measure,
         "sampler": None,
@@ -276,7 +277,7 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     if row.setting == BASE or not reference.is_file():
         return found
     kept = torch.load(reference, weights_only=True)
-    found["rel_error_output"] = distance([output.cpu()], [kept["output"]])
+    found["rel_error_output"] = distance([output], [kept["output"]])
     if measure == "step":
         found["rel_error_grad"] = distance(row.gradient(), kept["gradient"])
     if not all(math.isfinite(found.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
@@ -342,7 +343,7 @@ def settle(work: Callable[[], Tensor], device: torch.device) -> int:
     """
     if device.type != "cuda":
         return 1
-    times, _ = timed(work, 3, device)
+    times = timed(work, 3, device)[0]
     runs = math.ceil(1e3 * SETTLING / statistics.median(times))
     timed(work, runs, device)
     return runs
@@ -351,7 +352,8 @@ def settle(work: Callable[[], Tensor], device: torch.device) -> int:
 def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:
     """The time of each sample in ms, and the last one's result.
 
-    On a GPU samples follow each other without a wait, as training steps do; events on the device time them.
+    On a GPU samples follow each other without a wait, as training steps do; events on the device time them. No sample's
+    result is held while the next one is computed: it would count in the peak.
     """
     if device.type != "cuda":
         marks = [time.perf_counter()]
@@ -362,11 +364,13 @@ def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tup
     torch.cuda.synchronize(device)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
     events[0].record()
+    held: list[Tensor] = []
     for event in events[1:]:
-        output = work()
+        held.clear()
+        held.append(work())
         event.record()
     torch.cuda.synchronize(device)
-    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], output
+    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], held[0]
 
 
 def launching(work: Callable[[], object], ms: float, device: torch.device) -> float | None:

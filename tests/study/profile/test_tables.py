@@ -211,17 +211,12 @@ def test_the_spread_of_three_runs_is_of_the_farthest_two() -> None:
 
 
 def test_the_records_hold_the_papers_settings_in_both_views_twice_on_its_card() -> None:
-    """What the issue asks of the study's records; the joined table is what every figure starts from.
-
-    The H100's step of OPT2 has one run, by template instance, whose second is owed: runs by function name, which it had
-    before, took other kernels' counters for 8% of the time.
-    """
-    once = ("H100", "OPT2", "step")
+    """What the issue asks of the study's records; the joined table is what every figure starts from."""
     runs = kernels(ROOT).groupby(["gpu", "config", "part"])["run"].nunique()
     for card, views in (("H100", VIEWS), ("H200", ["window"])):
         wanted = list(itertools.product([card], PAPERS, views))
         assert set(runs.index) >= set(wanted)
-        assert [each for each in wanted if runs[each] < 2] == ([once] if card == "H100" else [])
+        assert [each for each in wanted if runs[each] < 2] == []
     assert set(runs.index) >= set(itertools.product(["H200"], PAPERS, VIEWS))
 
 
