@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -168,24 +169,23 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
 
 @contextlib.contextmanager
 def sparing() -> Iterator[None]:
-    """Inside, cuBLAS has no workspaces but those that it takes there, and none of theirs outlives a forward pass.
+    """Inside, cuBLAS has only the workspaces that it takes there, and an accelerated forward pass leaves none.
 
-    A capture's come from its pool; once freed they are memory of that pool, as of any tensor that the capture let go
-    of. What comes outside takes new ones.
+    A capture's come from its pool; once freed they are free memory of that pool, like that of any tensor which the
+    capture let go of. What comes afterwards takes new ones.
     """
-    global _sparing
-    before, _sparing = _sparing, True
+    before, _thread.spares = _thread.spares, True
     free_workspaces()
     try:
         yield
     finally:
-        _sparing = before
+        _thread.spares = before
         free_workspaces()
 
 
 def forward_ended() -> None:
-    """Frees the workspaces of an accelerated forward pass inside `sparing`: the loss, where memory peaks, is next."""
-    if _sparing:
+    """Inside `sparing`, frees an accelerated forward pass's workspaces: the loss is next, where memory peaks."""
+    if _thread.spares:
         free_workspaces()
 
 
@@ -196,6 +196,12 @@ def free_workspaces() -> None:
         clear()
 
 
+class _Thread(threading.local):
+    """Whether this thread is inside `sparing`."""
+
+    spares = False
+
+
 _allowed = True
-_sparing = False
+_thread = _Thread()
 _kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}

@@ -428,7 +428,7 @@ class TrainingStep:
         if self._others is None:
             loss.backward()
         else:
-            cuda_graphs.free_workspaces()  # the forward pass's: the peak is near
+            cuda_graphs.free_workspaces()  # the loss's, and those of a model that is not accelerated
             self._watched_backward(loss, self._others)
         if place == self.accumulate - 1:
             self._update()
