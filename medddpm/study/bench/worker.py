@@ -352,8 +352,8 @@ def settle(work: Callable[[], Tensor], device: torch.device) -> int:
 def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:
     """The time of each sample in ms, and the last one's result.
 
-    On a GPU samples follow each other without a wait, as training steps do; events on the device time them. No sample's
-    result is held while the next one is computed: it would count in the peak.
+    On a GPU samples follow each other without a wait, as training steps do; events on the device time them, and no
+    sample's result is held while the next one is computed: it would count in the peak.
     """
     if device.type != "cuda":
         marks = [time.perf_counter()]
