@@ -15,7 +15,10 @@ from tqdm import tqdm
 from medddpm.runtime.reports import bars
 
 
-def test_a_log_gets_a_bar_at_its_beginning_and_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_a_bar_at_its_beginning_and_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # which another test may have imported
     for _ in tqdm(range(100_000), **bars()):
         pass
     assert capsys.readouterr().err.count("\r") == 2
