@@ -487,14 +487,12 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     assert "timed for the H100's first and sixth host and for the H200's third and fourth. For the H100's" in page
     assert "For the H100's first it was timed beside another host." in page
     assert "Only the H100's fourth and fifth host and the H200's fifth were timed after a change" in page
-    for card, since in (("H100", [4, 5]), ("H200", [5])):
-        record = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")
-        beside = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
-        dates = [*beside.loc[beside["setting"] == "accelerate", "date"], record.loc["accelerate", "date"]]
-        assert [n for n, date in enumerate(dates, 1) if date > "2026-11-27T18:45"] == since  # by commit b6766a8
-        assert all(gains[card][n - 1] > 1 for n in since)
-    for card, others in (("H100", [("monai-unet-batch", "max-autotune")]), ("H200", [])):
+    for card, since, others in (("H100", [4, 5], [("monai-unet-batch", "max-autotune")]), ("H200", [5], [])):
         rows = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
+        record = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")
+        began = [*rows.loc[rows["setting"] == "accelerate", "date"], record.loc["accelerate", "date"]]
+        assert [n for n, date in enumerate(began, 1) if date > "2026-11-27T18:45"] == since  # by commit b6766a8
+        assert all(gains[card][n - 1] > 1 for n in since)
         dates, host = pd.to_datetime(rows["date"]), (rows["setting"] == "accelerate").cumsum()
         far = (dates - dates.groupby(host).transform("first")).abs() > pd.Timedelta("10min")
         assert rows.loc[far, ["network", "setting"]].apply(tuple, axis="columns").tolist() == others
