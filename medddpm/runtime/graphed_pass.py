@@ -26,6 +26,7 @@ CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: a parameter of "
     "the network, between its forward pass and this backward pass"
 )
+unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.unwrap_if_dead
 VERSION = operator.attrgetter("_version")  # quicker than `nested.version`; what learns was not made in inference
 
 
@@ -191,8 +192,8 @@ class GraphedPass:
 
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
-        given = nested.distinct(value)
-        found = _Replay.apply(self, *given, *self.parameters) if self.used else self._replayed(given)  # type: ignore[no-untyped-call]
+        given = list(map(unwrapped, nested.distinct(value)))
+        found = APPLY(self, *given, *self.parameters) if self.used else self._replayed(given)
         return nested.filled(self.outputs, found)
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
@@ -294,6 +295,10 @@ class _Replay(torch.autograd.Function):
             raise RuntimeError(CHANGED)
         with redrawn(graphed.pool.device, ctx.drawn):
             return (None, *graphed._computed(inputs, wanted, gradients, ctx.before))
+
+
+# What `_Replay.apply` calls, after it has looked in Python for what `vmap` left of each parameter, too.
+APPLY: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, _Replay).apply
 
 
 @contextlib.contextmanager

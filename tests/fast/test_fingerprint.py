@@ -1,0 +1,84 @@
+"""A network's fingerprint is read anew only after something was written to; what was written is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from medddpm.fast.replay.fingerprint import Fingerprint
+
+
+class Held(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.scales, self.settings = [1.0, 2.0], {"power": 2}
+
+
+def _set(name: str, value: Any) -> Callable[[Held], Any]:
+    return lambda network: setattr(network, name, value)
+
+
+CHANGES: dict[str, Callable[[Held], Any]] = {
+    "an attribute": _set("power", 3),
+    "a part's attribute": lambda network: setattr(network.norm, "eps", 1e-3),
+    "the mode": lambda network: network.eval(),
+    "a list": lambda network: network.scales.append(3.0),
+    "a dict": lambda network: network.settings.update(power=3),
+    "another parameter": lambda network: setattr(network.first, "weight", nn.Parameter(network.first.weight.data)),
+    "a parameter's memory": lambda network: setattr(network.first.weight, "data", network.first.weight.data.clone()),
+    "a parameter's order": lambda network: setattr(network.first.weight, "data", network.first.weight.data.t()),
+    "a parameter's dtype": lambda network: setattr(
+        network.first.weight, "data", network.first.weight.data.view(torch.int32)
+    ),
+    "a frozen parameter": lambda network: network.first.weight.requires_grad_(False),
+    "a parameter less": lambda network: network.first.register_parameter("bias", None),
+    "a first buffer": lambda network: network.first.register_buffer("mask", torch.ones(4)),
+    "another buffer": lambda network: setattr(network.norm, "running_mean", torch.zeros(4)),
+    "a part more": lambda network: setattr(network.first, "after", nn.Identity()),
+    "another part": lambda network: setattr(network, "first", nn.Linear(4, 4)),
+    "a hook": lambda network: network.first.register_forward_hook(lambda *_: None),
+    "a hook written into its table": lambda network: network.first._forward_hooks.update({7: print}),
+}
+
+
+def not_read(*_: Any) -> bool:
+    raise AssertionError("everything was read again")
+
+
+@pytest.mark.parametrize("asked", [0, 1, 3])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_seen_whenever_it_comes(change: Callable[[Held], Any], asked: int) -> None:
+    network = Held()
+    network.first.weight.requires_grad_(change is not CHANGES["a parameter's dtype"])  # integers have no gradient
+    fingerprint = Fingerprint(network)
+    assert all(fingerprint.holds() for _ in range(asked))
+    change(network)
+    assert not fingerprint.holds()
+    assert not fingerprint.holds()
+
+
+def test_what_nothing_was_written_to_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprint = Fingerprint(Held())
+    monkeypatch.setattr(Fingerprint, "_same", not_read)
+    assert fingerprint.holds()
+    with torch.autocast("cpu"), torch.no_grad():
+        assert fingerprint.holds()
+
+
+def test_what_holds_what_it_held_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Held()
+    network.settings["name"] = "-".join(["a", "b"])
+    fingerprint = Fingerprint(network)
+    network.eval().train()
+    network.settings["name"] = "-".join(["a", "b"])  # another object
+    with monkeypatch.context() as patch:
+        patch.setattr(Fingerprint, "_same", not_read)
+        assert not fingerprint.holds()  # as for any error
+    assert fingerprint.holds()
+    monkeypatch.setattr(Fingerprint, "_same", not_read)
+    assert fingerprint.holds()
