@@ -3,6 +3,9 @@
 .PHONY: help book lab site test test-gpu lint fuzz lock clean
 .DELETE_ON_ERROR:
 
+# Where it is set, each of some hundred processes would compile PyTorch's and MONAI's sources for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := .venv/bin/python
 READY := .venv/.ready
 # The first Python that is new enough and can make an environment. Set PYTHON=... to choose another.

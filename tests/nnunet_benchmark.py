@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,18 @@ def benchmark(work: Path, planner: str, trainer: str) -> dict[str, Any]:
     return {**record, "date": meta["date"], **of_machine(meta), "nnunetv2": package_version("nnunetv2")}
 
 
-def plan(work: Path, planner: str) -> dict[str, Any]:
-    """The plan for the full resolution, and what of preprocessing a training reads."""
-    run(work, ["nnUNetv2_plan_experiment", "-d", "902", "-pl", planner], trainers=str(FOLDER))
-    file = work / "preprocessed" / DATASET / f"{PLANNERS[planner]}.json"
-    configuration = json.loads(file.read_text())["configurations"]["3d_fullres"]
-    data = work / "preprocessed" / DATASET / configuration["data_identifier"]
-    data.mkdir(exist_ok=True)
-    (data / "case_000.b2nd").touch()  # by which nnU-Net knows the kind of its files
-    return configuration
+def plan(work: Path, planners: Collection[str]) -> dict[str, dict[str, Any]]:
+    """By planner the plan for the full resolution; and what of preprocessing a training reads is then there."""
+    commands = [["nnUNetv2_plan_experiment", "-d", "902", "-pl", planner] for planner in planners]
+    run(work, *commands, trainers=str(FOLDER))
+    plans = {}
+    for planner in planners:
+        file = work / "preprocessed" / DATASET / f"{PLANNERS[planner]}.json"
+        plans[planner] = configuration = json.loads(file.read_text())["configurations"]["3d_fullres"]
+        data = work / "preprocessed" / DATASET / configuration["data_identifier"]
+        data.mkdir(exist_ok=True)
+        (data / "case_000.b2nd").touch()  # by which nnU-Net knows the kind of its files
+    return plans
 
 
 def table(records: Sequence[Mapping[str, Any]], plans: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -94,7 +97,7 @@ def table(records: Sequence[Mapping[str, Any]], plans: Mapping[str, Mapping[str,
 
     Args:
         records: what `benchmark` returns, with "planner" and "trainer"; of the origin what there is.
-        plans: what `plan` returns, by planner.
+        plans: what `plan` returns.
     """
     rows = []
     for record in records:
@@ -126,10 +129,9 @@ def main() -> None:
     write_stubs(work / "stubs", "timm", "SimpleITK")
     arguments.out.mkdir(parents=True, exist_ok=True)
     records: list[dict[str, Any]] = []
-    plans: dict[str, dict[str, Any]] = {}
     meta = machine_meta(["python", "-m", "nnunet_benchmark"])
-    for planner in arguments.planner or PLANNERS:
-        plans[planner] = configuration = plan(work, planner)
+    plans = plan(work, arguments.planner or PLANNERS)
+    for planner, configuration in plans.items():
         print(f"{planner}: patch {configuration['patch_size']}, batch {configuration['batch_size']}", flush=True)
         for trainer in TRAINERS:
             records.append({"planner": planner, "trainer": trainer, **benchmark(work, planner, trainer)})

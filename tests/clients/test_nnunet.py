@@ -146,7 +146,7 @@ def test_nnunet_finds_the_trainers(name: str, monkeypatch: pytest.MonkeyPatch, t
 def test_the_benchmark_plans_what_it_says_and_what_is_on_record(tmp_path: Path) -> None:
     write_benchmark(tmp_path)
     write_stubs(tmp_path / "stubs", "timm")
-    plans = {planner: plan(tmp_path, planner) for planner in PLANNERS}
+    plans = plan(tmp_path, PLANNERS)
     assert plans["ExperimentPlanner"]["patch_size"] == [128, 160, 112]  # nnU-Net's own for BraTS
     origin = {name: name for name in ("date", *MACHINE, "nnunetv2")}
     ended = [

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from helpers import forks
 
 from medddpm.study.records import programs
 
 
-@pytest.fixture(autouse=True)
-def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The study's processes are forks; where a test starts `medddpm` as a user does, they are as in use."""
-    monkeypatch.setattr(programs, "run", forks.run)
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    """The study's processes are forks, those of a module's fixtures too; where a test starts `medddpm` as a user does,
+    they are as in use.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(programs, "run", forks.run)
+        yield

@@ -18,12 +18,13 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.study.records.schemas import KERNELS, TRACE, VIEWS
 from medddpm.study.records.tables import gpu_folders, read_table
-from medddpm.switches import SETTINGS
 
 NAME = re.compile(
     r"(?P<table>kernels|launches)_(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run(?P<run>\d+)\.csv(?:\.gz)?"
 )
 MACHINE = ["gpu", "run"]
+ORDER = ("BASE", "OPT1", "OPT2", "OPT12", "FAST")
+"""Names of `medddpm.switches.SETTINGS`, which imports PyTorch: seconds that a figure need not wait for."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(setting: str) -> tuple[int, str]:
-    """Where a setting comes among all: those of `SETTINGS` in their order, then others by name."""
-    return (list(SETTINGS).index(setting) if setting in SETTINGS else len(SETTINGS)), setting
+    """Where a setting comes among all: those of `ORDER`, then others by name."""
+    return (ORDER.index(setting) if setting in ORDER else len(ORDER)), setting
 
 
 def _records_of(folder: Path) -> Iterator[Record]:

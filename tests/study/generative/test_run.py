@@ -125,9 +125,9 @@ def test_the_program_marks_a_step_of_each(tmp_path: Path, monkeypatch, capsys) -
 
 
 def test_the_program_traces_a_toy(tmp_path: Path) -> None:
-    arguments = ["--model", "ha-gan,med-ddpm", "--precision", "fp32,bf16", "--device", "cpu", "--tiny"]
+    arguments = ["--model", "sd15,med-ddpm", "--precision", "fp32,bf16", "--device", "cpu", "--tiny"]
     assert generative_worker.main([*arguments, "--trace", str(tmp_path)]) == 0
-    names = [f"{m}_{p}.csv.gz" for m in ("ha-gan", "med-ddpm") for p in ("fp32", "bf16")]
+    names = [f"{m}_{p}.csv.gz" for m in ("sd15", "med-ddpm") for p in ("fp32", "bf16")]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(read_table(tmp_path / name, schemas.TRACE).empty for name in names)  # no GPU, no launch
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from medddpm.study.profile.kernel_names import function_name, launch_keys
 from medddpm.study.profile.step_weights import step_of
 from medddpm.study.profile.tables import (
     MACHINE,
+    ORDER,
     VIEWS,
     Record,
     each_run,
@@ -197,6 +200,14 @@ def test_a_setting_that_only_a_later_run_has_comes_in_its_place() -> None:
     by_run = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, index=pd.MultiIndex.from_tuples(rows, names=names))
     expected = [("V100", "window", "BASE"), ("V100", "window", "OPT1"), ("V100", "step", "BASE")]
     assert over_runs(by_run).index.tolist() == spread(by_run).index.tolist() == expected
+
+
+def test_settings_are_known_by_name_without_pytorch() -> None:
+    """A notebook that only draws begins seconds earlier."""
+    assert list(ORDER) == list(SETTINGS)
+    asked = "import sys, medddpm.study.page, medddpm.study.profile.tables; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_spread_of_three_runs_is_of_the_farthest_two() -> None:
