@@ -51,10 +51,10 @@ def test_shares_of_a_step() -> None:
 def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SwinUNETR cannot be trained on 16 voxels, and the others are kept."""
     out = tmp_path / "coverage.csv"
-    words = ["--network", "monai-unet-batch,maisi-diffusion,monai-swinunetr", "--size", "16", "--channels", "32"]
+    words = ["--network", "monai-unet-batch,monai-segresnet,monai-swinunetr", "--size", "16", "--channels", "32"]
     assert main(["bench", "--coverage", *words, "--device", "cpu", "--out", str(out)]) == 1
     table, meta = read_table(out, schemas.COVERAGE), read_meta(out)
-    assert list(table["network"].unique()) == ["monai-unet-batch", "maisi-diffusion"]
+    assert list(table["network"].unique()) == ["monai-segresnet", "monai-unet-batch"]
     assert (table["ms"].groupby(table["network"]).sum() > 0).all()
     assert set(meta["failed"]) == {"monai-swinunetr"}
     assert "BatchNorm3d (norm)" in meta["accelerated"]["monai-unet-batch"]
