@@ -488,6 +488,14 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
         searched = [n for n, step in enumerate(each, 1) if step.filter(regex="^max-autotune").notna().any()]
         assert searched == {"H100": [1, 7], "H200": [3, 4, 6]}[card]
     page = page_text("site/fast_path.md")
+    again = read_table(ROOT / "figures" / "records" / "H100" / tables.OTHER_HOSTS, schemas.BENCH).tail(3)
+    accelerated, graphed, best = again["peak_gib"]
+    assert again["setting"].tolist() == ["accelerate", "graphed_step", "reduce-overhead channels-last"]
+    ours, step = f"{accelerated / best:.2f}", f"{graphed / best:.2f}"
+    assert f"needs {ours} times `reduce-overhead`'s memory, with `graphed_step` {step} times." in page
+    costs = re.search(r"memory is [\d.]+ to ([\d.]+) times .*?, with `graphed_step` [\d.]+ to ([\d.]+) times", readme)
+    assert costs
+    assert f"Its largest ratio of memory, {costs[1]} (with `graphed_step` {costs[2]}), was measured for `UNet`" in page
     assert "timed for the H100's first and seventh host and for the H200's third, fourth and sixth." in page
     assert "For the H100's first it was timed beside another host." in page
     assert "The H100's fourth to sixth host and the H200's fifth and sixth were timed after a change" in page
