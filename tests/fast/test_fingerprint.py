@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from medddpm.fast.replay import fingerprint as of_networks
 from medddpm.fast.replay.fingerprint import Fingerprint
 
 
@@ -16,6 +19,7 @@ class Held(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.wave = nn.Parameter(torch.ones(4, dtype=torch.complex64))
         self.scales, self.settings = [1.0, 2.0], {"power": 2}
 
 
@@ -39,10 +43,33 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
     "a parameter less": lambda network: network.first.register_parameter("bias", None),
     "a first buffer": lambda network: network.first.register_buffer("mask", torch.ones(4)),
     "another buffer": lambda network: setattr(network.norm, "running_mean", torch.zeros(4)),
+    "parts in another order": lambda network: network._modules.update(first=network._modules.pop("first")),
+    "a conjugate": lambda network: setattr(network.wave, "data", network.wave.data.conj()),
     "a part more": lambda network: setattr(network.first, "after", nn.Identity()),
     "another part": lambda network: setattr(network, "first", nn.Linear(4, 4)),
     "a hook": lambda network: network.first.register_forward_hook(lambda *_: None),
     "a hook written into its table": lambda network: network.first._forward_hooks.update({7: print}),
+}
+
+
+EQUAL: dict[str, tuple[Callable[[Held], Any], Callable[[Held], Any]]] = {
+    "a dict": (
+        lambda network: setattr(network, "settings", {"power": 2}),
+        lambda network: network.settings.update(power=3),
+    ),
+    "a list": (lambda network: setattr(network, "scales", [1.0, 2.0]), lambda network: network.scales.append(3.0)),
+    "a table of hooks": (
+        lambda network: setattr(network.first, "_forward_hooks", OrderedDict()),
+        lambda network: network.first.register_forward_hook(lambda *_: None),
+    ),
+    "the table of parts": (
+        lambda network: setattr(network, "_modules", dict(network._modules)),
+        lambda network: setattr(network, "first", nn.Linear(4, 4)),
+    ),
+    "a table of parameters": (
+        lambda network: setattr(network.first, "_parameters", OrderedDict(network.first._parameters)),
+        lambda network: network.first._parameters.move_to_end("weight"),  # type: ignore[attr-defined]
+    ),
 }
 
 
@@ -60,6 +87,37 @@ def test_a_change_is_seen_whenever_it_comes(change: Callable[[Held], Any], asked
     change(network)
     assert not fingerprint.holds()
     assert not fingerprint.holds()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize(("renew", "change"), EQUAL.values(), ids=EQUAL)
+def test_a_change_within_what_is_merely_equal_is_seen(
+    renew: Callable[[Held], Any], change: Callable[[Held], Any], counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_networks, "COUNTED", counted)
+    network = Held()
+    fingerprint = Fingerprint(network)
+    renew(network)
+    assert all(fingerprint.holds() for _ in range(3))
+    change(network)
+    assert not fingerprint.holds()
+
+
+def test_tables_of_other_kinds_are_read_each_time() -> None:
+    network = Held()
+    network.first._parameters = OrderedDict(network.first._parameters)
+    fingerprint = Fingerprint(network)
+    assert fingerprint.holds()
+    network.first._parameters.move_to_end("weight")  # type: ignore[attr-defined]
+    assert not fingerprint.holds()
+
+
+def test_a_parameter_that_was_replaced_is_let_go() -> None:
+    network = Held()
+    fingerprint, old = Fingerprint(network), weakref.ref(network.first.weight)
+    assert fingerprint.holds()
+    network.first.weight = nn.Parameter(torch.ones(4, 4))
+    assert old() is None
 
 
 def test_what_nothing_was_written_to_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ STAND_INS = f"{__package__.rpartition('.')[0]}."
 CACHE = functools._lru_cache_wrapper
 SMALL = 1 << 16  # bytes: of what is larger only the place is compared
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
-    Tensor.data_ptr, Tensor.stride, Tensor.numel, operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
+    Tensor.data_ptr, Tensor.stride, Tensor.numel, Tensor.is_conj, Tensor.is_neg,
+    operator.attrgetter("dtype"), operator.attrgetter("requires_grad"),
 )  # fmt: skip
 
 

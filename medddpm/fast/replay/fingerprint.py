@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ MOST = 100_000  # values that a network's attributes may hold
 # What `torch.compile` guards its graphs by: a number that is another once a dict was written to, and shapes and dtypes.
 WRITES: Callable[[Any], int] = torch._C._dynamo.guards.dict_version
 FORMS: Callable[..., Any] = torch._C._dynamo.guards.TensorGuards
+# Python 3.13.0 counts no write to an attribute (python/cpython#125608); without Python's lock no count is safe.
+COUNTED = sys.version_info[:3] != (3, 13, 0) and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Fingerprint:
@@ -59,10 +63,11 @@ class Fingerprint:
             self.tables += walk.of_class(kind)
         self.tables += named([value for name, value in walk.private if name in walk.names], modules, walk.names)[0]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
-        self.held = copies(self.tables)
+        self.parts = [own["_modules"] for own in self.own if len(own["_modules"]) > 1]
+        self.held, self.order = copies(self.tables), list(map(list, self.parts))
         self.alike = all(self._lies(t) for t in self._tensors() if t is not None)
         self.places = self._now()
-        self.writes: list[int] = []
+        self._prepare()
         if sum(map(len, self.held)) > MOST:
             self.why = "its modules' attributes hold too much to compare"
         if not self.why:
@@ -101,50 +106,58 @@ class Fingerprint:
             return False
         return self.on_host or t.is_cuda or t.dim() > 0
 
+    def _prepare(self) -> None:
+        """Sorts what `_is_untouched` asks."""
+        pairs = list(zip(self.tables, self.held, strict=True))
+        self.dicts = [pair for pair in pairs if type(pair[0]) is dict]
+        self.others = [pair for pair in pairs if type(pair[0]) is not dict]
+        stores = [own[name] for own in self.own for name in ("_parameters", "_buffers")]
+        self.stores = [store for store in stores if store]
+        tables = [table for table, _ in self.dicts] + stores
+        self.full, self.empty = [table for table in tables if table], [table for table in tables if not table]
+        self.writes: list[int] = []
+        self.counts = COUNTED and self.alike and all(type(store) is dict for store in stores)
+        if self.counts:
+            lying = self._lying()
+            sizes, strides = [list(t.shape) for t in lying], [list(t.stride()) for t in lying]
+            self.forms = FORMS(*lying, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+
+    def _lying(self) -> list[Tensor]:
+        """The tensors of `stores`, in the order of `_tensors`; they are not kept, or who replaced one had both."""
+        return [t for t in chain.from_iterable(map(dict.values, self.stores)) if t is not None]
+
     def holds(self) -> bool:
         """Whether all of it is as it was."""
         try:
-            if self._is_untouched():
+            # Counted before all is read: who writes meanwhile is seen the next time.
+            writes = list(map(WRITES, self.full)) if self.counts else []
+            if writes and writes == self.writes and self._is_untouched():
                 return True
             self.writes = []
-            writes = self._noted_writes()  # before it is read: who writes meanwhile is seen the next time
             if not self._same() or self._now() != self.places or hooks_for_all():
                 return False
-            self.writes = writes
+            self.writes = writes if self._is_itself() else []
             return True
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
 
-    def _noted_writes(self) -> list[int]:
-        dicts = [table for table in self.tables if type(table) is dict]
-        dicts += [own[name] for own in self.own for name in ("_parameters", "_buffers")]
-        self.full, self.empty = [d for d in dicts if d], [d for d in dicts if not d]
-        writes = list(map(WRITES, self.full))
-        pairs = [pair for pair in zip(self.tables, self.held, strict=True) if type(pair[0]) is not dict]
-        self.others, self.others_held = [t for t, _ in pairs], [held for _, held in pairs]
-        self.lying = [t for t in self._tensors() if t is not None]
-        if self.alike:
-            sizes, strides = [list(t.shape) for t in self.lying], [list(t.stride()) for t in self.lying]
-            self.forms = FORMS(*self.lying, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        return writes
-
     def _is_untouched(self) -> bool:
-        """Whether no dict was written to since `holds` read them all, and all that is no dict is as it was.
+        """Whether all is as it was, if no dict was written to since it was.
 
-        It takes a third of the time, of which a small network's GPU waits for each microsecond.
+        It takes a third of the time of reading everything, and a small network's GPU waits for each microsecond.
         """
-        return (
-            bool(self.writes)
-            and self.alike
-            and list(map(WRITES, self.full)) == self.writes
-            and not any(self.empty)
-            and list(map(PLACE[0], self.lying)) == self.places[0]
-            # Within autocast and elsewhere no form is the same to PyTorch.
-            and (self.forms.check(*self.lying) or [list(map(read, self.lying)) for read in PLACE] == self.places[:-1])
-            and self.others == self.others_held
-            and not any(self.hooks)
-            and not hooks_for_all()
-        )
+        if any(self.empty) or any(self.hooks) or hooks_for_all():
+            return False
+        lying = self._lying()
+        if list(map(PLACE[0], lying)) != self.places[0]:
+            return False
+        # Within autocast and elsewhere no form is the same to PyTorch.
+        alike = self.forms.check(*lying) or [list(map(read, lying)) for read in PLACE] == self.places[:-1]
+        return bool(alike) and all(other == held for other, held in self.others)
+
+    def _is_itself(self) -> bool:
+        """Whether the dicts hold the very objects that they held: what is merely equal may change unseen."""
+        return all(all(map(_is_same, table.values(), held.values())) for table, held in self.dicts)
 
     def works_alike(self) -> bool:
         """Whether the settings are as they were, and the parameters the same ones, wherever they lie."""
@@ -156,4 +169,9 @@ class Fingerprint:
     def _same(self) -> bool:
         # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
         # had, there are no others; where all have their attributes, their hooks are in the same tables.
-        return self.tables == self.held and not any(self.hooks)  # the same objects are equal without being compared
+        same = self.tables == self.held and not any(self.hooks)  # the same objects are equal without being compared
+        return same and list(map(list, self.parts)) == self.order  # which to a dict's equality is nothing
+
+
+def _is_same(now: object, then: object) -> bool:
+    return now is then or type(now) in nested.PLAIN
