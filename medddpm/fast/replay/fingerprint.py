@@ -167,10 +167,9 @@ class Fingerprint:
             return False
 
     def _same(self) -> bool:
-        # It is asked before each replay, while a small network's GPU waits. Where all modules have the parts that they
-        # had, there are no others; where all have their attributes, their hooks are in the same tables.
-        same = self.tables == self.held and not any(self.hooks)  # the same objects are equal without being compared
-        return same and list(map(list, self.parts)) == self.order  # which to a dict's equality is nothing
+        # Where all modules have the parts that they had, there are no others; where all have their attributes, their
+        # hooks are in the same tables. The same objects are equal without being compared; two dicts are in any order.
+        return self.tables == self.held and not any(self.hooks) and list(map(list, self.parts)) == self.order
 
 
 def _is_same(now: object, then: object) -> bool:
