@@ -444,15 +444,19 @@ def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> No
     page, record = page_text("site/fast_path.md"), tables.recorded(ROOT)["H200"]
     networks = ("monai-basic-unet", "monai-unet", "monai-segresnet", "monai-unet-batch")
     of_each = {network: tables.rows_of(record, network, "step")["median_ms"] for network in networks[:3]}
-    steps = pd.DataFrame(of_each | {networks[3]: tables.on_other_hosts(ROOT, "H200")[4]})
+    late = {
+        card: next(step for step in tables.on_other_hosts(ROOT, card) if "FAST reduce-overhead" in step)
+        for card in ("H100", "H200")
+    }
+    steps = pd.DataFrame(of_each | {networks[3]: late["H200"]})
     relative = steps / steps.loc["accelerate"]
     assert relative.loc["FAST compile", list(networks[:3])].notna().all()
     least, middle, most, batch = relative.loc["FAST reduce-overhead"].map("{:.2f}".format)
     assert f"takes {least} times as long as with `accelerate` alone for `BasicUNet`, {middle} times for" in page
     assert most == batch
     assert f"`UNet`, {most} times for `SegResNet` and for `UNet` with batch norm, after" in page
-    late = next(step for step in tables.on_other_hosts(ROOT, "H100") if "FAST reduce-overhead" in step)
-    assert f"one H100 it took {late['FAST reduce-overhead'] / late['accelerate']:.2f} times as long for `UNet`" in page
+    took = late["H100"]["FAST reduce-overhead"] / late["H100"]["accelerate"]
+    assert f"one H100 it took {took:.2f} times as long for `UNet`" in page
     low, high = relative.loc["FAST compile"].agg(["min", "max"])
     assert f"`default` it takes {low:.1f} to {high:.1f} times as long" in page
 
@@ -488,7 +492,10 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
         searched = [n for n, step in enumerate(each, 1) if step.filter(regex="^max-autotune").notna().any()]
         assert searched == {"H100": [1, 7], "H200": [3, 4, 6]}[card]
     page = page_text("site/fast_path.md")
-    again = read_table(ROOT / "figures" / "records" / "H100" / tables.OTHER_HOSTS, schemas.BENCH).tail(3)
+    beside = {
+        card: read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH) for card in steps
+    }
+    again = beside["H100"].tail(3)
     accelerated, graphed, best = again["peak_gib"]
     assert again["setting"].tolist() == ["accelerate", "graphed_step", "reduce-overhead channels-last"]
     ours, step = f"{accelerated / best:.2f}", f"{graphed / best:.2f}"
@@ -503,7 +510,7 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     sooner = [gains[card][n - 1] for card, since in changed.items() for n in since]
     assert f"The ratio is {min(sooner):.2f} to {max(sooner):.2f} there." in page
     for card, others in (("H100", [("monai-unet-batch", "max-autotune")]), ("H200", [])):
-        rows = read_table(ROOT / "figures" / "records" / card / tables.OTHER_HOSTS, schemas.BENCH)
+        rows = beside[card]
         record = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")
         began = [*rows.loc[rows["setting"] == "accelerate", "date"], record.loc["accelerate", "date"]]
         assert [n for n, date in enumerate(began, 1) if date > "2026-11-27T18:45"] == changed[card]  # by commit b6766a8

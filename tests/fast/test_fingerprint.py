@@ -23,12 +23,8 @@ class Held(nn.Module):
         self.scales, self.settings = [1.0, 2.0], {"power": 2}
 
 
-def _set(name: str, value: Any) -> Callable[[Held], Any]:
-    return lambda network: setattr(network, name, value)
-
-
 CHANGES: dict[str, Callable[[Held], Any]] = {
-    "an attribute": _set("power", 3),
+    "an attribute": lambda network: setattr(network, "power", 3),
     "a part's attribute": lambda network: setattr(network.norm, "eps", 1e-3),
     "the mode": lambda network: network.eval(),
     "a list": lambda network: network.scales.append(3.0),
@@ -50,8 +46,6 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
     "a hook": lambda network: network.first.register_forward_hook(lambda *_: None),
     "a hook written into its table": lambda network: network.first._forward_hooks.update({7: print}),
 }
-
-
 EQUAL: dict[str, tuple[Callable[[Held], Any], Callable[[Held], Any]]] = {
     "a dict": (
         lambda network: setattr(network, "settings", {"power": 2}),
