@@ -128,11 +128,14 @@ def network_limits(table: pd.DataFrame) -> str:
             PyTorch without autocast is no tool.
     """
     found = _whole(table)
+    slower = found["ratio"][found["ratio"].round(3) < 1]
+    waiting = found.index[found["step_ratio"] > _WAITS * found["ratio"]]
     said = []
-    if len(slower := found["ratio"][found["ratio"].round(3) < 1]):
+    if len(slower):
         each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])
-        said.append(f"`accelerate` is slower than the best tool for {each}.")
-    if len(waiting := found.index[found["step_ratio"] > _WAITS * found["ratio"]]):
+        why = ": in an ordinary loop the GPU waits for the host" if slower.index.equals(waiting) else ""
+        said.append(f"`accelerate` is slower than the best tool for {each}{why}.")
+    if len(waiting) and not slower.index.equals(waiting):
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
     said += _gaps(found[_TOOLS].notna())
@@ -179,13 +182,18 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     gaps: list[str] = []
     for name, columns in layouts.items():
         count = timed[columns].sum(axis="columns")
-        one, none = (
-            [_kind(network) for network in count.index[few]] for few in (count.between(1, len(columns) - 1), count == 0)
+        one, none, both = (
+            [_kind(network) for network in count.index[few]]
+            for few in (count.between(1, len(columns) - 1), count == 0, count == len(columns))
         )
-        in_one = f" for {_listed(one)}" if one and count.max() == len(columns) else ""
-        lacks = [f"timed in only one layout{in_one}"] if one else []
+        few_have_both = len(one) > len(both) > 0  # then theirs is the shorter list
+        if few_have_both:
+            lacks = [f"timed in both layouts only for {_listed(both)}"]
+        else:
+            lacks = [f"timed in only one layout{f' for {_listed(one)}' if both else ''}"] if one else []
         if none:
-            lacks.append(f"{'not' if one else 'not timed'} for {_listed(none)}")
+            never = "not at all" if few_have_both else "not" if one else "not timed"
+            lacks.append(f"{never} for {_listed(none)}")
         if lacks:
             gaps.append(f"{called[name]} was {', and '.join(lacks)}.")
     if said and gaps:

@@ -39,17 +39,17 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
     return of_every_machine(root, NAME, schemas.BENCH, notebook="16")
 
 
-def on_other_hosts(root: Path, gpu: str) -> list[pd.Series[float]]:
-    """A card's rows of a network on other hosts than its record's: for each host the times by setting, ms.
+def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
+    """A card's rows of a network beside other hosts than its record's, by setting: a table for each time.
 
-    The rows of a host begin with `accelerate`'s.
+    The rows of a time begin with `accelerate`'s.
 
     Raises:
         BadInput: the table is missing, or does not fit its schema.
     """
     table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
     each = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
-    return [rows.set_index("setting")["median_ms"] for _, rows in each]
+    return [rows.set_index("setting") for _, rows in each]
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:
