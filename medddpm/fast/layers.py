@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, hooked
-from medddpm.kernels.conv3d import conv3d, has_few_channels
+from medddpm.kernels import dispatch
+from medddpm.kernels.conv3d import conv3d, has_few_channels, takes_few_in
 from medddpm.kernels.depthwise import depthwise
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
 
 ALIGNED = 8  # channels: with any other count, BF16 NDHWC convolutions miss the Tensor Cores' fast kernels
-REDUCED = (torch.bfloat16, torch.float16)
 Layer = nn.Conv3d | nn.ConvTranspose3d
 IDLE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 F = TypeVar("F", bound=Forward)
@@ -78,16 +78,24 @@ class Convolution(Forward):
         """Convolves x (N, C, D, H, W), with `bias` instead of the layer's own bias.
 
         What autocast would cast is cast here. Then the weight cast beforehand and the parameter itself, which the
-        second forward of a checkpoint meets, are computed alike.
+        second forward of a checkpoint meets, are computed alike. A volume of few channels is cast as it is read.
         """
-        weight = self.weight()
+        weight, layer = self.weight(), self.module
         assert weight is not None  # the rule saw it
         dtype = autocast_dtype(x.device.type)
         real = x.is_floating_point() and weight.is_floating_point()
         if dtype is not None and real and weight.dtype != torch.float64 != x.dtype:
-            x, weight = x.to(dtype), weight.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
-        return convolve(channels_last(x), weight, bias, self.module, self.few_channels, self.hopper)
+            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            plain = self.few_channels and is_plain(layer) and not layer.transposed
+            if plain and takes_few_in(x, weight, layer.stride, layer.padding):
+                return channels_last(conv3d(x, weight, bias, layer.stride, layer.padding))
+            x = x.to(dtype)
+        return convolve(channels_last(x), weight, bias, layer, self.few_channels, self.hopper)
+
+
+def is_plain(layer: Layer) -> bool:
+    """Whether it has neither groups nor dilation, and its padding is in numbers."""
+    return layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
 
 
 def convolve(
@@ -117,11 +125,11 @@ def convolve(
     if apart and set(layer.dilation) == {1} and not isinstance(layer.padding, str):
         more = layer.output_padding if layer.transposed else None
         return channels_last(depthwise(x, weight, bias, *cast(Any, (layer.stride, layer.padding, more))))
-    plain = few_channels and layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
+    plain = few_channels and is_plain(layer)
     if plain and not layer.transposed and _cuts_patches(x, weight, layer):
         return _of_patches(x, weight, bias)
     ours = not layer.transposed and plain and has_few_channels(x, weight, layer.stride, cast(Any, layer.padding))
-    if plain and not ours and (x.is_cuda or weight.dtype in REDUCED):
+    if plain and not ours and (x.is_cuda or weight.dtype in dispatch.REDUCED):
         if weight.shape[inputs] < ALIGNED:
             lacking = ALIGNED - weight.shape[inputs]
             x = functional.pad(x, (0, 0) * 3 + (0, lacking))
@@ -259,7 +267,7 @@ class LayerNorm(Forward):
     def compute(self, x: Tensor) -> Tensor:
         """x: (…, *normalized_shape). Returns the same shape; of x's dtype where that is BF16 or FP16."""
         layer = self.module
-        if x.dtype not in REDUCED or autocast_dtype(x.device.type) is None:
+        if x.dtype not in dispatch.REDUCED or autocast_dtype(x.device.type) is None:
             return self.original(x)
         weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight(), self.bias()))
         with torch.autocast(x.device.type, enabled=False):

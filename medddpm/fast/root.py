@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medddpm.fast import layers
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import (
     Forward,
@@ -153,10 +152,10 @@ class Root(Forward):
         def end(y: Tensor) -> Tensor:
             dtype = y.dtype
             if outer is not None:
-                dtype = outer if dtype in layers.REDUCED else dtype
+                dtype = outer if dtype in dispatch.REDUCED else dtype
             elif own is not None and first is not None:
                 # What the network itself cast, as to float64, is left so; what autocast widened in one of FP16 is not.
-                widened = dtype == torch.float32 and own in layers.REDUCED and first.dtype in layers.REDUCED
+                widened = dtype == torch.float32 and own in dispatch.REDUCED and first.dtype in dispatch.REDUCED
                 dtype = own if dtype == torch.bfloat16 or widened else dtype
             return handed_back(y, last, dtype)
 

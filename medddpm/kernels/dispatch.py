@@ -13,7 +13,8 @@ from torch import Tensor
 from medddpm.kernels.operators import constant
 
 TRITON = importlib.util.find_spec("triton") is not None
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+REDUCED = (torch.bfloat16, torch.float16)
+DTYPES = (*REDUCED, torch.float32)
 OLDEST = (8, 0)  # compute capability; BF16 arithmetic begins there
 HOPPER = (9, 0)  # the only one with the matrix instructions of conv3d.hopper
 

@@ -208,3 +208,26 @@ def test_a_layer_used_twice_and_a_weight_held_twice() -> None:
     fast, fast_gradients = passed(network, x)
     assert distance(fast[0], plain[0]) < 2e-2
     assert farthest(fast_gradients, gradients) < 0.1
+
+
+class TwoFirst(nn.Module):
+    """Two convolutions of the volume that comes in, as in a residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.straight = nn.Conv3d(2, 16, 3, padding=1)
+        self.strided = nn.Conv3d(2, 16, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.straight(x), self.strided(x)
+
+
+@pytest.mark.gpu
+def test_first_convolutions_keep_the_volume_and_no_copies_of_it() -> None:
+    model = accelerate(TwoFirst().cuda(), graph=False, report=None)
+    x = channels_last(volume(1, 2, 6, 8, 10).cuda())
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        model(x)
+    assert {t.data_ptr() for t in kept if t.shape == x.shape} == {x.data_ptr()}
+    assert all(t.numel() < x.numel() for t in kept if t.shape != x.shape)

@@ -106,6 +106,28 @@ def test_few_channels_on_both_sides_or_of_a_loaded_volume(
 
 
 @pytest.mark.gpu(kernels=True)
+@pytest.mark.parametrize("out", [8, 16])
+@pytest.mark.parametrize("narrow", [BF16, torch.float16])
+def test_few_channels_of_float32_are_rounded_as_they_are_read(narrow: torch.dtype, out: int) -> None:
+    """Autograd then keeps the volume itself, which others may keep too."""
+    x = volume(2, 3, *ODD, dtype=FP32, device=DEVICE).requires_grad_()
+    weight = volume(out, 3, *CUBE, dtype=narrow, device=DEVICE).requires_grad_()
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        y = conv3d(x, weight, padding=1)
+    assert set(kept) == {x.data_ptr(), weight.data_ptr()}
+    rounded = x.detach().to(narrow).requires_grad_()
+    right = conv3d(rounded, weight, padding=1)
+    assert torch.equal(y, right)
+    dy = torch.randn_like(y)
+    results = (y, x), (right, rounded)
+    ours, theirs = (torch.autograd.grad(result, (given, weight), dy) for result, given in results)
+    assert [g.dtype for g in ours] == [FP32, narrow]
+    assert torch.equal(ours[0], theirs[0].float())
+    assert torch.equal(ours[1], theirs[1])
+
+
+@pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize(("inside", "out"), [(1, 16), (5, 20)])
 def test_float32_is_rounded_to_the_nearest_tf32(inside: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not cut off, by which all products would be 0.9 thousandths too small; sums of no product are exact."""

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule
-from medddpm.fast.layers import REDUCED, idle, in_tuples, stand_in
+from medddpm.fast.layers import idle, in_tuples, stand_in
 from medddpm.fast.networks.monai import with_skip
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
+from medddpm.kernels import dispatch
 from medddpm.kernels.layout import channels_last
 from medddpm.kernels.upsample import upsample
 
@@ -120,7 +121,7 @@ class MaisiNorm(Norm):
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
         """Also, that a result in half precision is not asked for, or that the input is in reduced precision as well."""
-        half = self.module.norm_float16 and not (isinstance(x, Tensor) and x.dtype in REDUCED)
+        half = self.module.norm_float16 and not (isinstance(x, Tensor) and x.dtype in dispatch.REDUCED)
         return not half and super().takes(x, other)
 
 

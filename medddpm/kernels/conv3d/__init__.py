@@ -47,7 +47,9 @@ def conv3d(
     Returns:
         (N, C_out, …), of the weight's dtype.
     """
-    if weight.dtype in (torch.bfloat16, torch.float16):
+    if takes_few_in(x, weight, stride, padding):
+        return few_triton.FewIn.apply(x, weight, None if bias is None else bias.contiguous(), _one(stride))
+    if weight.dtype in dispatch.REDUCED:
         x = x.to(weight.dtype)
     out, inside, *kernel = weight.shape
     plain = stride in (1, (1, 1, 1)) and x.shape[1] == inside
@@ -55,16 +57,20 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    if has_few_channels(x, weight, stride, padding) and x.dtype == weight.dtype and dispatch.may_round(x):
-        bias = None if bias is None else bias.contiguous()
-        if inside <= FEW and dispatch.is_volume(x):
-            return few_triton.FewIn.apply(x, weight, bias, _one(stride))
-        if out <= FEW and dispatch.takes(x):
-            return few_triton.FewOut.apply(x, weight, bias)
+    few = out <= FEW and has_few_channels(x, weight, stride, padding)
+    if few and x.dtype == weight.dtype and dispatch.may_round(x) and dispatch.takes(x):
+        return few_triton.FewOut.apply(x, weight, None if bias is None else bias.contiguous())
     hopper = hopper and GLUON and plain and padding in (1, (1, 1, 1))
     if hopper and dispatch.takes(x) and on_hopper.takes(x, weight):
         return on_hopper.Conv.apply(x, weight, bias)
     return functional.conv3d(x, weight, None if bias is None else bias.to(x.dtype), stride, padding)
+
+
+def takes_few_in(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
+    """Whether `conv3d` has a kernel for the few channels of x, which rounds x to the weight's dtype itself."""
+    fits = weight.shape[1] <= FEW and has_few_channels(x, weight, stride, padding)
+    alike = x.dtype == weight.dtype or weight.dtype in dispatch.REDUCED
+    return fits and alike and dispatch.may_round(weight) and dispatch.is_volume(x)
 
 
 def has_few_channels(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:

@@ -157,18 +157,13 @@ def _edge_gather(
     tl.store(y_ptr + row * few + f, acc.to(y_ptr.dtype.element_ty), mask=row < v)
 
 
-def bordered(few: Tensor, border: int = 1) -> Tensor:
+def bordered(few: Tensor, border: int, dtype: torch.dtype) -> Tensor:
     """Copies (N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), or wider, with a border of zeros around each volume."""
     n, f, *sides = few.shape
-    result = few.new_zeros((n, *(side + 2 * border for side in sides), f))
-    _inner(result, border).copy_(few)
-    return result
-
-
-def _inner(few: Tensor, border: int) -> Tensor:
-    """The (N, F, D, H, W) within a bordered copy."""
+    result = few.new_zeros((n, *(side + 2 * border for side in sides), f), dtype=dtype)
     inner = slice(border, -border)
-    return few[:, inner, inner, inner].permute(0, 4, 1, 2, 3)
+    result[:, inner, inner, inner].permute(0, 4, 1, 2, 3).copy_(few)
+    return result
 
 
 def _taps_block(taps: int) -> int:
@@ -244,33 +239,30 @@ def _taps_behind(like: Tensor, f: int, wide: int, side: int = 3) -> Tensor:
     return like.new_empty((side, side, side, f, wide))
 
 
-def _fake_few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> tuple[Tensor, Tensor]:
-    n, f, *sides = x.shape
-    side = weight.shape[2]
-    few = x.new_empty((n, *(whole + side - 1 for whole in sides), f))
-    return empty(x, weight.shape[0], _sides(few, side, stride)), few
+def _fake_few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    return empty(x, weight.shape[0], [(whole - 1) // stride + 1 for whole in x.shape[2:]], weight.dtype)
 
 
 @operator(_fake_few_in)
-def few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> tuple[Tensor, Tensor]:
-    """Convolution of few channels in: x (N, F, D, H, W) in any memory order, weight (W, F, 3, 3, 3), of one dtype.
+def few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """Convolution of few channels in: x (N, F, D, H, W) in any memory order and float dtype, weight (W, F, 3, 3, 3).
 
     The weight may be of 5³; the padding keeps the sides at stride 1.
 
     Returns:
-        (N, W, …), channels-last; and x bordered, for backward.
+        (N, W, …), channels-last, of the weight's dtype, to which x is rounded.
     """
     side = weight.shape[2]
-    few = bordered(x, side // 2)
     table = weight.permute(2, 3, 4, 1, 0).reshape(side**3, weight.shape[1], weight.shape[0])
-    return spread(few, table, None if bias is None else bias.contiguous(), side, stride), few
+    few = bordered(x, side // 2, weight.dtype)
+    return spread(few, table, None if bias is None else bias.contiguous(), side, stride)
 
 
 def _fake_few_in_backward(
-    dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool
+    dy: Tensor, x: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool
 ) -> list[Tensor]:
     wide, f, side = weight.shape[:3]
-    dx = [empty(dy, f, [whole - side + 1 for whole in few.shape[1:4]])] if of_x else []
+    dx = [empty(dy, f, x.shape[2:])] if of_x else []
     if not of_weight:
         return dx
     dw = _taps_behind(weight, f, wide, side).permute(4, 3, 0, 1, 2)
@@ -278,7 +270,7 @@ def _fake_few_in_backward(
 
 
 @operator(_fake_few_in_backward)
-def few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool) -> list[Tensor]:
+def few_in_backward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` those of weight and, in float32, bias. dy in any memory order.
 
     Of x there is none if the stride is 2, or the weight one of 5³ with 16 channels or more out.
@@ -288,7 +280,7 @@ def few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: 
     dx = [_of_few(dy, weight)] if of_x else []
     if not of_weight:
         return dx
-    sums, ones = correlate(few, dy, side, stride)
+    sums, ones = correlate(bordered(x, side // 2, dy.dtype), dy, side, stride)
     # Where float32 products are rounded to TF32, `ones` are sums of what that leaves of dy.
     db = dy.sum((0, 2, 3, 4)) if dy.dtype == torch.float32 else ones.clone()
     return [*dx, sums.reshape(side, side, side, f, wide).permute(4, 3, 0, 1, 2).to(weight.dtype), db]
@@ -301,7 +293,7 @@ def _of_few(dy: Tensor, weight: Tensor) -> Tensor:
     if wide >= WIDE:
         return gather(dy, mirrored.permute(0, 2, 3, 4, 1).reshape(wide, -1), None, f)
     table = mirrored.permute(2, 3, 4, 0, 1).reshape(side**3, wide, f)
-    return spread(bordered(dy, side // 2), table, None, side)
+    return spread(bordered(dy, side // 2, dy.dtype), table, None, side)
 
 
 def _fake_few_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -330,7 +322,7 @@ def _fake_few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of
 def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
     f, wide = weight.shape[:2]
-    few = bordered(dy)
+    few = bordered(dy, 1, dy.dtype)
     results = []
     if of_x:
         results = [spread(few, weight.flip(2, 3, 4).permute(2, 3, 4, 0, 1).reshape(27, f, wide), None)]
@@ -341,7 +333,7 @@ def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weigh
 
 
 def _definition(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    return functional.conv3d(x, weight, None, stride, weight.shape[2] // 2)
+    return functional.conv3d(x.to(weight.dtype), weight, None, stride, weight.shape[2] // 2)
 
 
 class FewIn(torch.autograd.Function):
@@ -350,26 +342,21 @@ class FewIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         """(N, W, …), channels-last."""
-        y, few = few_in(x, weight, bias, stride)
-        # A gradient that is to be differentiated is a function of x itself; and the layer before may keep it anyway.
-        ctx.save_for_backward(x if ctx.needs_input_grad[0] else few, weight)
+        ctx.save_for_backward(x, weight)  # not the bordered copy: others may keep x, too
         ctx.bias, ctx.stride = None if bias is None else bias.dtype, stride
-        return y
+        return few_in(x, weight, bias, stride)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        kept, weight = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
         of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
-        border = weight.shape[2] // 2
         if twice():
             defined = functools.partial(_definition, stride=ctx.stride)
-            x = kept if of_x else _inner(kept, border)
             return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
-        few = bordered(kept, border) if of_x else kept
-        found = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
+        found = few_in_backward(grads[0], x, weight, ctx.stride, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
-        return found[0] if of_x else None, found[-2] if of_weight else None, db, None
+        return found[0].to(x.dtype) if of_x else None, found[-2] if of_weight else None, db, None
 
 
 class FewOut(torch.autograd.Function):
