@@ -20,14 +20,18 @@ class Held(nn.Module):
         super().__init__()
         self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
         self.wave = nn.Parameter(torch.ones(4, dtype=torch.complex64))
-        self.scales, self.settings = [1.0, 2.0], {"power": 2}
+        self.scales, self.settings, self.offset = [1.0, 2.0], {"power": 2}, 0.0
 
 
 CHANGES: dict[str, Callable[[Held], Any]] = {
     "an attribute": lambda network: setattr(network, "power", 3),
     "a part's attribute": lambda network: setattr(network.norm, "eps", 1e-3),
     "the mode": lambda network: network.eval(),
+    "a sign": lambda network: setattr(network, "offset", -0.0),
+    "a number's kind": lambda network: setattr(network.norm, "momentum", complex(network.norm.momentum)),
     "a list": lambda network: network.scales.append(3.0),
+    "a kind in a list": lambda network: network.scales.__setitem__(0, True),
+    "a kind in a dict": lambda network: network.settings.update(power=2.0),
     "a dict": lambda network: network.settings.update(power=3),
     "another parameter": lambda network: setattr(network.first, "weight", nn.Parameter(network.first.weight.data)),
     "a parameter's memory": lambda network: setattr(network.first.weight, "data", network.first.weight.data.clone()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from itertools import chain
@@ -153,7 +154,7 @@ class Fingerprint:
             return False
         # Within autocast and elsewhere no form is the same to PyTorch.
         alike = self.forms.check(*lying) or [list(map(read, lying)) for read in PLACE] == self.places[:-1]
-        return bool(alike) and all(other == held for other, held in self.others)
+        return bool(alike) and all(other == held and _is_of_one_kind(other, held) for other, held in self.others)
 
     def _is_itself(self) -> bool:
         """Whether the dicts hold the very objects that they held: what is merely equal may change unseen."""
@@ -169,8 +170,22 @@ class Fingerprint:
     def _same(self) -> bool:
         # Where all modules have the parts that they had, there are no others; where all have their attributes, their
         # hooks are in the same tables. The same objects are equal without being compared; two dicts are in any order.
-        return self.tables == self.held and not any(self.hooks) and list(map(list, self.parts)) == self.order
+        same = self.tables == self.held and not any(self.hooks) and list(map(list, self.parts)) == self.order
+        return same and all(map(_is_of_one_kind, self.tables, self.held))
 
 
 def _is_same(now: object, then: object) -> bool:
     return now is then or type(now) in nested.PLAIN
+
+
+def _is_of_one_kind(table: Any, held: Any) -> bool:
+    """Whether equal tables hold plain values of the same kind and sign: 1 equals True and 1.0, and 0.0 equals -0.0."""
+    if type(table) is dict and not all(map(operator.is_, table.values(), held.values())):
+        return all(_is_alike(value, held[name]) for name, value in table.items())
+    return type(table) is not list or all(map(_is_alike, table, held))
+
+
+def _is_alike(now: object, then: object) -> bool:
+    if now is then or type(then) not in nested.PLAIN:
+        return True
+    return type(now) is type(then) and (type(now) not in (float, complex) or repr(now) == repr(then))
