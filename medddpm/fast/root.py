@@ -31,6 +31,7 @@ from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
 from medddpm.fast.replay.graphs import Graphs
 from medddpm.kernels import dispatch
+from medddpm.kernels.conv3d import shared
 from medddpm.kernels.operators import constant, traced
 from medddpm.runtime import cuda_graphs, nested
 
@@ -107,8 +108,9 @@ class Root(Forward):
         inner = self.inner
         # The network's own call has already run its hooks.
         free = inner is not None and inner.intact and not held_back(self.module)
-        shown = contextlib.nullcontext() if traced() else inside(None if first is None else end)
-        with self.arithmetic(first), shown:
+        seen = traced()
+        shown = contextlib.nullcontext() if seen else inside(None if first is None else end)
+        with self.arithmetic(first), shown, contextlib.nullcontext() if seen else shared():
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
 
     def look_again(self) -> None:

@@ -21,10 +21,10 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last_3d)
 
 
-def empty(like: Tensor, channels: int, sides: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """Allocates (N, channels, *sides), channels-last, on `like`'s device; sides and dtype default to `like`'s."""
+def empty(like: Tensor, channels: int, sides: Sequence[int] | None = None) -> Tensor:
+    """Allocates (N, channels, *sides), channels-last, of `like`'s dtype and device; the sides default to `like`'s."""
     shape = (like.shape[0], channels, *(sides or like.shape[2:]))
-    return torch.empty(shape, dtype=dtype or like.dtype, device=like.device, memory_format=torch.channels_last_3d)
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last_3d)
 
 
 def over_voxels(a: Tensor, dtype: torch.dtype) -> Tensor:

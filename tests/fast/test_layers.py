@@ -223,11 +223,11 @@ class TwoFirst(nn.Module):
 
 
 @pytest.mark.gpu
-def test_first_convolutions_keep_the_volume_and_no_copies_of_it() -> None:
+def test_first_convolutions_keep_one_copy_of_the_volume() -> None:
     model = accelerate(TwoFirst().cuda(), graph=False, report=None)
-    x = channels_last(volume(1, 2, 6, 8, 10).cuda())
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        model(x)
-    assert {t.data_ptr() for t in kept if t.shape == x.shape} == {x.data_ptr()}
-    assert all(t.numel() < x.numel() for t in kept if t.shape != x.shape)
+        model(volume(1, 2, 6, 8, 10).cuda())
+    large = [t for t in kept if t.numel() >= 2 * 6 * 8 * 10]
+    assert [(t.dtype, t.shape) for t in large] == 2 * [(torch.bfloat16, (1, 8, 10, 12, 2))]
+    assert large[0].data_ptr() == large[1].data_ptr()

@@ -24,10 +24,11 @@ from helpers.kernels import (
     error,
     volume,
 )  # fmt: skip
+from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d import conv3d
+from medddpm.kernels.conv3d import conv3d, shared
 
 CUBE = (3, 3, 3)
 CUBES = ((1, 1, 1), (3, 9, 128), (16, 16, 16))
@@ -106,25 +107,45 @@ def test_few_channels_on_both_sides_or_of_a_loaded_volume(
 
 
 @pytest.mark.gpu(kernels=True)
-@pytest.mark.parametrize("out", [8, 16])
+@pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("narrow", [BF16, torch.float16])
-def test_few_channels_of_float32_are_rounded_as_they_are_read(narrow: torch.dtype, out: int) -> None:
-    """Autograd then keeps the volume itself, which others may keep too."""
-    x = volume(2, 3, *ODD, dtype=FP32, device=DEVICE).requires_grad_()
-    weight = volume(out, 3, *CUBE, dtype=narrow, device=DEVICE).requires_grad_()
-    kept: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
-        y = conv3d(x, weight, padding=1)
-    assert set(kept) == {x.data_ptr(), weight.data_ptr()}
-    rounded = x.detach().to(narrow).requires_grad_()
-    right = conv3d(rounded, weight, padding=1)
-    assert torch.equal(y, right)
-    dy = torch.randn_like(y)
-    results = (y, x), (right, rounded)
-    ours, theirs = (torch.autograd.grad(result, (given, weight), dy) for result, given in results)
-    assert [g.dtype for g in ours] == [FP32, narrow]
-    assert torch.equal(ours[0], theirs[0].float())
-    assert torch.equal(ours[1], theirs[1])
+def test_few_channels_of_float32_are_rounded_as_they_are_read(narrow: torch.dtype, learns: bool) -> None:
+    x = volume(2, 3, *ODD, dtype=FP32, device=DEVICE).requires_grad_(learns)
+    weight = volume(8, 3, *CUBE, dtype=narrow, device=DEVICE).requires_grad_()
+    results = []
+    for given in (x, x.to(narrow)):
+        y = conv3d(given, weight, padding=1)
+        results.append([y, *torch.autograd.grad(y, [x, weight] if learns else [weight], torch.ones_like(y))])
+    assert [t.dtype for t in results[0]] == [narrow, FP32, narrow] if learns else [narrow, narrow]
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.gpu(kernels=True)
+def test_convolutions_of_one_volume_keep_one_copy_of_it_for_as_long_as_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    x, other = (volume(1, 2, *ODD, dtype=FP32, device=DEVICE) for _ in range(2))
+    weights = [volume(out, 2, *CUBE, dtype=FP32, device=DEVICE).requires_grad_() for out in (16, 3)]
+    kept: list[Tensor] = []
+
+    def copies(*volumes: Tensor) -> int:
+        """How many tensors of a bordered volume's size their convolutions keep."""
+        kept.clear()
+        ys = [
+            conv3d(v, weight, None, stride, 1) for v in volumes for weight, stride in zip(weights, (1, 2), strict=True)
+        ]
+        assert all(y.requires_grad for y in ys)
+        return len({t.data_ptr() for t in kept if t.shape[0] == 1})
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        assert copies(x) == 2, "no one says that they may share it"
+        with shared():
+            assert copies(x, other) == 2
+            first = conv3d(x, weights[0], padding=1)
+            x.mul_(2)
+            assert torch.allclose(conv3d(x, weights[0], padding=1), 2 * first)
+            assert copies(x.requires_grad_()) == 1, "x itself, at stride 1"
 
 
 @pytest.mark.gpu(kernels=True)

@@ -76,18 +76,24 @@ def convolution_cases(inside: int, out: int, backward: Any = None) -> list[tuple
     return [(dy, backward(x), weight, *wanted) for wanted in ((True, True), (False, True), (True, False))]
 
 
-def few_cases(backward: Any = None) -> list[tuple[Any, ...]]:
-    """With a stride behind the tensors: of few channels to many, with a stride of 2, and of another dtype."""
-    whole = [(*case[:3], 1, *case[3:]) for case in convolution_cases(2, 16, backward)]
+def few_cases(backward: bool) -> list[tuple[Any, ...]]:
+    """With a stride behind the tensors: of few channels to many, and with a stride of 2."""
     weight = vec(4, 2, 3, 3, 3)
-    if backward is None:
-        return [*whole, (vol(2), weight, None, 2), (vol(2, torch.float16), weight, vec(4), 1)]
-    small = (vol(4, space=(2, 2, 1)).contiguous(), vol(2), weight, 2, False, True)
-    return [*whole, small, (vol(4).contiguous(), vol(2, torch.float16), weight, 1, True, True)]
+    if not backward:
+        whole = [(bordered(x), *rest, 1) for x, *rest in convolution_cases(2, 16)]
+        return [*whole, (bordered(vol(2)), weight, None, 2), (bordered(vol(2)), weight, vec(4), 1)]
+    whole = [(*case[:3], 1, *case[3:]) for case in convolution_cases(2, 16, bordered)]
+    small = (vol(4, space=(2, 2, 1)).contiguous(), bordered(vol(2)), weight, 2, False, True)
+    return [*whole, small, (vol(4).contiguous(), bordered(vol(2)), weight, 1, True, True)]
 
 
 def last(*shape: int) -> Tensor:
     return torch.empty(shape, device=DEVICE, memory_format=torch.channels_last_3d)
+
+
+def bordered(x: Tensor) -> Tensor:
+    n, f, d, h, w = x.shape
+    return vec(n, d + 2, h + 2, w + 2, f, dtype=x.dtype)
 
 
 def depthwise_cases(backward: bool) -> list[tuple[Any, ...]]:
@@ -122,8 +128,8 @@ CASES = {
     "column_sums": lambda: [(vol(5, BF16),), (vol(32).contiguous(),)],
     "upsample": lambda: [(vol(6),), (vol(16, BF16, (1, 1, 3)),)],
     "upsample_backward": lambda: [(vol(6, FP32, (2, 4, 6)),), (vol(16, BF16, (2, 2, 6)).contiguous(),)],
-    "few_in": lambda: [*few_cases(), (vol(1), vec(3, 1, 5, 5, 5), None, 1)],
-    "few_in_backward": lambda: few_cases(lambda x: x),
+    "few_in": lambda: [*few_cases(False), (vec(2, 7, 8, 6, 1), vec(3, 1, 5, 5, 5), None, 1)],
+    "few_in_backward": lambda: few_cases(True),
     "few_out": lambda: convolution_cases(16, 2),
     "few_out_backward": lambda: convolution_cases(16, 2, lambda x: x),
     "conv3d_hopper": lambda: convolution_cases(32, 40),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,6 +19,8 @@ except Exception:  # it is experimental: a later release may lack what an earlie
 else:
     GLUON = True
 
+shared = few_triton.shared if dispatch.TRITON else contextlib.nullcontext
+"""Inside, convolutions of one volume of few channels keep one copy of it for their backward passes."""
 FEW = 8  # channels at most are few
 FEW_OF_125 = 4  # or of a 5³ convolution's
 
@@ -47,10 +51,13 @@ def conv3d(
     Returns:
         (N, C_out, …), of the weight's dtype.
     """
-    if takes_few_in(x, weight, stride, padding):
-        return few_triton.FewIn.apply(x, weight, None if bias is None else bias.contiguous(), _one(stride))
-    if weight.dtype in dispatch.REDUCED:
+    few_in = takes_few_in(x, weight, stride, padding)
+    if weight.dtype in dispatch.REDUCED and x.dtype != weight.dtype and not few_in:
         x = x.to(weight.dtype)
+        few_in = takes_few_in(x, weight, stride, padding)
+    if few_in:
+        copy = few_triton.bordered_once(x.detach() if _learns(x) else x, weight.shape[2] // 2, weight.dtype)
+        return few_triton.FewIn.apply(x, copy, weight, None if bias is None else bias.contiguous(), _one(stride))
     out, inside, *kernel = weight.shape
     plain = stride in (1, (1, 1, 1)) and x.shape[1] == inside
     if plain and kernel == [1, 1, 1] and padding in (0, (0, 0, 0)) and dispatch.takes(x):
@@ -67,9 +74,9 @@ def conv3d(
 
 
 def takes_few_in(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
-    """Whether `conv3d` has a kernel for the few channels of x, which rounds x to the weight's dtype itself."""
+    """Whether `conv3d` has a kernel for the few channels of x: it casts an x that needs no gradient as it reads it."""
     fits = weight.shape[1] <= FEW and has_few_channels(x, weight, stride, padding)
-    alike = x.dtype == weight.dtype or weight.dtype in dispatch.REDUCED
+    alike = x.dtype == weight.dtype or (weight.dtype in dispatch.REDUCED and not _learns(x))
     return fits and alike and dispatch.may_round(weight) and dispatch.is_volume(x)
 
 
@@ -82,9 +89,12 @@ def has_few_channels(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], p
     if side == 3 and step == 1:
         few, wide = sorted((inside, out))
         return few <= FEW and (wide <= FEW or wide >= 2 * FEW)
-    learns = x.requires_grad and torch.is_grad_enabled()
     fits = inside <= FEW if side == 3 else side == 5 and inside <= FEW_OF_125
-    return not learns and fits and step in (1, 2) and (out <= FEW or out >= 2 * FEW)
+    return not _learns(x) and fits and step in (1, 2) and (out <= FEW or out >= 2 * FEW)
+
+
+def _learns(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
 
 
 def _one(option: int | tuple[int, ...]) -> int | None:

@@ -21,7 +21,11 @@ With few channels on both sides y and dx are by spread. Of a stride, and from wi
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -157,13 +161,53 @@ def _edge_gather(
     tl.store(y_ptr + row * few + f, acc.to(y_ptr.dtype.element_ty), mask=row < v)
 
 
+class _Shared(threading.local):
+    """A thread's last bordered copy within `shared`: of which volume, in which version, how wide and of which dtype."""
+
+    on = False
+    last: tuple[Any, ...] = ()
+
+
+_SHARED = _Shared()
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Inside, convolutions of one volume keep one bordered copy of it, as the two that begin a residual block."""
+    outer = _SHARED.on, _SHARED.last
+    _SHARED.on, _SHARED.last = True, ()
+    try:
+        yield
+    finally:
+        _SHARED.on, _SHARED.last = outer
+
+
+def bordered_once(x: Tensor, border: int, dtype: torch.dtype) -> Tensor:
+    """`bordered`, or within `shared` what it returned for the same volume, if that is still kept for backward."""
+    if not _SHARED.on or x.is_inference():
+        return bordered(x, border, dtype)
+    given = x._version, border, dtype
+    if _SHARED.last:
+        volume, then, copy = (part() if isinstance(part, weakref.ref) else part for part in _SHARED.last)
+        if volume is x and then == given and copy is not None:
+            return copy
+    few = bordered(x, border, dtype)
+    _SHARED.last = weakref.ref(x), given, weakref.ref(few)
+    return few
+
+
 def bordered(few: Tensor, border: int, dtype: torch.dtype) -> Tensor:
     """Copies (N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), or wider, with a border of zeros around each volume."""
     n, f, *sides = few.shape
     result = few.new_zeros((n, *(side + 2 * border for side in sides), f), dtype=dtype)
-    inner = slice(border, -border)
-    result[:, inner, inner, inner].permute(0, 4, 1, 2, 3).copy_(few)
+    _inner(result, border).copy_(few)
     return result
+
+
+def _inner(few: Tensor, border: int) -> Tensor:
+    """The (N, F, D, H, W) within a bordered copy."""
+    inner = slice(border, -border)
+    return few[:, inner, inner, inner].permute(0, 4, 1, 2, 3)
 
 
 def _taps_block(taps: int) -> int:
@@ -239,30 +283,29 @@ def _taps_behind(like: Tensor, f: int, wide: int, side: int = 3) -> Tensor:
     return like.new_empty((side, side, side, f, wide))
 
 
-def _fake_few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    return empty(x, weight.shape[0], [(whole - 1) // stride + 1 for whole in x.shape[2:]], weight.dtype)
+def _fake_few_in(few: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    return empty(few, weight.shape[0], _sides(few, weight.shape[2], stride))
 
 
 @operator(_fake_few_in)
-def few_in(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    """Convolution of few channels in: x (N, F, D, H, W) in any memory order and float dtype, weight (W, F, 3, 3, 3).
+def few_in(few: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """Convolution of few channels in: `few` is bordered, weight (W, F, 3, 3, 3), of one dtype.
 
     The weight may be of 5³; the padding keeps the sides at stride 1.
 
     Returns:
-        (N, W, …), channels-last, of the weight's dtype, to which x is rounded.
+        (N, W, …), channels-last.
     """
     side = weight.shape[2]
     table = weight.permute(2, 3, 4, 1, 0).reshape(side**3, weight.shape[1], weight.shape[0])
-    few = bordered(x, side // 2, weight.dtype)
     return spread(few, table, None if bias is None else bias.contiguous(), side, stride)
 
 
 def _fake_few_in_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool
+    dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool
 ) -> list[Tensor]:
     wide, f, side = weight.shape[:3]
-    dx = [empty(dy, f, x.shape[2:])] if of_x else []
+    dx = [empty(dy, f, [whole - side + 1 for whole in few.shape[1:4]])] if of_x else []
     if not of_weight:
         return dx
     dw = _taps_behind(weight, f, wide, side).permute(4, 3, 0, 1, 2)
@@ -270,7 +313,7 @@ def _fake_few_in_backward(
 
 
 @operator(_fake_few_in_backward)
-def few_in_backward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool) -> list[Tensor]:
+def few_in_backward(dy: Tensor, few: Tensor, weight: Tensor, stride: int, of_x: bool, of_weight: bool) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` those of weight and, in float32, bias. dy in any memory order.
 
     Of x there is none if the stride is 2, or the weight one of 5³ with 16 channels or more out.
@@ -280,7 +323,7 @@ def few_in_backward(dy: Tensor, x: Tensor, weight: Tensor, stride: int, of_x: bo
     dx = [_of_few(dy, weight)] if of_x else []
     if not of_weight:
         return dx
-    sums, ones = correlate(bordered(x, side // 2, dy.dtype), dy, side, stride)
+    sums, ones = correlate(few, dy, side, stride)
     # Where float32 products are rounded to TF32, `ones` are sums of what that leaves of dy.
     db = dy.sum((0, 2, 3, 4)) if dy.dtype == torch.float32 else ones.clone()
     return [*dx, sums.reshape(side, side, side, f, wide).permute(4, 3, 0, 1, 2).to(weight.dtype), db]
@@ -333,30 +376,35 @@ def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weigh
 
 
 def _definition(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
-    return functional.conv3d(x.to(weight.dtype), weight, None, stride, weight.shape[2] // 2)
+    return functional.conv3d(x, weight, None, stride, weight.shape[2] // 2)
 
 
 class FewIn(torch.autograd.Function):
-    """`few_in`, with derivatives."""
+    """`few_in` of a volume and its bordered copy, with derivatives."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, few: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         """(N, W, …), channels-last."""
-        ctx.save_for_backward(x, weight)  # not the bordered copy: others may keep x, too
+        # A gradient that is to be differentiated is a function of x itself; and the layer before may keep it anyway.
+        ctx.save_for_backward(x if ctx.needs_input_grad[0] else few, weight)
         ctx.bias, ctx.stride = None if bias is None else bias.dtype, stride
-        return few_in(x, weight, bias, stride)
+        return few_in(few, weight, bias, stride)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        x, weight = ctx.saved_tensors
-        of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
+        kept, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2] or ctx.bias is not None
+        border = weight.shape[2] // 2
         if twice():
             defined = functools.partial(_definition, stride=ctx.stride)
-            return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
-        found = few_in_backward(grads[0], x, weight, ctx.stride, of_x, of_weight)
+            x = kept if of_x else _inner(kept, border)
+            of_both = derivatives(defined, [x, weight], grads)
+            return of_both[0], None, of_both[1], bias_gradient(grads[0], ctx.bias), None
+        few = bordered(kept, border, kept.dtype) if of_x else kept
+        found = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
-        return found[0].to(x.dtype) if of_x else None, found[-2] if of_weight else None, db, None
+        return found[0] if of_x else None, None, found[-2] if of_weight else None, db, None
 
 
 class FewOut(torch.autograd.Function):
