@@ -121,6 +121,28 @@ def test_few_channels_of_float32_are_rounded_as_they_are_read(narrow: torch.dtyp
 
 
 @pytest.mark.gpu(kernels=True)
+@pytest.mark.parametrize("dtype", [FP32, F64, torch.int32])
+def test_few_channels_of_any_dtype_meet_a_narrow_weight_of_any_stride(dtype: torch.dtype) -> None:
+    x = (3 * volume(1, 2, *ODD, dtype=FP32, device=DEVICE)).to(dtype)
+    for side, stride, learns in ((3, 1, False), (3, 2, False), (5, 2, False), (3, 1, dtype == FP32)):
+        weight = volume(4, 2, side, side, side, dtype=torch.float16, device=DEVICE).requires_grad_()
+        given = x.clone().requires_grad_(learns)
+        y = conv3d(given, weight, None, stride, side // 2)
+        right = functional.conv3d(given.half().float(), weight.float(), None, stride, side // 2)
+        assert y.dtype == torch.float16
+        assert error(y, right) < TF32_CLOSE[BF16]
+        wanted = [weight, given] if learns else [weight]
+        ours, theirs = (
+            torch.autograd.grad(out.float().square().mean(), wanted, create_graph=True) for out in (y, right)
+        )
+        assert all(error(*pair) < 2 * TF32_CLOSE[BF16] for pair in zip(ours, theirs, strict=True))
+        twice = [
+            torch.autograd.grad(sum(g.float().square().mean() for g in found), weight)[0] for found in (ours, theirs)
+        ]
+        assert error(*twice) < 4 * TF32_CLOSE[BF16]
+
+
+@pytest.mark.gpu(kernels=True)
 def test_convolutions_of_one_volume_keep_one_copy_of_it_for_as_long_as_it_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -64,7 +64,7 @@ def conv3d(
         rows = x.permute(0, 2, 3, 4, 1)
         y = functional.linear(rows, weight.reshape(out, inside), None if bias is None else bias.to(x.dtype))
         return y.permute(0, 4, 1, 2, 3)
-    few = out <= FEW and has_few_channels(x, weight, stride, padding)
+    few = out <= FEW < inside and has_few_channels(x, weight, stride, padding)
     if few and x.dtype == weight.dtype and dispatch.may_round(x) and dispatch.takes(x):
         return few_triton.FewOut.apply(x, weight, None if bias is None else bias.contiguous())
     hopper = hopper and GLUON and plain and padding in (1, (1, 1, 1))
