@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.kernels.layout import channels_last, empty
-from medddpm.kernels.operators import derivatives, operator, twice
+from medddpm.kernels.operators import derivatives, operator, traced, twice
 from medddpm.kernels.sums_triton import bias_gradient
 from medddpm.kernels.tf32_triton import nearest
 
@@ -162,10 +162,10 @@ def _edge_gather(
 
 
 class _Shared(threading.local):
-    """A thread's last bordered copy within `shared`: of which volume, in which version, how wide and of which dtype."""
+    """A thread's last bordered copy within `shared`: the volume, the copy, and the version, width and dtype of it."""
 
     on = False
-    last: tuple[Any, ...] = ()
+    last: tuple[weakref.ref[Tensor], weakref.ref[Tensor], tuple[int, int, torch.dtype]] | None = None
 
 
 _SHARED = _Shared()
@@ -175,7 +175,7 @@ _SHARED = _Shared()
 def shared() -> Iterator[None]:
     """Inside, convolutions of one volume keep one bordered copy of it, as the two that begin a residual block."""
     outer = _SHARED.on, _SHARED.last
-    _SHARED.on, _SHARED.last = True, ()
+    _SHARED.on, _SHARED.last = True, None
     try:
         yield
     finally:
@@ -184,15 +184,15 @@ def shared() -> Iterator[None]:
 
 def bordered_once(x: Tensor, border: int, dtype: torch.dtype) -> Tensor:
     """`bordered`, or within `shared` what it returned for the same volume, if that is still kept for backward."""
-    if not _SHARED.on or x.is_inference():
+    if traced() or not _SHARED.on or x.is_inference():
         return bordered(x, border, dtype)
     given = x._version, border, dtype
-    if _SHARED.last:
-        volume, then, copy = (part() if isinstance(part, weakref.ref) else part for part in _SHARED.last)
-        if volume is x and then == given and copy is not None:
-            return copy
+    if _SHARED.last is not None:
+        volume, copy, then = _SHARED.last
+        if volume() is x and then == given and (kept := copy()) is not None:
+            return kept
     few = bordered(x, border, dtype)
-    _SHARED.last = weakref.ref(x), given, weakref.ref(few)
+    _SHARED.last = weakref.ref(x), weakref.ref(few), given
     return few
 
 
