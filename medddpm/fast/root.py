@@ -95,7 +95,8 @@ class Root(Forward):
             return nested.mapped(self._computed(nested.mapped(given, laid_out), first, end), end)
         self._look_at(parts)
         lent = nested.Lent(given, laid_out)
-        out = self._computed(lent.copy, first, end)
+        with shared():
+            out = self._computed(lent.copy, first, end)
         cuda_graphs.forward_ended()
         end = nested.once(end)
         lent.returned(end)
@@ -108,9 +109,8 @@ class Root(Forward):
         inner = self.inner
         # The network's own call has already run its hooks.
         free = inner is not None and inner.intact and not held_back(self.module)
-        seen = traced()
-        shown = contextlib.nullcontext() if seen else inside(None if first is None else end)
-        with self.arithmetic(first), shown, contextlib.nullcontext() if seen else shared():
+        shown = contextlib.nullcontext() if traced() else inside(None if first is None else end)
+        with self.arithmetic(first), shown:
             return inner.computed(args, kwargs) if inner is not None and free else self.original(*args, **kwargs)
 
     def look_again(self) -> None:

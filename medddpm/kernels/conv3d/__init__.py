@@ -56,8 +56,7 @@ def conv3d(
         x = x.to(weight.dtype)
         few_in = takes_few_in(x, weight, stride, padding)
     if few_in:
-        copy = few_triton.bordered_once(x.detach() if _learns(x) else x, weight.shape[2] // 2, weight.dtype)
-        return few_triton.FewIn.apply(x, copy, weight, None if bias is None else bias.contiguous(), _one(stride))
+        return few_triton.FewIn.apply(x, weight, None if bias is None else bias.contiguous(), _one(stride))
     out, inside, *kernel = weight.shape
     plain = stride in (1, (1, 1, 1)) and x.shape[1] == inside
     if plain and kernel == [1, 1, 1] and padding in (0, (0, 0, 0)) and dispatch.takes(x):

@@ -196,7 +196,7 @@ def bordered_once(x: Tensor, border: int, dtype: torch.dtype) -> Tensor:
     return few
 
 
-def bordered(few: Tensor, border: int, dtype: torch.dtype) -> Tensor:
+def bordered(few: Tensor, border: int = 1, dtype: torch.dtype | None = None) -> Tensor:
     """Copies (N, F, D, H, W) to (N, D + 2, H + 2, W + 2, F), or wider, with a border of zeros around each volume."""
     n, f, *sides = few.shape
     result = few.new_zeros((n, *(side + 2 * border for side in sides), f), dtype=dtype)
@@ -336,7 +336,7 @@ def _of_few(dy: Tensor, weight: Tensor) -> Tensor:
     if wide >= WIDE:
         return gather(dy, mirrored.permute(0, 2, 3, 4, 1).reshape(wide, -1), None, f)
     table = mirrored.permute(2, 3, 4, 0, 1).reshape(side**3, wide, f)
-    return spread(bordered(dy, side // 2, dy.dtype), table, None, side)
+    return spread(bordered(dy, side // 2), table, None, side)
 
 
 def _fake_few_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -365,7 +365,7 @@ def _fake_few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of
 def few_out_backward(dy: Tensor, x: Tensor, weight: Tensor, of_x: bool, of_weight: bool) -> list[Tensor]:
     """With `of_x` the gradient of x; with `of_weight` that of the weight. dy in any memory order."""
     f, wide = weight.shape[:2]
-    few = bordered(dy, 1, dy.dtype)
+    few = bordered(dy)
     results = []
     if of_x:
         results = [spread(few, weight.flip(2, 3, 4).permute(2, 3, 4, 0, 1).reshape(27, f, wide), None)]
@@ -380,11 +380,12 @@ def _definition(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 
 
 class FewIn(torch.autograd.Function):
-    """`few_in` of a volume and its bordered copy, with derivatives."""
+    """`few_in` of a volume, with derivatives."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, few: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         """(N, W, …), channels-last."""
+        few = bordered_once(x, weight.shape[2] // 2, weight.dtype)
         # A gradient that is to be differentiated is a function of x itself; and the layer before may keep it anyway.
         ctx.save_for_backward(x if ctx.needs_input_grad[0] else few, weight)
         ctx.bias, ctx.stride = None if bias is None else bias.dtype, stride
@@ -394,17 +395,16 @@ class FewIn(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         kept, weight = ctx.saved_tensors
-        of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2] or ctx.bias is not None
+        of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
         border = weight.shape[2] // 2
         if twice():
             defined = functools.partial(_definition, stride=ctx.stride)
             x = kept if of_x else _inner(kept, border)
-            of_both = derivatives(defined, [x, weight], grads)
-            return of_both[0], None, of_both[1], bias_gradient(grads[0], ctx.bias), None
-        few = bordered(kept, border, kept.dtype) if of_x else kept
+            return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
+        few = bordered(kept, border) if of_x else kept
         found = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
         db = None if ctx.bias is None else found[-1].to(ctx.bias)
-        return found[0] if of_x else None, None, found[-2] if of_weight else None, db, None
+        return found[0] if of_x else None, found[-2] if of_weight else None, db, None
 
 
 class FewOut(torch.autograd.Function):

@@ -130,12 +130,12 @@ def network_limits(table: pd.DataFrame) -> str:
     found = _whole(table)
     slower = found["ratio"][found["ratio"].round(3) < 1]
     waiting = found.index[found["step_ratio"] > _WAITS * found["ratio"]]
-    said = []
+    said, same = [], slower.index.equals(waiting)
     if len(slower):
         each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])
-        why = ": in an ordinary loop the GPU waits for the host" if slower.index.equals(waiting) else ""
+        why = ": in an ordinary loop the GPU waits for the host" if same else ""
         said.append(f"`accelerate` is slower than the best tool for {each}{why}.")
-    if len(waiting) and not slower.index.equals(waiting):
+    if len(waiting) and not same:
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
     said += _gaps(found[_TOOLS].notna())
