@@ -470,7 +470,7 @@ def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> No
 
 
 HOSTS = {
-    "H100": ["1", "2", "3", "4", "5", "6", "7", "8, first time", "8, third time", "8, second time (README's)"],
+    "H100": ["1", "2", "3", "4", "5", "6", "7", "8, first time", "8, third time", "8, second time", "9 (README's)"],
     "H200": ["1", "2", "3", "4", "5", "7, first time", "7, second time", "6"],
 }
 """What the fast path's page calls a card's hosts, in the order of the records; the last is the host of `bench.csv`."""
@@ -500,8 +500,8 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
         f"{min(elsewhere):.2f} to {max(elsewhere):.2f} times as fast." in readme
     )
     assert len(re.findall(r"^\|H\d00, ", table, re.MULTILINE)) == len(every)
-    assert len({(card, name[0]) for card, name in every}) == 15
-    assert "It was timed on fifteen hosts, ms:" in page
+    assert len({(card, name[0]) for card, name in every}) == 16
+    assert "It was timed on sixteen hosts, ms:" in page
     for (card, name), rows in every.items():
         ms = rows["median_ms"]
         best = ms.reindex(list(ORDINARY)).idxmin()
@@ -510,10 +510,11 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
         assert f"|{card}, {name}|{ms['accelerate']:.2f}|{tool}|{gains[card, name]:.3f}|{replayed}|\n" in table
     searched = {host for host, rows in every.items() if rows.index.str.startswith("max-autotune").any()}
     assert searched == {
-        *(("H100", name) for name in ("1", "7", "8, second time (README's)")),
+        *(("H100", name) for name in ("1", "7", "8, second time", "9 (README's)")),
         *(("H200", name) for name in ("3", "4", "6")),
     }
-    assert "timed for the H100's first, seventh and (the second time) eighth host and for the H200's third, f" in page
+    said = "`max-autotune` was timed for the H100's first, seventh, eighth (the second time) and ninth host and for"
+    assert f"{said} the H200's third, fourth and sixth." in page
     assert "For the H100's first it was timed on another host." in page
 
 
@@ -537,9 +538,9 @@ def test_the_fast_paths_page_says_when_the_smallest_step_was_timed() -> None:
     assert sooner == {*(("H100", name) for name in "456"), ("H200", "5"), ("H200", "6")}
     assert "The H100's fourth to sixth host and the H200's fifth and sixth were timed after a change" in page
     low, high = (f(against_the_best(every[host]) for host in sooner) for f in (min, max))
-    assert f"sooner. The ratio is {low:.2f} to {high:.2f} there. The H100's eighth and the H200's seventh were" in page
+    assert f"sooner. The ratio is {low:.2f} to {high:.2f} there. The H100's eighth and ninth and the" in page
     latest = [rows for host, rows in every.items() if began[host] > "2026-11-28T04"]  # after e9136a5
-    assert len(latest) == 5
+    assert len(latest) == 6
     low, high = (f(map(against_the_best, latest)) for f in (min, max))
     replayed = [against_the_best(rows, ("reduce-overhead", "reduce-overhead channels-last")) for rows in latest]
     said = f"The ratio is {low:.2f} to {high:.2f} there, against `reduce-overhead` alone {min(replayed):.2f} to"
@@ -547,15 +548,15 @@ def test_the_fast_paths_page_says_when_the_smallest_step_was_timed() -> None:
 
 
 def test_the_fast_paths_page_says_how_many_tests_passed_on_the_cards() -> None:
-    said = re.search(r"on 27 November all (\d+) passed on an H100 and on an H200", page_text("site/fast_path.md"))
-    for card in ("H100", "H200"):
+    passed = {}
+    for card, date in (("H100", "2026-11-28"), ("H200", "2026-11-27")):
         record = ROOT / "figures" / "records" / card / "gpu_tests.csv"
-        assert read_meta(record)["date"].startswith("2026-11-27")
-        ran = read_table(record, schemas.GPU_TESTS)
-        counts = ran.groupby("outcome")["tests"].sum()
+        assert read_meta(record)["date"].startswith(date)
+        counts = read_table(record, schemas.GPU_TESTS).groupby("outcome")["tests"].sum()
         assert counts.get("failed", 0) == 0
-        assert said is not None
-        assert counts["passed"] == int(said[1])
+        passed[card] = counts["passed"]
+    said = f"all {passed['H100']} passed on an H100 on 28 November, and all {passed['H200']} that there were on an H200"
+    assert f"{said} the day before." in page_text("site/fast_path.md")
 
 
 def test_pages_say_what_pytorch_out_of_the_box_takes() -> None:
