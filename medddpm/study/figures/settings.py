@@ -61,7 +61,9 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
 
 
 def spread_figure(spread: pd.DataFrame) -> Figure:
-    """How far runs lie apart: one point per setting, one row per number, one panel per view.
+    """How far runs lie apart: a point for each setting and card, a row for each number, a panel for each view.
+
+    The first card's points are filled, the others' hollow.
 
     Args:
         spread: from `medddpm.study.profile.tables.spread`; index gpu, view, config, one column per number.
@@ -69,11 +71,15 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
     views = [view for view in VIEWS if view in spread.index.get_level_values("view")]
     figure = new_figure(height=0.6 + 0.16 * len(spread.columns))
     axes = figure.subplots(1, len(views), squeeze=False, sharey=True, sharex=True)[0]
+    first, *_ = spread.index.unique("gpu")
     for axis, view in zip(axes, views, strict=True):
         table = spread.xs(view, level="view")
         for name, colour in SETTING_COLOURS.items():
-            for _, row in table[table.index.get_level_values("config") == name].iterrows():
-                axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=name, clip_on=False)
+            rows = table[table.index.get_level_values("config") == name].iloc[::-1]
+            for gpu, row in zip(rows.index.get_level_values("gpu"), rows.to_numpy(), strict=True):
+                fill = "full" if gpu == first else "none"
+                (points,) = axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=name)
+                points.set(fillstyle=fill, clip_on=False)
         axis.set(title=view, xlabel="largest difference between runs, % of their mean")
         axis.grid(axis="y", linewidth=0.3)
     names = [NUMBER_NAMES.get(str(name), str(name).replace("_", " ")) for name in spread.columns]

@@ -86,6 +86,14 @@ def test_the_spread_is_a_point_a_setting_in_percent() -> None:
     assert legend(figure) == ["BASE", "OPT1", "OPT2"], "a setting of one view only is missing"
 
 
+def test_a_second_cards_spread_is_hollow_and_lies_beneath() -> None:
+    both = pd.concat([distances().rename({"H200": gpu}) for gpu in ("H100", "H200")])
+    figure = spread_figure(both)
+    _, step = figure.axes
+    assert [line.get_fillstyle() for line in step.get_lines()] == ["none", "full"]
+    assert [handle.get_fillstyle() for handle in figure.legends[0].legend_handles] == ["full"] * 3
+
+
 @drawn
 def test_the_spread_looks_as_stored() -> Figure:
     names = ["cycles", "instructions", "duration_ns", "ipc_total", "tensor_pct", "fma_pct", "dram_pct", "stall_branch"]
