@@ -516,6 +516,9 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     said = "`max-autotune` was timed for the H100's first, seventh, eighth (the second time) and ninth host and for"
     assert f"{said} the H200's third, fourth and sixth." in page
     assert "For the H100's first it was timed on another host." in page
+    ninth = every["H100", "9 (README's)"]["median_ms"][["reduce-overhead channels-last", "max-autotune"]]
+    for tool, took in zip(("`reduce-overhead`, channels-last", "`max-autotune`, contiguous"), ninth, strict=True):
+        assert f"{tool} ({took:.2f} ms)" in page
 
 
 def test_the_fast_paths_page_says_when_the_smallest_step_was_timed() -> None:

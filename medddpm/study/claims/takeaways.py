@@ -7,7 +7,7 @@ limit. T2, "a single cuDNN convolution/GEMM kernel dominates runtime": in BASE o
 whole name, takes more of the time than the limit. T3, "convolution, elementwise, and reduction kernels stress different
 instruction paths": BASE's convolutions execute more floating-point instructions than of any other class, and pointwise
 and reduction kernels (norms among them) do not. The latter are judged under OPT1, which leaves them as they are: its
-record has the counters of each, BASE's those of another instance of a template for some. Averages and shares are of the
+steps have the counters of each, some of BASE's those of another instance of a template. Averages and shares are of the
 step, weighted by time.
 """
 
