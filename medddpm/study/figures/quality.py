@@ -306,10 +306,10 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis.set_yticks(range(len(metrics)), [TITLES[name] + ARROWS.get(better(name[0]), "") for name in metrics])
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(
-        "difference from the reference in stated margins, 90% interval\n"
-        "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out\ntriangle: beyond the border"
-    )
+    said = "difference from the reference in stated margins, 90% interval\n"
+    said += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
+    beyond = (table["difference"].abs() / table["margin"] > limit).any()
+    axis.set_xlabel(said + "\ntriangle: beyond the border" * bool(beyond))
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))

@@ -420,6 +420,7 @@ def test_a_difference_beyond_the_axis_is_a_triangle_at_its_end() -> None:
     markers = {str(line.get_marker()): line.get_xdata() for line in axis.lines if line.get_marker() != "None"}
     assert set(markers) == {"o", ">"}
     assert markers[">"] == [axis.get_xlim()[1]] == [6]
+    assert axis.get_xlabel().endswith("triangle: beyond the border")
 
 
 @drawn
