@@ -104,7 +104,7 @@ def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `by_setting` as a reader reads them: times, how many times as fast as BASE, and errors; "–" for none."""
+    """Rows of `by_setting` as a reader reads them: what each is, as in figures, times, gains, errors; "–" for none."""
     called = {
         "step_ms": ("step, ms", 1), "step_gain": ("step, × BASE", 2), "forward_ms": ("forward, ms", 1),
         "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
@@ -114,7 +114,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         title: ["–" if pd.isna(value) else f"{value:.{digits}f}" for value in table[name]]
         for name, (title, digits) in called.items()
     }
-    return pd.DataFrame(written, index=table.index)
+    return pd.DataFrame({"what it is": table["change"]} | written, index=table.index)
 
 
 def ladder(table: pd.DataFrame) -> pd.DataFrame:

@@ -427,6 +427,11 @@ def test_dots_of_the_ladder_are_at_their_times() -> None:
     assert to_hex(dots(axis)[-1].get_color()) == SETTING_COLOURS["FAST"].lower()
     assert texts(axis)[0] == "1280", "BASE gains nothing over itself"
     assert texts(axis)[-1] == "40.0  32.0×"
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    called = tables.readable(ladder)["what it is"]
+    assert all(
+        label in (change, f"{name}: {change}") for label, (name, change) in zip(labels, called.items(), strict=True)
+    )
 
 
 def test_a_setting_that_one_card_lacks_is_a_dash_there() -> None:
