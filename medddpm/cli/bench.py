@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from medddpm.cli.options import (
     MULTIPLE,
     SETTINGS,
     Commands,
     Parser,
+    a_path,
     add_command,
     add_renamed,
     option,
@@ -48,14 +48,14 @@ def add_bench(commands: Commands[Parser]) -> None:
         medddpm bench --opponents --measure step --out bench.csv               also PyTorch's own tools at their best
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
-        medddpm bench --measure step --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
+        medddpm bench --measure step --setting base,fast --size 16 --channels 32 --samples 3 --device cpu --out toy.csv
         medddpm bench --coverage --out coverage.csv                  which share of others' networks is accelerated
         medddpm bench --throughput --out throughput.csv              whole trainings: loading, memory, precision
         medddpm bench --endurance 20000 --size 64 --out endurance.csv   is the GPU kept busy, and does memory grow?
         medddpm bench --scaling --gpus 1,2 --out scaling.csv         one GPU and several, under torchrun
         """,
     )
-    command.add_argument("--out", type=Path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
+    command.add_argument("--out", type=a_path, required=True, metavar="CSV", help="the table; its rows go to NAME.rows")
     add_renamed(
         command, "--setting", "--switches", type=bench_settings, metavar="NAME,…",
         help="which settings to time. The paper's: base, opt1, opt2, opt12. From opt12 to fast, each with one change "

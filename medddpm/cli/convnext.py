@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from medddpm.cli.options import Commands, Parser, add_command, refuse_unread
+from medddpm.cli.options import Commands, Parser, a_path, add_command, refuse_unread
 from medddpm.runtime.arguments import several, whole
 
 PARTS = ("operators", "kernels", "transfers", "training", "counters")
@@ -26,13 +25,13 @@ def add_convnext(commands: Commands[Parser]) -> None:
         medddpm convnext --dry-run --out runs/convnext       only prints the commands
         """,
     )
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the tables")
+    command.add_argument("--out", type=a_path, required=True, metavar="DIR", help="folder of the tables")
     command.add_argument(
         "--part", type=several(PARTS), default=PARTS, metavar="NAME,…",
         help="operators: Tables I to III; kernels: every version timed; transfers: Table IV; training: the network on "
         f"small images; counters: every version under ncu ({','.join(PARTS)})",
     )  # fmt: skip
-    command.add_argument("--data", type=Path, metavar="DIR", help="CIFAR-10's binary files (scikit-learn's digits)")
+    command.add_argument("--data", type=a_path, metavar="DIR", help="CIFAR-10's binary files (scikit-learn's digits)")
     command.add_argument("--steps", type=whole(1), help="of the training (2000)")
     command.add_argument("--again", action="store_true", help="measure anew what is there already")
     command.add_argument("--seconds", type=whole(1), default=600, help="after which a part is given up (600)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
@@ -13,6 +12,7 @@ from medddpm.cli.options import (
     SAMPLERS,
     Commands,
     Parser,
+    a_path,
     add_command,
     add_device,
     add_renamed,
@@ -50,7 +50,7 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     data = command.add_mutually_exclusive_group(required=True)
     folder = data.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
+        "--data", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
     )
     phantom = data.add_argument(
         "--phantom",
@@ -62,7 +62,7 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     command.one_of = (folder, phantom)
     command.add_argument(
-        "--out", type=Path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
+        "--out", type=a_path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
     )
     command.add_argument("--steps", type=whole(1), required=True, help="steps in all, including those of a resumed run")
     add_setting(command)
@@ -79,7 +79,12 @@ def add_train(commands: Commands[Parser]) -> None:
         choices=["volume", "slice"],
         help="scale the data's intensities by volume, or by slice as published (volume)",
     )
-    command.add_argument("--channels", type=whole(32, 4096, MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
+    command.add_argument(
+        "--channels",
+        type=whole(32, 4096, MULTIPLE),
+        default=64,
+        help=f"base width, {MULTIPLE}, or of --norm-groups (64)",
+    )
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
         "--channel-mult",
@@ -116,7 +121,7 @@ def add_train(commands: Commands[Parser]) -> None:
     command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
     command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
     command.add_argument(
-        "--cache", type=Path, metavar="DIR",
+        "--cache", type=a_path, metavar="DIR",
         help="folder of prepared volumes, shared by all runs, removable at any time ($MEDDDPM_CACHE, or "
         "~/.cache/medddpm/volumes)",
     )  # fmt: skip
@@ -281,18 +286,18 @@ def add_sample(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--checkpoint",
-        type=Path,
+        type=a_path,
         help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ shipped "
         "with the package, which draws a volume on two cores in less than a minute)",
     )
-    command.add_argument("--mask", type=Path, required=True, help="the labels, in any size and orientation")
+    command.add_argument("--mask", type=a_path, required=True, help="the labels, in any size and orientation")
     command.add_argument(
-        "--out", type=Path, required=True,
+        "--out", type=a_path, required=True,
         help=".nii or .nii.gz; gets the mask's affine and header. A BraTS model writes OUT_t1.nii.gz, OUT_t1ce.nii.gz, "
         "OUT_t2.nii.gz and OUT_flair.nii.gz instead",
     )  # fmt: skip
     command.add_argument(
-        "--image", type=Path, action="append", default=[],
+        "--image", type=a_path, action="append", default=[],
         help="an image of the case, for a raw BraTS mask that does not lie beside its images; may be repeated",
     )  # fmt: skip
     command.add_argument(
@@ -365,10 +370,10 @@ def add_release(commands: Commands[Parser]) -> None:
         medddpm release runs/mine --out mine.safetensors --license cc-by-4.0 --author 'A. Reader'
         """,
     )
-    command.add_argument("run", type=Path, metavar="RUN", help="the --out of `medddpm train`")
+    command.add_argument("run", type=a_path, metavar="RUN", help="the --out of `medddpm train`")
     command.add_argument(
         "--out",
-        type=Path,
+        type=a_path,
         required=True,
         metavar="NAME.safetensors",
         help="the weights; NAME.csv and NAME.md go beside them",
@@ -444,7 +449,7 @@ def add_check(commands: Commands[Parser]) -> None:
         """,
     )
     command.add_argument(
-        "folder", type=Path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
+        "folder", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
     )
     command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, add_command, refuse_unread
+from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, a_path, add_command, refuse_unread
 from medddpm.runtime.arguments import positive, several, whole
 
 if TYPE_CHECKING:
@@ -49,16 +48,19 @@ def add_parity(commands: Commands[Parser]) -> None:
         """,
     )
     command.add_argument("--plan", type=several(PLANS), required=True, metavar="NAME,…", help=", ".join(PLANS))
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="gets a folder for each run")
-    command.add_argument("--tables", type=Path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
+    command.add_argument("--out", type=a_path, required=True, metavar="DIR", help="gets a folder for each run")
+    command.add_argument("--tables", type=a_path, metavar="DIR", help="gets quality.csv, loss.csv and slices (--out)")
     command.add_argument("--gpus", type=whole(1), metavar="N", help="use at most N GPUs, one run on each (all)")
     command.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto",
         help="(auto: GPUs where there are any; CUDA_VISIBLE_DEVICES names those to use)",
     )  # fmt: skip
-    command.add_argument("--data", type=Path, metavar="DIR", help="a BraTS case, for the plan brats")
+    command.add_argument("--data", type=a_path, metavar="DIR", help="a BraTS case, for the plan brats")
     command.add_argument(
-        "--checkpoint", type=Path, metavar="F", help="file or run's folder, for samplers, redrawn and redrawn_fp32"
+        "--checkpoint",
+        type=a_path,
+        metavar="F",
+        help="file or run's folder, for samplers, redrawn and redrawn_fp32",
     )
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     own = command.add_argument_group("in place of the plans' own")

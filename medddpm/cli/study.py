@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from medddpm.cli.options import (
     MULTIPLE,
@@ -11,6 +10,7 @@ from medddpm.cli.options import (
     SETTINGS,
     Commands,
     Parser,
+    a_path,
     add_command,
     add_renamed,
     refuse_unread,
@@ -36,14 +36,16 @@ def add_parse(commands: Commands[Parser]) -> None:
         """,
     )
     command.add_argument(
-        "raw", type=Path, metavar="ncu_raw.csv", help="ncu's raw page; this and the other tables may be gzipped"
-    )
-    command.add_argument("--details", type=Path, metavar="CSV", help="ncu's details page: adds the estimated speedups")
-    command.add_argument(
-        "--trace", type=Path, metavar="CSV", help="every launch of the same step: adds counts and times"
+        "raw", type=a_path, metavar="ncu_raw.csv", help="ncu's raw page; this and the other tables may be gzipped"
     )
     command.add_argument(
-        "--out", type=Path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
+        "--details", type=a_path, metavar="CSV", help="ncu's details page: adds the estimated speedups"
+    )
+    command.add_argument(
+        "--trace", type=a_path, metavar="CSV", help="every launch of the same step: adds counts and times"
+    )
+    command.add_argument(
+        "--out", type=a_path, required=True, metavar="CSV", help="the table; .csv or, when large, .csv.gz"
     )
     add_renamed(
         command, "--setting", "--config", type=str.upper, default="BASE", help="the setting of the profile (base)"
@@ -96,7 +98,7 @@ def add_profile(commands: Commands[Parser]) -> None:
         medddpm profile --dry-run --out profiles             only prints the commands
         """,
     )
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the tables")
+    command.add_argument("--out", type=a_path, required=True, metavar="DIR", help="folder of the tables")
     add_renamed(
         command, "--setting", "--switches", type=several(SETTINGS), default=SETTINGS, metavar="NAME,…",
         help=f"({','.join(SETTINGS)})",

@@ -149,11 +149,9 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
     allowed = sorted({0, *labels})
     strays = [f"{value:g}" for value in np.unique(whole) if value not in allowed]
     if strays:
-        named = ", ".join(strays[:5]) + (", …" if len(strays) > 5 else "")
+        named = "s" * (len(strays) > 1) + " " + ", ".join(strays[:5]) + (", …" if len(strays) > 5 else "")
         expected = ", ".join(map(str, allowed))
-        raise BadInput(
-            path, f"holds label {named}, not among {expected}", "relabel it, or use the layout it belongs to"
-        )
+        raise BadInput(path, f"holds label{named}, not among {expected}", "relabel it, or use the layout it belongs to")
     return _in_memory(image, whole.astype(np.uint8))
 
 

@@ -253,6 +253,8 @@ def named_failures(path: Path) -> Iterator[None]:
             problem, remedy = "no room left to write it", "free some space and run the same command again"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             problem, remedy = "may not be written", "choose another folder, or ask for permission to write here"
+        elif error.errno == errno.ENOENT:
+            problem, remedy = "its folder cannot be made", "choose another place"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
             problem, remedy = "a file stands where its folder should be", "choose another place"
         elif error.errno == errno.EISDIR:

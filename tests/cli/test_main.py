@@ -205,7 +205,7 @@ BAD = {
     "no folder": (["train", "--data", "nowhere", "--out", "run", "--steps", "1"], "no such folder"),
     "two sides": ([*TRAIN, "--size", "8", "8"], "--size: 2 numbers"),
     "an odd side": ([*TRAIN, "--size", "9"], "multiples of 8"),
-    "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "--channels: 40 is no multiple of 32, the groups"),
+    "a width": ([*TRAIN, "--size", "8", "--channels", "40"], "--channels: 40 is no multiple of --norm-groups 32"),
     "an absurd width": ([*TRAIN, "--size", "8", "--channel-mult", "999999999"], "bytes than can be counted"),
     "a device": ([*TRAIN, "--size", "8", "--device", "abacus"], "no abacus here"),
     "a file as run": ([*TRAIN, "--size", "8", "--out", __file__], "test_main.py"),
@@ -451,6 +451,14 @@ def test_what_a_word_may_have_meant(words: str, told: str, capsys: pytest.Captur
     usage, *_, last = capsys.readouterr().err.splitlines()
     assert last.endswith(told)
     assert usage.startswith(f"usage: medddpm {'train ' if words.startswith('train') else ''}")
+
+
+@pytest.mark.parametrize("command", [["train", "--out", ""], ["sample", "--out", "v.nii", "--mask", ""], ["check", ""]])
+def test_an_empty_path_is_not_the_current_folder(command: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": '' is no path")
 
 
 @pytest.mark.parametrize(

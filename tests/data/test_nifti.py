@@ -233,7 +233,7 @@ def test_mask_is_read_as_whole_numbers(tmp_path: Path) -> None:
         (lambda m: m.astype(np.int16) - 1, "holds label -1, not among"),
         (lambda m: np.where(m == 2, 1.5, m), "1 of 210 voxels are not whole numbers"),
         (lambda m: m * 0, "is empty"),
-        (lambda m: np.arange(m.size, dtype=np.int16).reshape(m.shape), "holds label 3, 4, 5, 6, 7, …"),
+        (lambda m: np.arange(m.size, dtype=np.int16).reshape(m.shape), "holds labels 3, 4, 5, 6, 7, …"),
     ],
     ids=["stray", "negative", "fraction", "empty", "an image"],
 )

@@ -350,7 +350,7 @@ SPOILS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "truncated": (spoil_truncate, ["mask/case_002_mask.nii.gz: damaged"]),
     "label": (
         lambda root: save(root / "mask" / "case_001_mask.nii.gz", head_labels() * 3),
-        ["mask/case_001_mask.nii.gz: holds label 3, 6, not among 0, 1, 2"],
+        ["mask/case_001_mask.nii.gz: holds labels 3, 6, not among 0, 1, 2"],
     ),
     "shape": (
         lambda root: save(root / "image" / "case_002.nii.gz", head_image((12, 10, 9))),

@@ -485,6 +485,14 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
         network.second.register_forward_hook(lambda *_: None)
         with pytest.raises(BadInput, match="second has hooks"):
             graphed_step(network, loss_of, adam(network.parameters()), given)
+    for norm in (-1.0, 0, float("inf"), float("nan")):
+        with pytest.raises(BadInput, match=f"{norm} is no norm"):
+            graphed_step(network, loss_of, adam(network.parameters()), given, clip_norm=norm)
+    with pytest.raises(BadInput, match="NoneType cannot be called"):
+        graphed_step(network, None, adam(network.parameters()), given)
+    if module.graphable(device):
+        with pytest.raises(BadInput, match="the loss reaches none of its parameters"):
+            graphed_step(Network().to(device), loss_of, adam(network.parameters()), given)
     with pytest.raises(BadInput, match="0 is no number of calls"):
         graphed_step(network, loss_of, adam(network.parameters()), given, accumulate=0)
     with pytest.raises(BadInput, match=r"1\.5 is no number of calls"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -95,6 +96,10 @@ def graphed_step(
     """
     if not isinstance(accumulate, int) or accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
+    if not callable(loss_fn):
+        raise BadInput("loss_fn", f"{type(loss_fn).__name__} cannot be called", "give loss_fn(model, *batch)")
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        raise BadInput("clip_norm", f"{clip_norm} is no norm", "use a number above 0, or None for no clipping")
     if in_ddp(model):
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate, wrap, and write an ordinary loop")
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
@@ -374,6 +379,8 @@ class TrainingStep:
             self._bar("the optimizer counts on the host, which no graph repeats", optimizers.FITTING)
             return None
         brings = self._brought
+        if not brings and not self._made:
+            raise BadInput("optimizer", "the loss reaches none of its parameters", "make it of model.parameters()")
         readings = self._readings(device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
