@@ -254,7 +254,7 @@ def named_failures(path: Path) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             problem, remedy = "may not be written", "choose another folder, or ask for permission to write here"
         elif error.errno == errno.ENOENT:
-            problem, remedy = "its folder cannot be made", "choose another place"
+            problem, remedy = "there is no such folder", "make it, or choose another place"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):
             problem, remedy = "a file stands where its folder should be", "choose another place"
         elif error.errno == errno.EISDIR:
