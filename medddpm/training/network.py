@@ -54,8 +54,9 @@ def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[
     if (levels := len(config.channel_mult or ())) > MOST_LEVELS:
         raise BadInput("--channel-mult", f"no volume can be halved for {levels} levels", f"give at most {MOST_LEVELS}")
     if config.model_channels % config.norm_groups:
-        problem = f"{config.model_channels} is no multiple of --norm-groups {config.norm_groups}"
-        remedy = f"choose a multiple of {config.norm_groups}, or another --norm-groups"
+        problem = f"{config.model_channels} is no multiple of {config.norm_groups}, the groups of each norm"
+        own = config.norm_groups != TrainConfig.norm_groups  # of the commands only `train` has an option for it
+        remedy = f"choose a multiple of {config.norm_groups}{', or another --norm-groups' * own}"
         raise BadInput("--channels", problem, remedy)
     planned = _planned(built)
     if any(side % planned.stride for side in size):
