@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import io
 import logging
 import os
@@ -74,9 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem = (error.strerror or "it cannot be used").lower()
         if error.filename is None:
             silence(sys.stdout)  # what it still holds cannot be written either
-        denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        remedy = "choose another folder, or ask for permission to use it" if denied else "correct it and try again"
-        return complain(str(BadInput(os.fsdecode(name), problem, remedy)))
+        return complain(str(BadInput(os.fsdecode(name), problem, "correct it and try again")))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_MEMORY):
             raise

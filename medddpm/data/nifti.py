@@ -149,9 +149,11 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
     allowed = sorted({0, *labels})
     strays = [f"{value:g}" for value in np.unique(whole) if value not in allowed]
     if strays:
-        named = "s" * (len(strays) > 1) + " " + ", ".join(strays[:5]) + (", …" if len(strays) > 5 else "")
+        called = "labels" if len(strays) > 1 else "label"
+        named = ", ".join(strays[:5]) + (", …" if len(strays) > 5 else "")
         expected = ", ".join(map(str, allowed))
-        raise BadInput(path, f"holds label{named}, not among {expected}", "relabel it, or use the layout it belongs to")
+        problem = f"holds {called} {named}, not among {expected}"
+        raise BadInput(path, problem, "relabel it, or use the layout it belongs to")
     return _in_memory(image, whole.astype(np.uint8))
 
 

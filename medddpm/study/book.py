@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import named_failures, replacing
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
 ENVIRONMENT = {
@@ -242,7 +242,8 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
     from jupyter_client.kernelspec import NoSuchKernel
     from papermill.exceptions import PapermillExecutionError
 
-    copy.parent.mkdir(parents=True, exist_ok=True)
+    with named_failures(copy.parent):
+        copy.parent.mkdir(parents=True, exist_ok=True)
     bar = {"desc": f"{place} {notebook.name}", "leave": False} if sys.stderr.isatty() else False
     try:
         with _environment():

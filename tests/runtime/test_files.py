@@ -42,6 +42,7 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     [
         (OSError(errno.ENOSPC, "full"), "no room left"),
         (OSError(errno.EROFS, "read-only"), "may not be written"),
+        (OSError(errno.ENOENT, "no such file"), "there is no such folder; make it"),
         (ValueError("a bug"), None),
         (OSError(errno.EIO, "a broken disk"), "a: a broken disk"),
     ],

@@ -139,6 +139,12 @@ def test_failure_is_one_line_and_the_next_run_resumes_there(root: Path, ran: Cal
     assert ran() == ["02_draw", "00_summary"]
 
 
+def test_a_place_that_cannot_hold_the_runs_is_one_line(root: Path) -> None:
+    (root / "runs" / "book").write_text("")
+    with pytest.raises(BadInput, match="a file stands where its folder should be"):
+        run_book(root)
+
+
 def test_kernel_that_dies_is_one_line(root: Path) -> None:
     change_source(root, "01_table", "import os; os._exit(3)")
     with pytest.raises(BadInput, match=r"01_table\.ipynb: its kernel failed: .*died"):
