@@ -11,7 +11,6 @@ from medddpm.cli.options import (
     SETTINGS,
     Commands,
     Parser,
-    a_path,
     add_command,
     add_renamed,
     option,
@@ -19,7 +18,7 @@ from medddpm.cli.options import (
     without_gz,
 )
 from medddpm.errors import BadInput
-from medddpm.runtime.arguments import several, whole
+from medddpm.runtime.arguments import a_path, several, whole
 
 MEASURES = ("step", "forward", "sample")
 INSTEAD = ("coverage", "throughput", "endurance", "scaling")

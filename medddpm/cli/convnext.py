@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from medddpm.cli.options import Commands, Parser, a_path, add_command, refuse_unread
-from medddpm.runtime.arguments import several, whole
+from medddpm.cli.options import Commands, Parser, add_command, refuse_unread
+from medddpm.runtime.arguments import a_path, several, whole
 
 PARTS = ("operators", "kernels", "transfers", "training", "counters")
 

@@ -12,7 +12,6 @@ from medddpm.cli.options import (
     SAMPLERS,
     Commands,
     Parser,
-    a_path,
     add_command,
     add_device,
     add_renamed,
@@ -23,7 +22,7 @@ from medddpm.cli.options import (
     volume_size,
 )
 from medddpm.errors import BadInput
-from medddpm.runtime.arguments import not_negative, positive, whole
+from medddpm.runtime.arguments import a_path, not_negative, positive, whole
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log
 

@@ -121,13 +121,6 @@ def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple
     return sides[0], sides[1], sides[2]
 
 
-def a_path(word: str) -> Path:
-    """A path as it is typed: an empty one, of a shell's variable that is not set, would be the current folder."""
-    if not word:
-        raise argparse.ArgumentTypeError("'' is no path")
-    return Path(word)
-
-
 def without_gz(path: Path) -> str:
     """A table's path, whether it is given with the suffix of a compressed one or not."""
     return str(path.resolve()).removesuffix(".gz")

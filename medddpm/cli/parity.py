@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, a_path, add_command, refuse_unread
-from medddpm.runtime.arguments import positive, several, whole
+from medddpm.cli.options import MULTIPLE, SAMPLERS, SETTINGS, Commands, Parser, add_command, refuse_unread
+from medddpm.runtime.arguments import a_path, positive, several, whole
 
 if TYPE_CHECKING:
     from medddpm.study.parity.plans import SamplerSteps

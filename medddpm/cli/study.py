@@ -10,14 +10,13 @@ from medddpm.cli.options import (
     SETTINGS,
     Commands,
     Parser,
-    a_path,
     add_command,
     add_renamed,
     refuse_unread,
     without_gz,
 )
 from medddpm.errors import BadInput
-from medddpm.runtime.arguments import several, whole
+from medddpm.runtime.arguments import a_path, several, whole
 
 # parse
 

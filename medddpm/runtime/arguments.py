@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 LARGEST = 1e6  # of a rate, a deviation or a norm: far above any that trains
 
@@ -44,6 +45,13 @@ def not_negative(text: str) -> float:
     if not 0 <= value <= LARGEST:
         raise argparse.ArgumentTypeError(f"{_short(text)} is not a number from 0 to {LARGEST:g}")
     return value
+
+
+def a_path(text: str) -> Path:
+    """An argument type: a path. An empty one, of a shell's variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is no path")
+    return Path(text)
 
 
 def several(names: Sequence[str]) -> Callable[[str], list[str]]:

@@ -78,8 +78,16 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
             rows = table[table.index.get_level_values("config") == name].iloc[::-1]
             for gpu, row in zip(rows.index.get_level_values("gpu"), rows.to_numpy(), strict=True):
                 fill = "full" if gpu == first else "none"
-                (points,) = axis.plot(100 * row, range(len(row)), "o", color=colour, markersize=3.5, label=name)
-                points.set(fillstyle=fill, clip_on=False)
+                axis.plot(
+                    100 * row,
+                    range(len(row)),
+                    "o",
+                    color=colour,
+                    markersize=3.5,
+                    fillstyle=fill,
+                    label=name,
+                    clip_on=False,
+                )
         axis.set(title=view, xlabel="largest difference between runs, % of their mean")
         axis.grid(axis="y", linewidth=0.3)
     names = [NUMBER_NAMES.get(str(name), str(name).replace("_", " ")) for name in spread.columns]

@@ -50,14 +50,19 @@ def totals(kernels: pd.DataFrame) -> pd.DataFrame:
     return found.assign(ipc_total=found["instructions"] / found["cycles"])
 
 
-def averages(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says."""
+def averages(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says.
+
+    Args:
+        kernels: schema `KERNELS`.
+        by: further columns to group the rows by, as ["family"].
+    """
     logs = kernels.assign(
         ipc_geometric=np.log(kernels["ipc"].where(kernels["ipc"] > 0)),
         l2_hit_pct=kernels["l2_hit_pct"].clip(upper=100.0),
     )
-    weights = _weights(kernels)
-    found = pd.DataFrame({name: _means(logs, name, weights, VIEW_AND_SETTING) for name in ("ipc_geometric", *MEANS)})
+    weights, keys = _weights(kernels), [*VIEW_AND_SETTING, *by]
+    found = pd.DataFrame({name: _means(logs, name, weights, keys) for name in ("ipc_geometric", *MEANS)})
     return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))
 
 
