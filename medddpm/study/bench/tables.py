@@ -244,16 +244,15 @@ def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
     """DRAM traffic of a whole step in the profile, GB, as `_gigabytes` has it.
 
     Args:
-        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts. Where BASE and
-            another setting have runs whose bytes were counted, only such runs do.
+        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts. Where every
+            setting has a run whose bytes were counted, only such runs do.
         peak_gbps: the bandwidth that `dram_pct` is a share of, GB/s.
 
     Returns:
         setting to GB.
     """
     has = kernels[BYTES[0]].notna().groupby([kernels["config"], kernels["run"]], observed=True).transform("any")
-    settings = set(kernels["config"][has])
-    counted = "BASE" in settings and len(settings) > 1  # a setting's bytes compare with BASE's that were found alike
+    counted = set(kernels["config"]) == set(kernels["config"][has])  # bytes compare where they were found alike
     kernels = kernels[has] if counted else kernels
     first = kernels[kernels["run"] == kernels.groupby("config", observed=True)["run"].transform("min")]
     gigabytes = _gigabytes(first, peak_gbps, counted)

@@ -358,9 +358,9 @@ def test_the_roofline_takes_steps_from_their_profiles() -> None:
     assert moved == {"BASE": 4000.0, "FAST": 200.0}, "of the first run of each"
     counted = kernels.iloc[[3, 3]].assign(config=["FAST", "OPT2"], dram_read_bytes=5e9, dram_written_bytes=1e9)
     without = pd.concat([kernels.iloc[:3], counted], ignore_index=True)
-    assert tables.moved(without, peak_gbps=4000.0) == moved | {"OPT2": 200.0}, "nothing compares without BASE"
+    assert tables.moved(without, peak_gbps=4000.0) == moved | {"OPT2": 200.0}, "BASE has none to compare with"
     kernels.loc[2, tables.BYTES] = [3e9, 1e9]
-    assert tables.moved(kernels, peak_gbps=4000.0) == moved, "one alone compares with nothing"
+    assert tables.moved(kernels, peak_gbps=4000.0) == moved, "FAST has none to compare with"
     kernels.loc[3, tables.BYTES] = [5e9, 1e9]
     assert tables.moved(kernels, peak_gbps=4000.0) == {"BASE": 36.0, "FAST": 6.0}, "of the first run that counted them"
     bare = bench_table().assign(gbps=np.nan)
