@@ -245,13 +245,17 @@ def is_dead(pid: int) -> bool:
 
 @contextlib.contextmanager
 def named_failures(path: Path) -> Iterator[None]:
-    """Within it, what the system says against writing is a `BadInput` that names `path` and the remedy."""
+    """Within it, what the system says against writing is a `BadInput` that names `path` and the remedy.
+
+    Where nothing may be written and there is no such file, it names the folder that forbids it: what a user has chosen.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             problem, remedy = "no room left to write it", "free some space and run the same command again"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            path = next((place for place in (path, *path.parents) if os.path.exists(place)), path)
             problem, remedy = "may not be written", "choose another folder, or ask for permission to write here"
         elif error.errno == errno.ENOENT:
             problem, remedy = "there is no such folder", "make it, or choose another place"

@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, check_writable, read_json, replacing, replacing_together, write_gzipped
+from medddpm.runtime.files import (
+    check_output,
+    check_writable,
+    named_failures,
+    read_json,
+    replacing,
+    replacing_together,
+    write_gzipped,
+)
 
 
 def test_a_block_that_ends_well_replaces_the_file(tmp_path: Path) -> None:
@@ -68,6 +76,19 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="a file stands where its folder should be"):
         check_writable(tmp_path / "file" / "a")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_where_nothing_may_be_written_the_folder_is_named_or_the_file_that_is_there(
+    tmp_path: Path, there: bool
+) -> None:
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+        (folder / "a").write_text("")
+    with pytest.raises(BadInput, match="may not be written") as refused, named_failures(folder / "a"):
+        raise OSError(errno.EROFS, "read-only")
+    assert refused.value.path == os.fspath(folder / "a" if there else tmp_path)
 
 
 def test_a_replaced_file_keeps_its_permissions_and_a_link_stays_one(tmp_path: Path) -> None:
