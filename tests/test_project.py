@@ -544,7 +544,9 @@ def test_the_fast_paths_page_says_when_the_smallest_step_was_timed() -> None:
         dates = pd.concat([rows["date"] for host, rows in every.items() if host[0] == card and f"{name}, " in host[1]])
         dates = pd.to_datetime(dates[dates > "2026-11-28"])  # without the record's older rows
         assert np.ptp(dates) < pd.Timedelta(within), card
-    assert "The H100's eighth's rows are of three runs within 17 minutes, the H200's seventh's of two within five" in page
+    assert (
+        "The H100's eighth's rows are of three runs within 17 minutes, the H200's seventh's of two within five" in page
+    )
     began = {host: rows.loc["accelerate", "date"] for host, rows in every.items()}
     sooner = {host for host, date in began.items() if "2026-11-27T18:45" < date < "2026-11-28T04"}  # after b6766a8
     assert sooner == {*(("H100", name) for name in "456"), ("H200", "5"), ("H200", "6")}

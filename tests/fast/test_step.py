@@ -577,16 +577,13 @@ def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch
     network, given = Network().to(device), batch(device)
     average = torch.optim.swa_utils.AveragedModel(network)
     damped = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, dampening=0.5)
-    waits = "graphed_step: the optimizer's update waits for the device; "
+    waits, others = "graphed_step: the optimizer's update waits for the device; ", "use Adam, AdamW or SGD, made with"
     odd = [
         (torch.optim.NAdam(network.parameters(), 0.1), None, "NAdam begins otherwise than with zeros; use Adam, "),
         (damped, None, "SGD begins otherwise than with zeros"),
         (torch.optim.SGD(network.parameters(), 0.1), None, f"{waits}make the optimizer with fused=True"),
-        (
-            torch.optim.Adafactor(network.parameters(), 0.1),
-            None,
-            f"{waits}use Adam, AdamW or SGD, made with fused=True",
-        ),
+        (torch.optim.Adafactor(network.parameters(), 0.1), None, f"{waits}{others}"),
+        (torch.optim.Adagrad(network.parameters(), 0.1), None, f"{waits}{others}"),
         (torch.optim.LBFGS(network.parameters()), None, "optimizer: LBFGS asks for the loss several times"),
         (adam(network.parameters()), lambda: average.update_parameters(network), "AveragedModel counts on the host"),
     ]
