@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.claims.paper import PAPER_SETTINGS, Claim, claims_of
-from medddpm.study.claims.reasons import ELSEWHERE, Judgement, Runs, as_text, listed
+from medddpm.study.claims.reasons import ELSEWHERE, Judgement, Runs, as_text, listed, read_by
 from medddpm.study.claims.rules import FORMS, MEASURES, KernelsOfRun, cards, over_runs, pick, short_name
 from medddpm.study.claims.verdicts import Finding, status_of
 from medddpm.study.profile.tables import found, kernels
@@ -105,7 +105,7 @@ def _on(claim: Claim, runs: Runs, view: str, card: str) -> Finding:
     rule = claim.rule
     if rule.rule == KERNEL_NAME:
         return _name_found(claim, runs, view, card)
-    by_run = over_runs(rule, runs[card, view])
+    by_run = over_runs(rule, read_by(rule, runs, view, card))
     if rule.against and not rule.base:  # another card, which must be here too
         theirs = over_runs(rule, runs.get((rule.against, view), []))
         by_run = [[FORMS[rule.form](own[0], np.mean(theirs))] for own in by_run] if theirs else []

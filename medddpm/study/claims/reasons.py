@@ -15,6 +15,14 @@ from medddpm.study.profile import summaries
 from medddpm.study.profile.families import family_named
 
 Runs = Mapping[tuple[str, str], list[rules.KernelsOfRun]]  # by card and part
+
+
+def read_by(rule: rules.Rule, runs: Runs, view: str, card: str) -> list[rules.KernelsOfRun]:
+    """A card's runs that a rule reads: for priority scores those of `<view>-by-function`, if there are any."""
+    apart = runs.get((card, f"{view}-by-function"), []) if rule.rule == "rank" else []
+    return apart or runs[card, view]
+
+
 ELSEWHERE = re.compile(r"window-(\d+)")
 
 
@@ -134,7 +142,7 @@ class Judgement:
 
     @property
     def _own(self) -> list[rules.KernelsOfRun]:
-        return self.every[self.card, self.view]
+        return read_by(self._rule, self.every, self.view, self.card)
 
     @property
     def _newest(self) -> rules.KernelsOfRun:

@@ -6,9 +6,7 @@ layout, and reduction overheads", is judged by itself: all but convolutions and 
 limit. T2, "a single cuDNN convolution/GEMM kernel dominates runtime": in BASE one convolution or matrix product, by its
 whole name, takes more of the time than the limit. T3, "convolution, elementwise, and reduction kernels stress different
 instruction paths": BASE's convolutions execute more floating-point instructions than of any other class, and pointwise
-and reduction kernels (norms among them) do not. The latter are judged under OPT1, which leaves them as they are: its
-steps have the counters of each, some of BASE's those of another instance of a template. Averages and shares are of the
-step, weighted by time.
+and reduction kernels (norms among them) do not. Averages and shares are of the step, weighted by time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from collections.abc import Callable
 import pandas as pd
 
 from medddpm.study.claims import rules
-from medddpm.study.claims.findings import NO_COUNTERS
 from medddpm.study.claims.reasons import Runs
 from medddpm.study.profile import summaries
 from medddpm.study.profile.instructions import CLASSES
@@ -32,17 +29,17 @@ PIPES = {
     "integer ALU utilization": "alu_pct",
     "SM throughput": "sm_throughput_pct",
 }
-WORK = {  # what Section 4.3 sets against each other, and under which setting
-    "convolutions and GEMMs": (rules.GEMMS, summaries.BASE),
-    "pointwise": ("pointwise", "OPT1"),
-    "norms and reductions": ("reduction+normalization", "OPT1"),
+WORK = {  # what Section 4.3 sets against each other
+    "convolutions and GEMMs": rules.GEMMS,
+    "pointwise": "pointwise",
+    "norms and reductions": "reduction+normalization",
 }
 NO_STEP = "There is no record of a whole step. `site/add_your_card.md` says how to measure one."
 
 
 def settle(runs: Runs) -> pd.DataFrame:
     """The takeaways T1, its cause, T2 and T3 (schema `CLAIMS`), judged on the first card with a whole step by each of
-    its runs that has the settings.
+    its runs of BASE.
 
     Args:
         runs: of `medddpm.study.claims.findings.every_run`.
@@ -54,7 +51,7 @@ def settle(runs: Runs) -> pd.DataFrame:
     steps = [run for run in runs[card, "step"] if summaries.BASE in set(run.table["config"])] if card else []
     rows: list[tuple[object, ...]] = []
     for row in read_table(rules.HERE / "takeaways.csv", TAKEAWAYS).to_dict("records"):
-        verdicts = [verdict for run in steps if (verdict := JUDGES[row["rule"]](run, row["limit"])) is not None]
+        verdicts = [JUDGES[row["rule"]](run, row["limit"]) for run in steps]
         broken = [by for holds, _, by in verdicts if not holds]
         status = ("differs" if broken else "reproduced") if verdicts else "not_measurable"
         told = {
@@ -64,8 +61,7 @@ def settle(runs: Runs) -> pd.DataFrame:
             "broken": f" It is broken by {broken[0]}." if broken else "",
         }
         newest = " The numbers are the newest run's." if len(verdicts) > 1 else ""
-        lacking = NO_COUNTERS.format(view="step", card=card) if steps else NO_STEP
-        reason = row["reason"].format(**told) + newest if verdicts else lacking
+        reason = row["reason"].format(**told) + newest if verdicts else NO_STEP
         ours, tolerance = (verdicts[-1][1], 0.0) if verdicts else (None, None)
         rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
@@ -98,23 +94,21 @@ def is_dominated(run: rules.KernelsOfRun, limit: float) -> Verdict:
     return shares[summaries.BASE] > limit, "; ".join(numbers), "a busiest kernel that takes less"
 
 
-def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict | None:
-    """T3; None for a run without one of the settings."""
-    if not {setting for _, setting in WORK.values()} <= set(run.summary.index):
-        return None
+def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict:
+    """T3."""
     largest, numbers = {}, []
-    for work, (launches, setting) in WORK.items():
-        chosen = rules.pick(run.of(setting), launches)
+    for work, launches in WORK.items():
+        chosen = rules.pick(run.of(summaries.BASE), launches)
         shares = {name: rules.instruction_share(chosen, [name]) for name in CLASSES}
         first, second = sorted(CLASSES, key=lambda name: -shares[name])[:2]
         largest[work] = first
         numbers.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
-    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work][0] == rules.GEMMS)]
+    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work] == rules.GEMMS)]
     classes = ", ".join(f"{work}, whose largest class is {CLASSES[largest[work]].lower()}" for work in broken)
     return not broken, "; ".join(numbers), classes
 
 
-JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict | None]] = {
+JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict]] = {
     "underutilized": is_underutilized,
     "overheads": has_overheads,
     "dominated": is_dominated,
