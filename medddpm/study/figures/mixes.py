@@ -100,7 +100,7 @@ def stack_figure(stacks: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
         axis.set_title(f"{gpu}, {view}", loc="left")
         axis.set_xlim(0, LIMIT * 1.05)
     for axis in axes[-1]:
-        axis.set_xlabel("instructions per cycle of an SM, of 4")
+        axis.set_xlabel("instructions per SM cycle, of 4")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure
