@@ -110,7 +110,7 @@ def architecture(table: pd.DataFrame, axis: Axes) -> Axes:
     for level in range(levels + 1):
         last = [layer for layer in layers if layer["part"] == "encoder" and layer["level"] == level][-1]
         axis.text(-0.6, -level, f"{_space(last)}\n{last['out_channels']} ch", ha="right", va="center", fontsize=7)
-    axis.text(offset["middle"] - 0.6, -levels - 1, "middle", ha="right", va="center", fontsize=7)
+    axis.text(offset["middle"] - 0.6, -levels - 1, f"{_space(last)}\nmiddle", ha="right", va="center", fontsize=7)
     axis.set(xlim=(-1.45, left + right + 0.05), ylim=(-levels - 1.4, 0.4))
     axis.set_axis_off()
     return axis
@@ -120,10 +120,8 @@ Layer = Mapping[Any, Any]
 
 
 def _row(layer: Layer, levels: int) -> int:
-    """A layer's row: the level it works at, for an upsampling the one it leaves; the middle lies below all."""
-    if layer["part"] == "middle":
-        return levels + 1
-    return int(layer["level"]) + (layer["kind"] == "up")
+    """A layer's row: the level it works at, for an upsampling the one it reaches; the middle lies below all."""
+    return levels + 1 if layer["part"] == "middle" else int(layer["level"])
 
 
 def _layer_box(axis: Axes, x: float, y: float, layer: Layer) -> None:
