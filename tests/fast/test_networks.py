@@ -74,7 +74,8 @@ def test_in_float32_and_restored_to_the_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_bf16_no_farther_than_autocast(name: str) -> None:
-    network, given = made(name), inputs(name, side=16)
+    # Of a power of two a CPU's product of columns in BF16 is five times as slow: each is in the same place of the cache.
+    network, given = made(name), inputs(name, side=12 if name.startswith("Diffusion") else 16)
     outputs, gradients = passed(network, *given)
     with torch.autocast("cpu", torch.bfloat16):
         usual_outputs, usual_gradients = passed(network, *given)

