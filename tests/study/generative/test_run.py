@@ -85,7 +85,9 @@ def test_a_toy_step_moves_the_weights(model: Model, precision: str, monkeypatch)
     monkeypatch.setattr(Model, "build", kept)
     step = training_step(model, precision, CPU, tiny=True)
     before = [p.detach().clone() for p in networks[0].parameters()]
-    losses = [step() for _ in range(3)]
+    # What lies behind a layer that starts at zero moves a step or two later; the GAN has no such layer, and its step in
+    # BF16 takes a CPU ten seconds.
+    losses = [step() for _ in range(1 if (model.kind, precision) == ("GAN", "bf16") else 3)]
     # On a CPU the weight gradient of a bfloat16 3-D convolution over a few voxels holds a NaN now and then.
     assert np.isfinite(losses if precision == "fp32" else losses[:1]).all()
     moved = [not torch.equal(a, b) for a, b in zip(before, networks[0].parameters(), strict=True)]
@@ -125,9 +127,9 @@ def test_the_program_marks_a_step_of_each(tmp_path: Path, monkeypatch, capsys) -
 
 
 def test_the_program_traces_a_toy(tmp_path: Path) -> None:
-    arguments = ["--model", "sd15,med-ddpm", "--precision", "fp32,bf16", "--device", "cpu", "--tiny"]
+    arguments = ["--model", "wuerstchen-decoder,dit", "--precision", "fp32,bf16", "--device", "cpu", "--tiny"]
     assert generative_worker.main([*arguments, "--trace", str(tmp_path)]) == 0
-    names = [f"{m}_{p}.csv.gz" for m in ("sd15", "med-ddpm") for p in ("fp32", "bf16")]
+    names = [f"{m}_{p}.csv.gz" for m in ("wuerstchen-decoder", "dit") for p in ("fp32", "bf16")]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     assert all(read_table(tmp_path / name, schemas.TRACE).empty for name in names)  # no GPU, no launch
 
