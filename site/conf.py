@@ -25,6 +25,7 @@ extensions = ["myst_nb", "hooks"]
 root_doc = "README"
 TOP = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "medddpm/README.md"]
 include_patterns = [*TOP, "notebooks/[0-9][0-9]_*.ipynb", "site/*.md"]
+exclude_patterns = [".*", "build", "runs"]  # else Sphinx walks, twice, through the whole environment in .venv
 nb_execution_mode = "off"  # what is committed is shown
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
