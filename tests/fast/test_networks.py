@@ -74,7 +74,7 @@ def test_in_float32_and_restored_to_the_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_bf16_no_farther_than_autocast(name: str) -> None:
-    # Of a power of two a CPU's product of columns in BF16 is five times as slow: each is in the same place of the cache.
+    # Where a volume's size is a power of two, a CPU's convolution in BF16 takes five times as long.
     network, given = made(name), inputs(name, side=12 if name.startswith("Diffusion") else 16)
     outputs, gradients = passed(network, *given)
     with torch.autocast("cpu", torch.bfloat16):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partialmethod
@@ -20,7 +17,8 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from helpers.ranks import start
+from helpers.forks import start
+from helpers.ranks import run_ranks
 from torch import Tensor
 
 from medddpm import switches
@@ -70,15 +68,25 @@ def newest(out: Path) -> dict:
     return read_checkpoint(checkpoints_of(out)[-1])
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(head_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensor, dict]:
+    """The losses of a run of seven steps, and its last checkpoint."""
+    torch.set_num_threads(1)  # as in every test: a fixture of a module comes before it is set there
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return run(VolumeFolder(head_folder, (8, 8, 8)), out, 7), newest(out)
+
+
 @pytest.mark.parametrize("cut", [1, 4, 5])
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_bit(volumes, tmp_path: Path, cut: int) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_bit(
+    volumes, uninterrupted: tuple[Tensor, dict], tmp_path: Path, cut: int
+) -> None:
     """Cut before, at and behind the step where the average parts from the weights."""
-    whole = run(volumes, tmp_path / "whole", 7)
-    run(volumes, tmp_path / "cut", cut)
-    resumed = run(volumes, tmp_path / "cut", 7)
+    whole, checkpoint = uninterrupted
+    run(volumes, tmp_path, cut)
+    resumed = run(volumes, tmp_path, 7)
     assert whole.shape == (7,)
     assert torch.equal(whole, resumed)
-    assert differences(newest(tmp_path / "whole"), newest(tmp_path / "cut")) == []
+    assert differences(checkpoint, newest(tmp_path)) == []
 
 
 def test_cached_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) -> None:
@@ -183,14 +191,18 @@ def test_seeds_differ_and_settings_share_their_start(volumes, tmp_path: Path) ->
     torch.testing.assert_close(base, layout, rtol=1e-4, atol=1e-5)
 
 
+def sample_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 250 timesteps of a sample would take most of a test's time."""
+    monkeypatch.setattr(GaussianDiffusion, "sample", partialmethod(GaussianDiffusion.sample, steps=10, sampler="ddim"))
+
+
 def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch, caplog) -> None:
     """Where its kernels cannot run it computes in float32, and says so in one line; also when it is cut and resumed.
 
     Samples are drawn from the weights themselves and, behind `ema_start`, from their average, while it is on.
     """
     monkeypatch.setattr(switches, "_said", set())
-    sample = GaussianDiffusion.sample  # over all 250 timesteps it takes most of this test's time
-    monkeypatch.setattr(GaussianDiffusion, "sample", partialmethod(sample, steps=10, sampler="ddim"))
+    sample_in_few_steps(monkeypatch)
     changes = {"learning_rate": 1e-3, "ema_start": 3}
     base = run(volumes, tmp_path / "base", 4, **changes)
     fast = run(volumes, tmp_path / "fast", 4, setting="FAST", sample_every=2, **changes)
@@ -205,9 +217,10 @@ def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch,
     assert "in float32" in said[0]
 
 
-def test_the_run_leaves_a_log_a_sample_and_a_model_that_can_be_loaded(volumes, tmp_path: Path) -> None:
+def test_the_run_leaves_a_log_a_sample_and_a_model_that_can_be_loaded(volumes, tmp_path: Path, monkeypatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    sample_in_few_steps(monkeypatch)
     losses = run(volumes, tmp_path, 3, sample_every=3)
     run(volumes, tmp_path, 4, sample_every=3)
     log = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -252,18 +265,18 @@ def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
 ) -> None:
     """As Ctrl-C and a batch system send it: to the process and to those that load its volumes."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "medddpm", "train", "--data", str(head_folder), "--out", str(out)]
-    command += [*COMMAND, "--steps", "100000", "--save-every", "0", "--workers", workers]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    words = ["train", "--data", str(head_folder), "--out", str(out)]
+    words += [*COMMAND, "--steps", "100000", "--save-every", "0", "--workers", workers]
+    files = (tmp_path / "printed", tmp_path / "complaint")
+    process = start(f"import os; os.setsid(); {SCRIPT}", words, os.environ, *files)
     while not (out / "tensorboard").exists():
-        assert process.poll() is None
+        assert process.is_alive(), files[1].read_text()
         time.sleep(0.05)
     time.sleep(1)
     os.killpg(process.pid, sent)
-    printed, complaint = process.communicate(timeout=60)
-    assert process.returncode == 130
+    process.join(60)
+    assert process.exitcode == 130
+    printed, complaint = (file.read_text() for file in files)
     assert "Traceback" not in complaint
     assert complaint.count("stopping after this step") == 1
     step = newest(out)["step"]
@@ -274,7 +287,7 @@ def test_a_signal_ends_it_after_the_step_in_hand_with_a_checkpoint(
 def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path, device: str) -> None:
     """Two of one micro-step against one of two: the same draws, so the same gradients but for rounding.
 
-    Through Gloo on the CPU, through NCCL on two GPUs.
+    Through Gloo on the CPU, through NCCL on two GPUs. What torchrun itself does is of test_faults.py.
     """
 
     def words(out: str, accumulation: int) -> list[str]:
@@ -282,8 +295,8 @@ def test_two_processes_compute_what_one_does(head_folder: Path, tmp_path: Path, 
         return [*arguments, "--steps", "3", "--accumulation", str(accumulation), "--no-check", "--device", device]
 
     assert main(words("one", 2)) == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "medddpm"]
-    subprocess.run([*torchrun, *words("two", 1)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for ended in run_ranks(2, SCRIPT, *words("two", 1)):
+        assert ended.returncode == 0, ended.stderr
     one, two = newest(tmp_path / "one"), newest(tmp_path / "two")
     torch.testing.assert_close(one["losses"], two["losses"], rtol=1e-4, atol=0)
     name = "denoise_fn.out.2.weight"
@@ -390,12 +403,13 @@ def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folde
     size = checkpoints_of(out)[-1].stat().st_size
     words = ["train", "--data", str(head_folder), "--out", str(out), *COMMAND]
     words += ["--steps", "4", "--save-every", "2", "--no-check"]
-    command = [sys.executable, "-m", "medddpm", *words]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))  # noqa: E731
-    process = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True)
-    assert process.returncode == 1
-    assert "no room left" in process.stderr
-    assert "Traceback" not in process.stderr
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2}))"
+    complaint = tmp_path / "complaint"
+    process = start(f"{limit}; {SCRIPT}", words, os.environ, tmp_path / "printed", complaint)
+    process.join(60)
+    assert process.exitcode == 1
+    assert "no room left" in complaint.read_text()
+    assert "Traceback" not in complaint.read_text()
     assert [path.name for path in out.rglob("*.pt")] == ["step-0000002.pt"]
     assert not list(out.rglob(".writing-*"))
     assert main(words) == 0

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import recordings
+from helpers import forks, recordings
 from torch import Tensor, nn
 
 from medddpm import accelerate, graphed_step, switches
@@ -135,7 +134,7 @@ def test_a_setting_is_put_back() -> None:
         assert not torch.backends.cudnn.benchmark
 
 
-def test_as_it_comes_nothing_is_set() -> None:
+def test_as_it_comes_nothing_is_set(tmp_path: Path) -> None:
     """A fresh process: cuDNN may round to TF32, products may not, and no algorithm is searched for."""
     asked = """
 import torch
@@ -146,8 +145,11 @@ with BENCH_SETTINGS["PyTorch"].on(network) as called:
     cudnn = torch.backends.cudnn
     print(cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, cudnn.benchmark)
 """
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False", "False"]
+    process = forks.start(asked, [], os.environ, tmp_path / "printed", tmp_path / "complaint")
+    process.join()
+    assert (tmp_path / "printed").read_text().split() == ["True", "False", "False"], (
+        tmp_path / "complaint"
+    ).read_text()
 
 
 def test_opponents_have_what_their_best_users_give_them() -> None:
@@ -835,18 +837,19 @@ def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
     assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
 
 
-def test_sigterm_ends_the_row_and_keeps_what_is_done(tmp_path: Path) -> None:
-    """As the end of a machine's loan does it: the next call goes on."""
-    out = tmp_path / "bench.csv"
+def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
+    """As the end of a machine's loan does it: the next call goes on. The ceilings are there, and no row."""
+    out, printed = folder / "bench.csv", tmp_path / "printed"
+    for path in (out, *(folder / "bench.rows").glob("med-ddpm_*")):
+        path.unlink()
     words = ["bench", "--switches", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
-    started = subprocess.Popen([sys.executable, "-m", "medddpm", *words], stdout=subprocess.PIPE, text=True)
-    said = ""
-    assert started.stdout
-    while "OPT1 … " not in said and (letter := started.stdout.read(1)):
-        said += letter
-    started.send_signal(signal.SIGTERM)
-    started.communicate(timeout=60)
-    assert started.returncode == 130
+    started = forks.start(forks.MODULE, ["medddpm", *words], os.environ, printed, tmp_path / "complaint")
+    while "OPT1 … " not in (printed.read_text() if printed.exists() else ""):
+        assert started.is_alive(), (tmp_path / "complaint").read_text()
+        time.sleep(0.05)
+    started.terminate()
+    started.join(60)
+    assert started.exitcode == 130
     for _ in range(50):
         left = subprocess.run(["pgrep", "-f", f"bench.worker.*{tmp_path}"], capture_output=True, text=True).stdout
         if not left:
