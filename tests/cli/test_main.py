@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from helpers.interruptible import interruptible
+from helpers import forks
 
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
@@ -128,18 +129,22 @@ def test_several_volumes_are_numbered_and_each_is_that_of_its_seed(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
-    trained: Path, head_folder: Path, tmp_path: Path, number: signal.Signals
+    trained: Path, head_folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
 ) -> None:
+    printed = tmp_path_factory.mktemp("printed")
     mask, out = head_folder / "mask" / "phantom_0000.nii.gz", tmp_path / "v.nii.gz"
     words = ["--checkpoint", trained, "--mask", mask, "--out", out, "--count", "2000", "--device", "cpu", "-q"]
-    command = [sys.executable, "-m", "medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
-    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as drawing:
-        while not (tmp_path / "v_2.nii.gz").exists() and drawing.poll() is None:
-            time.sleep(0.02)
-        drawing.send_signal(number)
-        said, (line,) = drawing.stdout.read(), drawing.stderr.read().splitlines()
-    assert (drawing.returncode, said) == (130, "")
+    command = ["medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
+    # As Python starts where neither signal is ignored, also if the tests were started with `nohup`.
+    heeding = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
+    files = (printed / "out", printed / "err")
+    drawing = forks.start(f"{heeding}; {forks.MODULE}", command, os.environ, *files)
+    while not (tmp_path / "v_2.nii.gz").exists() and drawing.is_alive():
+        time.sleep(0.02)
+    os.kill(drawing.pid, number)
+    drawing.join(60)
+    said, (line,) = files[0].read_text(), files[1].read_text().splitlines()
+    assert (drawing.exitcode, said) == (130, "")
     whole = len(list(tmp_path.glob("v_*.nii.gz")))
     assert line == (
         f"medddpm: {out}: interrupted, and {whole} of 2000 volumes are kept; the same command draws what is missing"

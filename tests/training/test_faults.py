@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.forks import MODULE, start
 from helpers.ranks import run_ranks
 
 from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
@@ -25,7 +26,7 @@ from medddpm.training.run_folder import claim
 COMMAND = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
 TINY = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0", "--device", "cpu", "-q",
         "--no-check", "--seed", "0"]  # fmt: skip
-AGENT = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--monitor-interval", "0.1"]
+AGENT = ["torch.distributed.run", "--nproc-per-node", "2", "--monitor-interval", "0.1", "--standalone"]
 
 
 def words(data: Path, out: Path, steps: int, *more: object) -> list[str]:
@@ -40,10 +41,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def until(done, process: subprocess.Popen, seconds: float = 60) -> None:
+def until(done, process: BaseProcess, complaint: Path, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not done():
-        assert process.poll() is None, process.communicate()
+        assert process.is_alive(), complaint.read_text()
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -152,7 +153,7 @@ def test_steps_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
         claim(tmp_path, replace(config, accumulation=3), volumes, 4)
 
 
-def children(process: subprocess.Popen) -> dict[int, int]:
+def children(process: BaseProcess) -> dict[int, int]:
     """The processes that torchrun started, by rank."""
     found = {}
     for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
@@ -166,16 +167,14 @@ def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_fol
     if sys.platform != "linux":
         pytest.skip("reads /proc")
     out, whole = tmp_path / "run", tmp_path / "whole"
-    script = [*AGENT, "--standalone", "--max-restarts", "1", "-m", "medddpm"]
-    process = subprocess.Popen(
-        [*script, *words(head_folder, out, 12, "--save-every", 3)],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    until(lambda: checkpoints_of(out), process)
+    printed, complaint = tmp_path / "printed", tmp_path / "complaint"
+    command = [*AGENT, "--max-restarts", "1", "-m", "medddpm", *words(head_folder, out, 12, "--save-every", 3)]
+    process = start(MODULE, command, environment(), printed, complaint)
+    until(lambda: checkpoints_of(out), process, complaint)
     os.kill(children(process)[1], signal.SIGKILL)  # while the first one may still write
-    printed, complaint = process.communicate(timeout=120)
-    assert process.returncode == 0, complaint
-    assert "finished at step 12" in printed
+    process.join(120)
+    assert process.exitcode == 0, complaint.read_text()
+    assert "finished at step 12" in printed.read_text()
     for ended in run_ranks(2, COMMAND, *words(head_folder, whole, 12, "--save-every", 3)):
         assert ended.returncode == 0, ended.stderr
     a, b = newest(out), newest(whole)
@@ -186,15 +185,14 @@ def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_fol
 
 def test_sigterm_to_all_saves_once(head_folder: Path, tmp_path: Path) -> None:
     """As a batch system sends it: to torchrun and to all that it started."""
-    out = tmp_path / "run"
-    process = subprocess.Popen(
-        [*AGENT, "--standalone", "-m", "medddpm", *words(head_folder, out, 100_000, "--save-every", 0)],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    until(lambda: (out / "tensorboard").exists(), process)
+    out, files = tmp_path / "run", (tmp_path / "printed", tmp_path / "complaint")
+    command = [*AGENT, "-m", "medddpm", *words(head_folder, out, 100_000, "--save-every", 0)]
+    process = start(f"import os; os.setsid(); {MODULE}", command, environment(), *files)
+    until(lambda: (out / "tensorboard").exists(), process, files[1])
     time.sleep(1)
     os.killpg(process.pid, signal.SIGTERM)
-    printed, complaint = process.communicate(timeout=60)
+    process.join(60)
+    printed, complaint = (file.read_text() for file in files)
     (path,) = checkpoints_of(out)
     step = newest(out)["step"]
     assert path.name == f"step-{step:07d}.pt"
