@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Gives the kernels what `medddpm book` gives them, so that a cell prints and draws the same under both."""
     os.environ.update(SOURCE_DATE_EPOCH="0", PYTHONHASHSEED="0", OMP_WAIT_POLICY="PASSIVE")
     os.environ.pop("MPLBACKEND", None)
+    # As in the Makefile: else each of some hundred processes compiles PyTorch's and MONAI's sources for itself.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        sys.dont_write_bytecode = False
     config.stash[CELLS] = Counter()
     config.stash[STRAYS] = set()
 
