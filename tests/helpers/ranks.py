@@ -45,7 +45,11 @@ def run_ranks(count: int, script: str, *arguments: object, timeout: float = 120)
         finally:
             for process in started:
                 process.kill()
-        return [
+        ended = [
             subprocess.CompletedProcess(words, process.exitcode, out.read_text(), err.read_text())
             for process, (out, err) in zip(started, printed, strict=True)
         ]
+    for rank, one in enumerate(ended):
+        if one.returncode:  # for whoever reads of a failed test: the first to say something has often lost another
+            print(f"rank {rank} ended with {one.returncode}: {one.stderr[-2000:]}")
+    return ended
