@@ -1,8 +1,8 @@
 """Reads the kernels tables of every machine and run into one: what the figures and the claims are drawn from.
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
-or either measured otherwise, as "window-300", "window-cpu", "step-cache-none" or, under another PyTorch,
-"step-torch-2-2-2" (`medddpm.study.profile.run`).
+or either measured otherwise, as "window-300", "window-cpu", "step-cache-none", "step-by-function" (kernels were told
+apart by their function's name alone) or, under another PyTorch, "step-torch-2-2-2" (`medddpm.study.profile.run`).
 """
 
 from __future__ import annotations

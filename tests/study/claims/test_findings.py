@@ -98,6 +98,17 @@ def test_rules_on_one_setting(identity: str, expected: float) -> None:
     assert rules.numbers(rule(identity, "BASE"), BUSY) == pytest.approx([expected])
 
 
+def test_a_step_s_scores_are_read_where_they_were_profiled_apart() -> None:
+    families = {"xmma_wgrad": 9.0, "reduce_kernel": 1.0, "RowwiseMomentsCUDAKernel": 3.0}
+    scored = run(*(launch("BASE", family, priority=score) for family, score in families.items()))
+    bare = run(*(launch("BASE", family, priority=float("nan")) for family in families))
+    runs = {("H100", "step"): [bare], ("H100", "step-by-function"): [scored]}
+    assert findings.finding(ask("P080", gpu="all"), runs, "step").our_value == "2"
+    found = findings.finding(ask("P080", gpu="all"), {("H100", "step"): [bare]}, "step")
+    assert found.our_value is None
+    assert found.reason.startswith("No step of the H100 has ncu's estimated speedups.")
+
+
 def test_close_scores_share_a_rank() -> None:
     """By priority: the tensor-core GEMM, 1 + 8 of two groups; normalization, 7; elementwise, 3."""
 
