@@ -135,8 +135,7 @@ def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
     mask, out = head_folder / "mask" / "phantom_0000.nii.gz", tmp_path / "v.nii.gz"
     words = ["--checkpoint", trained, "--mask", mask, "--out", out, "--count", "2000", "--device", "cpu", "-q"]
     command = ["medddpm", "sample", *map(str, words), "--sampler", "ddim", "--steps", "1"]
-    # As Python starts where neither signal is ignored, also if the tests were started with `nohup`.
-    heeding = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); s.signal(s.SIGHUP, s.SIG_DFL)"
+    heeding = "from helpers.interruptible import interruptible; interruptible()"
     files = (printed / "out", printed / "err")
     drawing = forks.start(f"{heeding}; {forks.MODULE}", command, os.environ, *files)
     while not (tmp_path / "v_2.nii.gz").exists() and drawing.is_alive():

@@ -4,6 +4,6 @@ import signal
 
 
 def interruptible() -> None:
-    """For `Popen(preexec_fn=…)` and after a fork: a program inherits that SIGINT and SIGHUP are ignored."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    """For a fork, which inherits that SIGINT and SIGHUP are ignored: heeds them as a Python of its own does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a program that it becomes is ended by it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
