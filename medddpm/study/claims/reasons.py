@@ -15,19 +15,17 @@ from medddpm.study.profile import summaries
 from medddpm.study.profile.families import family_named
 
 Runs = Mapping[tuple[str, str], list[rules.KernelsOfRun]]  # by card and part
+ELSEWHERE = re.compile(r"window-(\d+)")
+
+
+class Unknown(Exception):
+    """The records do not hold a fact: the clause that names it is left out."""
 
 
 def read_by(rule: rules.Rule, runs: Runs, view: str, card: str) -> list[rules.KernelsOfRun]:
     """A card's runs that a rule reads: for priority scores those of `<view>-by-function`, if there are any."""
     apart = runs.get((card, f"{view}-by-function"), []) if rule.rule == "rank" else []
     return apart or runs[card, view]
-
-
-ELSEWHERE = re.compile(r"window-(\d+)")
-
-
-class Unknown(Exception):
-    """The records do not hold a fact: the clause that names it is left out."""
 
 
 def as_text(values: list[float]) -> str:
