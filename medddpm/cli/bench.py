@@ -25,8 +25,8 @@ INSTEAD = ("coverage", "throughput", "endurance", "scaling")
 """The modes of `medddpm bench` beside its own, which times settings."""
 
 READ = {
-    "": ("setting", "ladder", "opponents", "network", "measure", "samples", "all_samples", "bandwidth", "batch",
-         "seconds", "rounds"),
+    "": ("setting", "ladder", "opponents", "network", "measure", "samples", "all_samples", "batch", "seconds",
+         "rounds"),
     "coverage": ("network",),
     "throughput": ("seconds",),
     "endurance": ("files", "seconds"),
@@ -43,7 +43,7 @@ def add_bench(commands: Commands[Parser]) -> None:
         "time training steps, forward passes and samples, each setting in its own process; finished rows are kept",
         """
         medddpm bench --out bench.csv                                          base, opt1, opt2, opt12 and fast
-        medddpm bench --ladder --bandwidth --out bench.csv                     every change from base to fast
+        medddpm bench --ladder --out bench.csv                                 every change from base to fast
         medddpm bench --opponents --measure step --out bench.csv               also PyTorch's own tools at their best
         medddpm bench --setting fast --measure sample --batch 4 --out bench.csv
         medddpm bench --network nnunet-plain,monai-unet --out bench.csv        others' networks, ordinary tools and fast
@@ -140,9 +140,6 @@ def add_bench(commands: Commands[Parser]) -> None:
     command.add_argument(
         "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"
     )
-    command.add_argument(
-        "--bandwidth", action="store_true", help="also DRAM bytes by Nsight Compute, in one more process"
-    )
     command.add_argument("--size", type=whole(8), help="side of the volume (128; med-ddpm-brats 192)")
     command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
     command.add_argument("--channels", type=whole(32, also=MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
@@ -214,7 +211,6 @@ def bench(arguments: argparse.Namespace) -> int:
         ("ladder", "med-ddpm" in networks and arguments.setting is None, "of med-ddpm, without --setting"),
         ("opponents", ours and arguments.setting is None, "of med-ddpm and med-ddpm-brats, without --setting"),
         ("all_samples", drawn and arguments.setting is None, "with samples of med-ddpm, without --setting"),
-        ("bandwidth", list(measures) != ["sample"], "of steps and forward passes"),
     )
     jobs = plan(
         networks,
@@ -231,7 +227,6 @@ def bench(arguments: argparse.Namespace) -> int:
         arguments.wrong(f"argument --measure: nothing of {', '.join(unmeasured)}: only med-ddpm draws samples")
     options = Options(
         samples=arguments.samples,
-        bandwidth=arguments.bandwidth,
         again=arguments.again,
         seconds=arguments.seconds,
         device=arguments.device,

@@ -22,7 +22,7 @@ from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import write_table
 
 CEILINGS_TABLE = "ceilings.csv"
-BANDWIDTH, FAILURE = "bandwidth", "failure"  # in a file's name, in the place of a measure
+FAILURE = "failure"  # in a file's name, in the place of a measure
 PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
 KEY = ("network", "setting", "measure", "sampler", "steps", "batch", "size")  # columns that name a row
 GIB = 2**30
@@ -89,8 +89,7 @@ class Results(TableStore):
             packages |= kept["packages"]
             commands[kept["command"]] = None
             case, setting = Case(**kept["case"]), BENCH_SETTINGS[kept["setting"]]
-            moved = (self.read(case.result(self.folder, setting, BANDWIDTH)) or {}).get("bytes", {})
-            rows += [_row(case, setting, measured, moved, origin) for measured in kept["rows"]]
+            rows += [_row(case, setting, measured, origin) for measured in kept["rows"]]
             if report := kept.get("acceleration"):
                 reports[report_key(case.network, setting.name)] = report
         table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
@@ -135,7 +134,6 @@ def _row(
     case: Case,
     setting: BenchSetting,
     measured: Mapping[str, Any],
-    moved: Mapping[str, float],
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """A row of schema `BENCH`; `origin` has its columns date and `publishing.MACHINE`."""
@@ -156,7 +154,6 @@ def _row(
         "host_ms": None if measured.get("host_ms") is None else round(measured["host_ms"], 5),
         "peak_gib": None if peak is None else round(peak / GIB, 4),
         "tflops": round(work / median / 1e9, 5),
-        "gbps": round(moved[measure] / median / 1e6, 2) if measure in moved else None,
         "rel_error_output": _digits(measured.get("rel_error_output")),
         "rel_error_grad": _digits(measured.get("rel_error_grad")),
         "sm_mhz": measured.get("sm_mhz"),
@@ -187,5 +184,5 @@ def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     for column, names in orders.items():
         places[column] = table[column].map({name: place for place, name in enumerate(names)})
     ordered = table.loc[places.sort_values(list(places.columns), kind="stable").index].reset_index(drop=True)
-    numbers = ["host_ms", "peak_gib", "tflops", "gbps", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
+    numbers = ["host_ms", "peak_gib", "tflops", "rel_error_output", "rel_error_grad", "sm_mhz", "watts"]
     return ordered.astype(dict.fromkeys(numbers, "float64"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +16,13 @@ from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.fits import check_fits
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.results import BANDWIDTH, CEILINGS_TABLE, Results
+from medddpm.study.bench.results import CEILINGS_TABLE, Results
 from medddpm.study.bench.settings import BASE, BY_SLUG, SAMPLED, BenchSetting, default_settings
 from medddpm.study.bench.worker import MEASURES, Case
-from medddpm.study.profile import ncu, ncu_csv
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
 from medddpm.study.records.store import rows_folder
 from medddpm.study.records.tables import check_table, found_at
-
-DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,6 @@ class Options:
 
     Args:
         samples: how often a forward pass or a step is timed, at least.
-        bandwidth: whether ncu counts DRAM bytes, in one more process for each row.
         again: whether existing results are measured anew.
         seconds: the time after which a row is given up.
         device: "auto", "cuda" or "cpu".
@@ -63,7 +58,6 @@ class Options:
     """
 
     samples: int = 20
-    bandwidth: bool = False
     again: bool = False
     seconds: int = 600
     device: str = "auto"
@@ -133,8 +127,6 @@ def measure_rows(
     if dry_run:
         for job in jobs:
             print(shlex.join(row_command(job, options, folder, "python")))
-            if options.bandwidth and (counted := _counted(job)):
-                print(shlex.join(collection(counted, options, folder).collect_command(folder / "report.ncu-rep")))
         return 0
     check_table(out.with_name(CEILINGS_TABLE))
     store = Results(out, machine_meta(command, options.device))
@@ -148,8 +140,6 @@ def measure_rows(
             for place, job in enumerate(jobs, 1):
                 try:
                     _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
-                    if options.bandwidth and turn == 1:
-                        _bandwidth(store, job, options)
                 finally:
                     store.collect()
     table = store.collect()
@@ -168,14 +158,6 @@ def row_command(job: Job, options: Options, folder: Path, python: str = sys.exec
     }  # fmt: skip
     given = {name: value for name, value in words.items() if value != ""}
     return [python, "-m", "medddpm.study.bench.worker", *programs.options(given)]
-
-
-def collection(job: Job, options: Options, folder: Path, python: str = "python") -> ncu.Collection:
-    """What ncu is asked for: a row's DRAM bytes, a range a measure, in one pass, so that each is run only once."""
-    program = [*row_command(job, options, folder, python), "--mark"]
-    return ncu.Collection(
-        "ncu", program, ["--replay-mode", "app-range", "--metrics", ",".join(DRAM), "--force-overwrite"]
-    )
 
 
 def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> None:
@@ -260,49 +242,3 @@ def _ceilings(store: Results, options: Options) -> None:
     store.stamp(path)
     values = [f"{row['ceiling']} {row['value']:.3g} {row['unit']}" for row in (store.read(path) or {})["rows"]]
     print(", ".join([*values, f"{time.monotonic() - began:.0f} s"]), flush=True)
-
-
-# Bandwidth
-
-
-def _counted(job: Job) -> Job | None:
-    """The process that ncu watches for a row: its forward pass and its step."""
-    measures = tuple(m for m in job.measures if m != "sample")
-    return Job(job.case, job.setting, measures) if measures else None
-
-
-def _bandwidth(store: Results, job: Job, options: Options) -> None:
-    """Has ncu count a row's DRAM bytes; without them the row stands all the same."""
-    counted, path = _counted(job), job.case.result(store.folder, job.setting, BANDWIDTH)
-    kept = (store.read(path) or {}).get("bytes", {})
-    if counted is None or job.title in store.failed or (not options.again and set(counted.measures) <= set(kept)):
-        return
-    began = time.monotonic()
-    try:
-        moved = _count(store, counted, options)
-    except BadInput as error:
-        print(f"medddpm: no bandwidth of {job.title}: {error}", file=sys.stderr, flush=True)
-        return
-    store.write(path, {"bytes": kept | moved})
-    told = ", ".join(f"{measure} {count / 1e9:.3g} GB" for measure, count in moved.items())
-    print(f"    DRAM: {told}, {time.monotonic() - began:.0f} s", flush=True)
-
-
-def _count(store: Results, job: Job, options: Options) -> dict[str, float]:
-    """DRAM bytes by measure.
-
-    Raises:
-        BadInput: ncu is missing, failed, or counted something else.
-    """
-    wanted = collection(job, options, store.folder, sys.executable)
-    with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
-        page = Path(name) / "raw.csv"
-        page.write_text(wanted.text(options.seconds), encoding="utf-8")
-        opened = ncu_csv.open_page(page, "raw")
-        if absent := [column for column in DRAM if column not in opened.header]:
-            raise BadInput("ncu", f"it counted no {absent[0]}", wanted.remedy)
-        cells = [row for batch in opened.batches(DRAM) for row in batch]
-    counts = [float(sum(ncu_csv.numbers(list(row), "dram bytes", page))) for row in cells]
-    if len(counts) != len(job.measures) or not all(count > 0 for count in counts):
-        raise BadInput("ncu", f"it counted {len(counts)} ranges of {len(job.measures)}, or no bytes", wanted.remedy)
-    return dict(zip(job.measures, counts, strict=True))

@@ -240,46 +240,37 @@ def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
     return {network: recorded[key] for network, key in keys.items() if key in recorded}
 
 
-def moved(kernels: pd.DataFrame, peak_gbps: float) -> dict[str, float]:
-    """DRAM traffic of a whole step in the profile, GB, as `_gigabytes` has it.
+def moved(kernels: pd.DataFrame) -> dict[str, float]:
+    """DRAM traffic of a whole step, GB, counted launch by launch.
 
     Args:
-        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first counts. Where every
-            setting has a run whose bytes were counted, only such runs do.
-        peak_gbps: the bandwidth that `dram_pct` is a share of, GB/s.
+        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first whose bytes were counted.
 
     Returns:
-        setting to GB.
+        setting to GB; a setting whose bytes were not counted is left out.
     """
-    has = kernels[BYTES[0]].notna().groupby([kernels["config"], kernels["run"]], observed=True).transform("any")
-    counted = set(kernels["config"]) == set(kernels["config"][has])  # bytes compare where they were found alike
-    kernels = kernels[has] if counted else kernels
-    first = kernels[kernels["run"] == kernels.groupby("config", observed=True)["run"].transform("min")]
-    gigabytes = _gigabytes(first, peak_gbps, counted)
-    return {
-        str(setting): float(total) for setting, total in gigabytes.groupby(first["config"], observed=True).sum().items()
-    }
+    setting, run = kernels["config"], kernels["run"]
+    counted = kernels[kernels[BYTES[0]].notna().groupby([setting, run], observed=True).transform("any")]
+    first = counted[counted["run"] == counted.groupby("config", observed=True)["run"].transform("min")]
+    totals = _counted(first).groupby(first["config"], observed=True).sum()
+    return {str(name): float(total) for name, total in totals.items()}
 
 
-def roofline(table: pd.DataFrame, profiled: Mapping[str, float] | None = None, network: str = OURS) -> pd.DataFrame:
-    """Rows whose DRAM bytes are known: of steps by their profiles where these are given, or else as counted.
+def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str = OURS) -> pd.DataFrame:
+    """The steps whose DRAM bytes are known.
 
     Args:
         table: schema `BENCH`.
-        profiled: what `moved` returns.
+        gigabytes: what `moved` returns.
         network: its name.
 
     Returns:
-        setting, measure, tflops, gbps, intensity (FLOPs of the network as it is written, divided by DRAM bytes).
+        setting, tflops, gbps, intensity (FLOPs of the network as it is written, divided by DRAM bytes).
     """
-    parts = [rows_of(table, network, measure).reset_index() for measure in ("step", "forward")]
-    rows = pd.concat(parts)
-    by_profile = rows["setting"].map(dict(profiled or {})) / rows["median_ms"] * 1e3
-    if profiled:  # all of them or none: the two ways do not compare
-        rows["gbps"] = rows["gbps"].where(rows["measure"] != "step", by_profile)
-    rows = rows.dropna(subset=["gbps"])
-    rows = rows.assign(intensity=1e3 * rows["tflops"] / rows["gbps"])
-    return rows[["setting", "measure", "tflops", "gbps", "intensity"]].reset_index(drop=True)
+    steps = rows_of(table, network, "step").reset_index()
+    steps = steps.assign(gbps=1e3 * steps["setting"].map(dict(gigabytes)) / steps["median_ms"])
+    steps = steps.assign(intensity=1e3 * steps["tflops"] / steps["gbps"]).dropna(subset=["gbps"])
+    return steps[["setting", "tflops", "gbps", "intensity"]].reset_index(drop=True)
 
 
 def remaining(
@@ -290,7 +281,8 @@ def remaining(
     The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
     network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
     FLOPs take longer than its bytes. The floor of any other family is the DRAM bytes that its kernels move, divided by
-    the measured rate of a copy.
+    the measured rate of a copy. Where bytes were not counted, they are the share of the time that DRAM was busy; on an
+    H200, where FAST's step has both, that gives 0.5% less (`16_fast_path`).
 
     Args:
         kernels: schema `KERNELS`, of one step.
@@ -308,7 +300,8 @@ def remaining(
         launches=kernels["count"],
         ms=kernels["count"] * kernels["duration_ns"] / 1e6,
     )
-    used["gb"] = _gigabytes(used, peak_gbps, counted=bool(used[BYTES[0]].notna().any()))
+    by_time = used["ms"] * used["dram_pct"].fillna(0) / 100 * peak_gbps / 1e3
+    used["gb"] = _counted(used) if used[BYTES[0]].notna().any() else by_time
     parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
     parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
     products = {
@@ -324,13 +317,9 @@ def remaining(
     return parts.sort_values("ms", ascending=False)
 
 
-def _gigabytes(kernels: pd.DataFrame, peak_gbps: float, counted: bool) -> pd.Series[float]:
-    """What all launches of each row move through DRAM: as counted, or about, by its share of the peak and its time.
-
-    On an H200, where FAST's step has both, the second gives 0.5% less (`16_fast_path`).
-    """
-    by_time = kernels["duration_ns"] * kernels["dram_pct"].fillna(0) / 100 * peak_gbps
-    return kernels["count"] * (kernels[BYTES].sum(axis="columns") if counted else by_time) / 1e9
+def _counted(kernels: pd.DataFrame) -> pd.Series[float]:
+    """What all launches of each row move through DRAM, GB."""
+    return kernels["count"] * kernels[BYTES].sum(axis="columns") / 1e9
 
 
 def _part(kernel: str, family: str) -> str:

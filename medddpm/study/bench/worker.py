@@ -8,7 +8,6 @@ last one's output and gradient can be compared with BASE's.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import gc
 import itertools
@@ -69,7 +68,7 @@ class Case:
         return folder / f"{self.key}.reference.pt"
 
     def result(self, folder: Path, setting: BenchSetting, measure: str) -> Path:
-        """The file of one measure under a setting; "bandwidth" is a measure too."""
+        """The file of one measure under a setting; "failure" is a measure too."""
         return folder / f"{self.key}_{setting.slug}_{measure}.json"
 
 
@@ -105,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--channels", type=int, default=64, help="base width (64)")
     top.add_argument("--samples", type=int, default=20, help="of a forward pass or step, at least (20)")
     top.add_argument("--folder", type=Path, required=True, help="of the results")
-    top.add_argument("--mark", action="store_true", help="time nothing: run each measure once between profiler marks")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu")
     return top
 
@@ -119,13 +117,9 @@ def run(arguments: argparse.Namespace) -> None:
     model = build(network, case.side, case.channels).to(device)
     with setting.on(model) as called:
         row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
-        if not arguments.mark and setting == BASE and not case.reference(arguments.folder).is_file():
+        if setting == BASE and not case.reference(arguments.folder).is_file():
             save_reference(row, case.reference(arguments.folder))
         for name in wanted:
-            if arguments.mark:
-                mark(row.work(name), device)
-                row.drop()
-                continue
             found = (
                 sampled(row, TIMESTEPS)
                 if name == "sample"
@@ -393,14 +387,6 @@ def launching(work: Callable[[], object], ms: float, device: torch.device) -> fl
         work()
         taken.append(1e3 * (time.perf_counter() - began))
     return statistics.median(taken)
-
-
-def mark(work: Callable[[], object], device: torch.device) -> None:
-    """Warms up, then runs `work` once between the marks that ncu waits for."""
-    warm_up(work, device)
-    with torch.cuda.profiler.profile() if device.type == "cuda" else contextlib.nullcontext():
-        work()
-        wait(device)
 
 
 def reset_peak(device: torch.device) -> None:

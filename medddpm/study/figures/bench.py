@@ -20,7 +20,6 @@ from medddpm.study.parity.tables import SAMPLER_NAMES
 # Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
 CEILING_COLOUR = "#777777"
-MEASURES = {"step": "o", "forward": "s"}
 GROUP_COLOURS = KIND_COLOURS | {"convolution": KIND_COLOURS["convolution, forward"]}
 
 
@@ -121,7 +120,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     for point in points.to_dict("records"):
         x, y, setting = float(point["intensity"]), float(point["tflops"]), str(point["setting"])
         axis.plot(
-            x, y, MEASURES[point["measure"]], color=colour_of(setting), markersize=5, markeredgecolor="white",
+            x, y, "o", color=colour_of(setting), markersize=5, markeredgecolor="white",
             markeredgewidth=0.4, zorder=3,
         )  # fmt: skip
     axis.set_yscale("log")
@@ -130,16 +129,11 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
     axis.set_title(card, loc="left")
-    names = {"step": "training step", "forward": "forward pass"}
-    present = [measure for measure in MEASURES if measure in set(points["measure"])]
     handles = [
-        Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=4, label=label)
-        for label, colour, marker in (
-            *((setting, colour_of(setting), "o") for setting in dict.fromkeys(points["setting"].astype(str))),
-            *((names[measure], "black", MEASURES[measure]) for measure in present),
-        )
+        Line2D([], [], color=colour_of(setting), marker="o", linestyle="none", markersize=4, label=setting)
+        for setting in points["setting"].astype(str)
     ]
-    axis.legend(handles=handles, loc="lower right", ncols=2)
+    axis.legend(handles=handles, loc="lower right")
     return figure
 
 

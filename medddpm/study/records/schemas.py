@@ -166,9 +166,6 @@ BENCH = Schema(
         "tflops": Column(
             "float64", "FLOPs of the network as it is written, divided by the median", unit="TFLOP/s", nullable=True
         ),
-        "gbps": Column(
-            "float64", "bytes read from and written to DRAM, divided by the median", unit="GB/s", nullable=True
-        ),
         "rel_error_output": Column(
             "float64", "norm of the output's difference from BASE's, divided by the norm of BASE's", nullable=True
         ),

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from medddpm.runtime import nested
 from medddpm.study.bench import results, run, settings, tables, worker
 from medddpm.study.bench.fits import fits
 from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
-from medddpm.study.bench.run import Options, plan
+from medddpm.study.bench.run import plan
 from medddpm.study.bench.settings import (
     BASE,
     BENCH_SETTINGS,
@@ -271,7 +270,6 @@ def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsy
         ),
         (["--all-samples", "--measure", "step"], "argument --all-samples: only with samples of med-ddpm"),
         (["--all-samples", "--network", "monai-unet"], "argument --all-samples: only with samples of med-ddpm"),
-        (["--bandwidth", "--measure", "sample"], "argument --bandwidth: only of steps and forward passes"),
         (["--coverage", "--throughput"], "argument --throughput: not allowed with argument --coverage"),
         (["--endurance", "5", "--scaling"], "argument --scaling: not allowed with argument --endurance"),
     ],
@@ -290,13 +288,13 @@ def test_what_measures_nothing_together_is_a_wrong_argument(
 # Each mode, and what it does not read. Also the default of an option counts as given where somebody typed it.
 UNREAD = {
     (): ["--gpus", "--sharded", "--files"],
-    ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples", "--bandwidth",
+    ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples",
                       "--batch", "--seconds", "--rounds", "--gpus", "--sharded", "--files"],
     ("--throughput",): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples", "--all-samples",
-                        "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded", "--files"],
+                        "--batch", "--rounds", "--gpus", "--sharded", "--files"],
     ("--endurance", "9"): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples",
-                           "--all-samples", "--bandwidth", "--batch", "--rounds", "--gpus", "--sharded"],
-    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--bandwidth", "--batch", "--rounds", "--files"],
+                           "--all-samples", "--batch", "--rounds", "--gpus", "--sharded"],
+    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--batch", "--rounds", "--files"],
 }  # fmt: skip
 VALUES = {"--setting": "base", "--network": "med-ddpm", "--measure": "step,forward,sample", "--samples": "20",
           "--batch": "1", "--seconds": "600", "--rounds": "1", "--gpus": "1"}  # fmt: skip
@@ -399,14 +397,10 @@ def test_help_names_every_network_and_setting(capsys) -> None:
 
 def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) -> None:
     out = tmp_path / "bench.csv"
-    assert main(["bench", "--switches", "base,fast", "--bandwidth", "--dry-run", "--out", str(out), *TOY]) == 0
+    assert main(["bench", "--switches", "base,fast", "--dry-run", "--out", str(out), *TOY]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 2
     assert lines[0].startswith("python -m medddpm.study.bench.worker --network med-ddpm --setting base")
-    assert lines[1].startswith("ncu ")
-    assert "--replay-mode app-range" in lines[1]
-    assert lines[1].endswith("--mark")
-    assert "--measure forward,step --side" in lines[1], "ncu counts no whole volume"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -914,74 +908,13 @@ def test_published_rows_that_were_not_measured_again_stay(measured: Path, tmp_pa
     assert now not in failed, "it has been measured since"
 
 
-# bandwidth
-
-FAKE = r"""#!/bin/bash
-# Plays ncu: a report when it profiles, a range a measure when it imports one; FAKE says how it fails.
-for word in "$@"; do [ "$last" = -o ] && report="$word.ncu-rep"; last="$word"; done
-case "$1 $FAKE" in
-*closed) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1 ;;
-*dies) echo "==PROF== Connected"; echo "==ERROR== Failed to profile a range" ; exit 9 ;;
---import*)
-    echo "==PROF== a line of the log"
-    echo '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"'
-    echo '"","","byte","byte"'
-    echo '"0","range","1,000,000","500000"'
-    [ "$FAKE" = few ] || echo '"1","range","3000000","1000000"' ;;
-*) echo report > "$report" ;;
-esac
-"""
-
-
-@pytest.fixture
-def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "bin" / "ncu"
-    script.parent.mkdir()
-    script.write_text(FAKE)
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE", "")
-
-
-@pytest.mark.usefixtures("fake_ncu")
-def test_bytes_that_ncu_counts_become_a_rate(folder: Path, capsys) -> None:
-    assert run_again(folder, "--switches", "fast", "--bandwidth") == 0
-    assert "    DRAM: forward 0.0015 GB, step 0.004 GB" in capsys.readouterr().out
-    table = read_table(folder / "bench.csv", schemas.BENCH).set_index(["setting", "measure"])
-    for measure, count in (("forward", 1.5e6), ("step", 4e6)):
-        row = table.loc[("FAST", measure)]
-        assert row["gbps"] == pytest.approx(count / row["median_ms"] / 1e6, abs=0.005)
-    assert table.loc["BASE"]["gbps"].isna().all()
-
-
-@pytest.mark.usefixtures("fake_ncu")
-@pytest.mark.parametrize(
-    ("way", "said"),
-    [("dies", "Failed to profile a range"), ("few", "counted 1 ranges of 2"), ("closed", "counters are closed")],
-)
-def test_without_ncu_a_row_stands_all_the_same(folder: Path, monkeypatch, way: str, said: str, capsys) -> None:
-    monkeypatch.setenv("FAKE", way)
-    assert run_again(folder, "--switches", "fast", "--bandwidth") == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("medddpm: no bandwidth of med-ddpm FAST: ncu: ")
-    assert said in line
-    assert read_table(folder / "bench.csv", schemas.BENCH)["gbps"].isna().all()
-
-
-def test_the_marked_program_times_nothing(tmp_path: Path) -> None:
-    job = run.Job(Case("monai-unet", 16, 1, 32), BENCH_SETTINGS["OPT1"], ("forward", "step"))
-    command = run.row_command(job, Options(device="cpu"), tmp_path)
-    assert programs.run([*command, "--mark"]).returncode == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 # schema
 
 
 def test_rows_are_sorted_as_the_ladder_is() -> None:
     order = list(BENCH_SETTINGS)
     rows = [
-        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {}, {"gpu": "cpu"})
+        results._row(Case("med-ddpm", 8, 1, 32), BENCH_SETTINGS[name], measured, {"gpu": "cpu"})
         for name in reversed(order)
         for measured in (
             {"measure": m, "sampler": None, "steps": 1, "ms": [1.0, 2.0], "peak_bytes": 2**30}
