@@ -407,6 +407,25 @@ def test_readme_repeats_what_other_peoples_networks_gain() -> None:
     assert f"{said} of `UNet` with batch norm." in page_text("site/fast_path.md")
 
 
+def test_the_fast_paths_page_repeats_what_the_h200s_record_has_of_fast() -> None:
+    found = tables.by_setting(tables.recorded(ROOT)["H200"])
+    base, fast, tf32, autocast = (found.loc[name] for name in ("BASE", "FAST", "FAST tf32", "autocast channels-last"))
+    page = page_text("site/fast_path.md")
+    assert f"a forward pass takes {fast['forward_ms']:.1f} ms (BASE: {base['forward_ms']:.0f})" in page
+    assert f"in 250 steps takes {fast['sample_s']:.1f} s (BASE: {base['sample_s']:.0f})" in page
+    assert f"needs {fast['peak_gib']:.1f} GiB (BASE: {base['peak_gib']:.1f} GiB)" in page
+    errors = [f"{100 * row['error_output']:.{places}f}%" for row, places in ((fast, 1), (autocast, 1), (tf32, 2))]
+    said = "output differs from BASE's by {}; the output under BF16 autocast differs by {}."
+    assert said.format(*errors) in page
+    assert f"differs by {errors[2]}, and a step is {tf32['step_gain']:.1f} times as fast as BASE's" in page
+
+
+def test_the_page_of_commands_repeats_what_a_step_takes() -> None:
+    took = tables.rows_of(tables.recorded(ROOT)["H100"], "med-ddpm", "step")["median_ms"]
+    said = f"then takes {took['BASE']:.0f} ms; with `--setting fast` it takes {took['FAST']:.0f} ms."
+    assert said in page_text("site/commands.md")
+
+
 def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     records, page = tables.recorded(ROOT), page_text("site/fast_path.md")
     assert sentences.network_gains(records["H100"], "H100") in page

@@ -27,7 +27,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     times = rows_of(table, network, measure)["median_ms"]
     work, called = f"{_WORK[measure]} of {NETWORKS[network].title}", called_of(times)
     if called not in times.index:
-        return f"On one {gpu} {work} was not measured on the fast path."
+        return f"On the {gpu} {work} was not measured on the fast path."
     known = times.reindex(list(ORDINARY))
     names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
     found = against(table, network, measure)
@@ -40,7 +40,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
     volume = "one volume" if NETWORKS[network].flat else f"one {NETWORKS[network].side}³ volume"
     of = f"one micro-step of {volume}" if measure == "step" else volume  # the published step has two
-    sentences = [f"On one {gpu} {work} ({of}) takes {exact(times[called])} ms {how}."]
+    sentences = [f"On {gpu}s {work} ({of}) takes {exact(times[called])} ms {how}."]
     if said:
         sentences.append(f"That is {_listed(said)}.")
     ways = {"graphed_step": "With `graphed_step` it takes", "FAST": "FAST, the package's own training, takes"}

@@ -204,7 +204,8 @@ def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str 
     margin = 100 * MARGINS["held_out_loss", "all"].value
     for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
         axis.axhline(at, color="black", linewidth=width)
-    axis.set(xlabel="step", ylabel=f"{setting}'s loss above {reference}'s, %\nbeyond ±{margin:g}% logarithmic")
+    beyond = f"beyond the margin (±{margin:g}%) logarithmic"
+    axis.set(xlabel="step", ylabel=f"{setting}'s loss above {reference}'s, %\n{beyond}")
     axis.set_title(f"{_side(rows)}, {seeds} seeds: held-out loss")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters

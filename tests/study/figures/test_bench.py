@@ -185,7 +185,7 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
     assert found["setting"].to_dict() == {"best ordinary": "reduce-overhead", "PyTorch": "PyTorch", "BASE": "BASE"}
     assert found["ratio"].tolist() == [2, 6, 32]
     assert sentences.headline(table, "H100") == (
-        "On one H100 a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
+        "On H100s a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
         "`accelerate(model)` in an ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast "
         "with `torch.compile` in its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box "
         "(240 ms) and 32.0 times as fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, "
