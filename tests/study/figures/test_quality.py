@@ -381,7 +381,7 @@ def test_the_pairs_losses_look_as_stored() -> Figure:
     assert sorted(found) == pytest.approx([0, 20])
     assert max(mean.get_ydata()) == pytest.approx(20 / 5)
     assert (low.get_ydata()[0], high.get_ydata()[0]) == (-5, 5)
-    assert axis.get_ylabel().endswith("beyond ±5% logarithmic"), "where the axis is no longer even"
+    assert axis.get_ylabel().endswith("beyond the margin (±5%) logarithmic"), "where the axis is no longer even"
     return figure
 
 
