@@ -32,10 +32,12 @@ from packaging.version import Version
 from medddpm.study.bench import sentences, tables
 from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
 from medddpm.study.claims import verdicts
+from medddpm.study.convnext import tables as convnext
 from medddpm.study.profile import summaries, windows
 from medddpm.study.profile import tables as kernel_tables
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_meta, read_table
+from medddpm.study.scaling import tables as scaling
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
@@ -418,6 +420,22 @@ def test_the_fast_paths_page_repeats_what_the_h200s_record_has_of_fast() -> None
     said = "output differs from BASE's by {}; the output under BF16 autocast differs by {}."
     assert said.format(*errors) in page
     assert f"differs by {errors[2]}, and a step is {tf32['step_gain']:.1f} times as fast as BASE's" in page
+
+
+def test_the_summary_repeats_what_other_notebooks_find() -> None:
+    cells = nbformat.read(ROOT / "notebooks" / "00_summary.ipynb", as_version=4).cells
+    text = " ".join(" ".join(cell.source for cell in cells).split())
+    block = convnext.times(convnext.recorded(ROOT, "convnext_kernels")["H100"], "block", 64)["graph_us"]
+    by_hand = block[["fused", "tensor", "tensor, async"]].min()
+    triton, compiled = by_hand / block[["Triton", "torch.compile BF16"]]
+    assert f"takes {triton:.1f} times as long as one in Triton, and {compiled:.1f} times as long as one by" in text
+    kernels = kernel_tables.kernels(ROOT, ("window", "step", *(f"window-{start}" for start in (0, 160, 300, 640))))
+    cycles = windows.profiled(kernels[kernels["gpu"] == "H100"], "OPT2", "BASE")["cycles_active"]
+    assert f"from {1 / cycles.min():.0f} times fewer cycles to {cycles.max():.0f} times as many" in text
+    steps = scaling.as_trained(scaling.efficiency(scaling.recorded(ROOT)["H100"]))
+    which = "network == 'med-ddpm' and setting == 'FAST' and micro_steps == 2 and gradient_dtype == 'fp32'"
+    weak = steps.query(which).set_index("gpus")["weak"]
+    assert f"two GPUs reach {weak[2]:.0f}% of twice one's speed, four {weak[4]:.0f}% of four times" in text
 
 
 def test_the_page_of_commands_repeats_what_a_step_takes() -> None:
