@@ -20,7 +20,6 @@ from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 NAME = "bench.csv"
 OTHER_HOSTS = "bench_other_hosts.csv"
 OURS = "med-ddpm"
-EAGER = "FAST eager"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's

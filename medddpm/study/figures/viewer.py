@@ -1,15 +1,16 @@
-"""Ways to look at volumes: a viewer that a stored notebook shows without a kernel, and a grid of slices.
+"""A viewer of volumes that a stored notebook shows without a kernel.
 
-The viewer is nilearn's static one (brainsprite): a page of HTML with the volume in it. ipyniivue, which shows more
+It is nilearn's static one (brainsprite): a page of HTML with the volume in it. ipyniivue, which shows more
 (volume rendering, drawing), is a widget: it asks a kernel for its volume, and a stored notebook shows nothing of it
 unless the widget's state is stored too, volume and all; nbconvert and GitHub show neither. JupyterLab shows a page that
-it trusts: one that it ran itself, or after File → Trust Notebook. GitHub shows no page, so put a grid beside a viewer.
+it trusts: one that it ran itself, or after File → Trust Notebook. GitHub shows no page,
+so put slices beside a viewer (`slices.slice_rows`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,12 +19,10 @@ import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.colors import ListedColormap, to_rgb
-from matplotlib.figure import Figure
 from scipy import ndimage
 
 from medddpm.data.slices import where_most
-from medddpm.study.figures.slices import slice_rows
-from medddpm.study.figures.style import PRINT_WIDTH, SETTING_COLOURS
+from medddpm.study.figures.style import SETTING_COLOURS
 
 Array = npt.NDArray[np.floating]
 
@@ -120,38 +119,6 @@ def show_volume(
         dim=0,
     )
     return Viewer(_repeatable(made.html), title, made.width, made.height)
-
-
-def slice_grid(
-    volumes: Mapping[str, Array],
-    count: int = 6,
-    axis: int = 2,
-    *,
-    limits: tuple[float, float] = (0.0, 1.0),
-    width: float = PRINT_WIDTH,
-) -> Figure:
-    """Slices through volumes of one grid: a row for each volume, at `count` places through what they show.
-
-    Args:
-        volumes: (H, W, D) each, axes RAS, by the row's name; all of one shape.
-        count: slices of each.
-        axis: 0 sagittal, 1 coronal, 2 axial.
-        limits: the values shown black and white; the slices go through what is not black everywhere.
-        width: of the figure, inches.
-
-    Raises:
-        ValueError: the volumes' shapes differ.
-    """
-    if len({volume.shape for volume in volumes.values()}) != 1:
-        raise ValueError("volumes of one shape are shown together: resample them first")
-    others = tuple(other for other in range(3) if other != axis)
-    black = limits[0] + 0.05 * (limits[1] - limits[0])  # noise and what resampling leaves are not content
-    filled = np.flatnonzero(np.any([(volume > black).any(axis=others) for volume in volumes.values()], axis=0))
-    first, last = (filled[0], filled[-1]) if len(filled) else (0, next(iter(volumes.values())).shape[axis] - 1)
-    # The ends themselves show next to nothing: as many slices at the middles of equal parts.
-    places = np.floor(first + (last - first) * (np.arange(count) + 0.5) / count).astype(int)
-    rows = {name: [np.rot90(volume.take(at, axis)) for at in places] for name, volume in volumes.items()}
-    return slice_rows(rows, [f"{'xyz'[axis]} = {at}" for at in places], limits=limits, width=width)
 
 
 def _averaged(data: Array, cube: int) -> Array:

@@ -1,4 +1,4 @@
-"""The viewer shows the volume that it was given, the same each time, for few kilobytes; the grid goes through it."""
+"""The viewer shows the volume that it was given, the same each time, for few kilobytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib import image as pictures
 from scipy import ndimage
 
 from medddpm.data.phantom import phantom_subject
-from medddpm.study.figures.viewer import Viewer, show_volume, slice_grid
+from medddpm.study.figures.viewer import Viewer, show_volume
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +90,3 @@ def test_what_is_no_volume_is_refused(subject) -> None:
         show_volume(subject.flair[0])
     with pytest.raises(ValueError, match="lesion"):
         show_volume(subject.flair, subject.labels[:4] == 2)
-
-
-def test_a_grid_goes_through_what_is_there(subject) -> None:
-    figure = slice_grid({"FLAIR": subject.flair, "mask": subject.labels / 2}, count=5)
-    assert len(figure.axes) == 10
-    places = [int(axis.get_title().removeprefix("z = ")) for axis in figure.axes[:5]]
-    filled = np.flatnonzero((subject.labels > 0).any(axis=(0, 1)))
-    assert places == sorted(set(places))
-    assert filled[0] < places[0] < places[-1] < filled[-1]
-    drawn = np.asarray(figure.axes[0].images[0].get_array())
-    assert np.array_equal(drawn, np.rot90(subject.flair[:, :, places[0]]))
-    assert slice_grid({"nothing": np.zeros((8, 8, 8))}, count=3, axis=0).axes
-    with pytest.raises(ValueError, match="one shape"):
-        slice_grid({"a": subject.t1, "b": subject.t1[1:]})
