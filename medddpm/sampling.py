@@ -225,7 +225,7 @@ def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: P
     volume: 192 means 192×192×144, any other a cube.
 
     Raises:
-        BadInput: no layout has the network's numbers of channels.
+        BadInput: no layout has the network's numbers of channels, or the size is none.
     """
     unet = diffusion.denoise_fn
     assert isinstance(unet, UNet3D)  # as every checkpoint holds
@@ -234,7 +234,10 @@ def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: P
         if channels == (layout.image_channels + layout.mask_channels, layout.image_channels):
             side = unet.image_size
             size = content.get("size") or [side, side, 144 if side == 192 else side]
-            return layout, checked_size(size)
+            try:
+                return layout, checked_size(size)
+            except BadInput:
+                raise BadInput(path, f"its volumes' size is {size!r}", "give another checkpoint") from None
     raise BadInput(
         path,
         f"its network takes {channels[0]} channels and gives {channels[1]}, which is no known data layout",

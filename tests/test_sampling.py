@@ -25,11 +25,11 @@ COUNT = 5
 Sampled = Callable[..., list[Path]]
 
 
-def save_model(path: Path, seed: int, channels: tuple[int, int] = (3, 1)) -> None:
+def save_model(path: Path, seed: int, channels: tuple[int, int] = (3, 1), size: object = (8, 8, 8)) -> None:
     torch.manual_seed(seed)
     unet = UNet3D(8, *channels, model_channels=32, channel_mult=(1, 1), num_res_blocks=1)
     state = GaussianDiffusion(unet, timesteps=6).state_dict()
-    save_checkpoint(path, {"step": 1, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8]})
+    save_checkpoint(path, {"step": 1, "model": state, "ema": state, "config": unet.config, "size": size})
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,13 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         return write_sample_volumes(sample, path, *more)
 
     monkeypatch.setattr(sampling, "write_sample_volumes", write)
+
+
+@pytest.mark.parametrize("size", [[8, "a", None], [8, 8], "888", 8, [8.5, 8, 8], [1, 8, 8], [float("inf"), 8, 8]])
+def test_a_checkpoint_whose_size_is_none_is_named(tmp_path: Path, sampled: Sampled, size: object) -> None:
+    save_model(tmp_path / "odd.pt", 0, size=size)
+    with pytest.raises(BadInput, match=r"odd\.pt: its volumes' size is "):
+        sampled(checkpoint=tmp_path / "odd.pt")
 
 
 def test_after_interruptions_the_same_call_draws_what_is_missing(sampled: Sampled, monkeypatch, caplog) -> None:

@@ -236,9 +236,13 @@ def checked_size(size: Sequence[int]) -> Size:
     Raises:
         BadInput: it is not three whole numbers of at least 2.
     """
-    if len(size) != 3 or any(int(n) != n or n < 2 for n in size):
-        raise BadInput("size", f"{tuple(size)} is no volume's size", "give H, W and D, e.g. 128 128 128")
-    height, width, depth = (int(n) for n in size)
+    try:
+        height, width, depth = map(int, size)
+        fits = min(height, width, depth) >= 2 and (height, width, depth) == tuple(size)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise BadInput("size", f"{size!r} is no volume's size", "give H, W and D, e.g. 128 128 128")
     return height, width, depth
 
 

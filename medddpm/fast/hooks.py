@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 from torch.nn.parallel import DistributedDataParallel
 
+from medddpm.errors import BadInput
 from medddpm.fast.functions import is_known
 
 HOOKS = (
@@ -62,6 +63,12 @@ def hooks_within(network: nn.Module) -> str:
 def still(why: str, network: nn.Module) -> str:
     """Why there is no graph, said earlier; empty if that was hooks, which come and go, and they are gone."""
     return "" if why.endswith(("has hooks", "are set")) and not hooks_within(network) else why
+
+
+def check_network(model: object) -> None:
+    """Raises BadInput for what is no network."""
+    if not isinstance(model, nn.Module):
+        raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
 
 
 def in_ddp(network: nn.Module) -> bool:

@@ -22,7 +22,7 @@ from medddpm.errors import BadInput
 from medddpm.fast import layers, norm_chains
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, hooked, replaced_in_class
-from medddpm.fast.hooks import in_ddp
+from medddpm.fast.hooks import check_network, in_ddp
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
 from medddpm.fast.replay.graphs import Graphs
@@ -108,8 +108,7 @@ def accelerate(
         raise BadInput("only", f"no feature {', '.join(map(repr, sorted(unknown)))}", f"use {', '.join(FEATURES)}")
     if graph not in GRAPH:
         raise BadInput("graph", f"{graph!r} is not known", 'use True, False or "auto"')
-    if not isinstance(model, nn.Module):
-        raise BadInput("model", f"{type(model).__name__} is no torch.nn.Module", "pass the network itself")
+    check_network(model)
     _refuse(model)
     restore(model)  # of a former setting
     old = next((parameter.device for parameter in model.parameters() if dispatch.too_old(parameter.device)), None)
@@ -140,7 +139,11 @@ def restore(model: nn.Module) -> nn.Module:
 
     Returns:
         `model`.
+
+    Raises:
+        BadInput: it is no network.
     """
+    check_network(model)
     for network in list(model.modules()):  # it may stand in a wrapper
         root = root_of(network)
         if root is None:

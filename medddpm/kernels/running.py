@@ -35,7 +35,6 @@ class Running:
         own = [a for a in (self.mean, self.variance, self.count) if a is not None]
         return all(a.device == x.device and a.is_contiguous() for a in own)
 
-    @torch.no_grad()
     def add(self, mean: Tensor, variance: Tensor, values: int) -> None:
         """Adds a batch, in place.
 
@@ -44,10 +43,11 @@ class Running:
             variance: (C,), of the batch: squared deviations divided by `values`.
             values: how many values of each channel the batch has; the running variance divides by one less.
         """
-        if self.count is not None:
-            self.count.add_(1)
-        weight: Tensor | float = self.momentum or 0.0
-        if self.momentum is None and self.count is not None:
-            weight = self.count.to(mean.dtype).reciprocal()  # a tensor: nothing waits for the device
-        for held, new in ((self.mean, mean), (self.variance, variance * (values / max(1, values - 1)))):
-            held.copy_(torch.lerp(held.to(new.dtype), new, weight))
+        with torch.no_grad():  # as a decorator it would be what torch.compile cannot take into one graph
+            if self.count is not None:
+                self.count.add_(1)
+            weight: Tensor | float = self.momentum or 0.0
+            if self.momentum is None and self.count is not None:
+                weight = self.count.to(mean.dtype).reciprocal()  # a tensor: nothing waits for the device
+            for held, new in ((self.mean, mean), (self.variance, variance * (values / max(1, values - 1)))):
+                held.copy_(torch.lerp(held.to(new.dtype), new, weight))

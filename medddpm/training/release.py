@@ -23,6 +23,7 @@ from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, replacing_together
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.reports import bars, log
+from medddpm.sampling import trained_on
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.run_folder import read_run, readable
@@ -108,9 +109,10 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
         raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
     path, content, problems = found
     training = training_of(run)
-    if not content.keys() >= STATE:
+    if not content.keys() >= STATE or not _counted(content["step"], content["losses"]):
         raise BadInput(path, "it holds no state of a training run", "release a run of `medddpm train`")
     diffusion = diffusion_from(content, path)
+    trained_on(content, diffusion, path)
     for problem in problems.values():
         log.warning(f"{problem}; {path.name} is released")
     if steps is None and sampler != "ddpm":
@@ -121,6 +123,11 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
         "training": training,
         "sampling": {"sampler": sampler, "steps": diffusion.checked_steps(steps, sampler)},
     }
+
+
+def _counted(step: object, losses: object) -> bool:
+    """Whether there is a loss for each step."""
+    return type(step) is int and isinstance(losses, torch.Tensor) and losses.shape == (step,)
 
 
 def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms: Terms) -> None:

@@ -67,6 +67,20 @@ def test_one_graph_computes_the_same(name: str) -> None:
     agree(network, Compiled(network, backend="aot_eager"), *args)
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_one_graph_moves_running_statistics_as_eager_does(momentum: float | None) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv3d(1, 4, 3), nn.BatchNorm3d(4, momentum=momentum), nn.ReLU())
+    eager, compiled = accelerate(network, report=None), accelerate(copy.deepcopy(network), report=None)
+    called = Compiled(compiled, backend="aot_eager")
+    for _ in range(3):
+        x = volume(2, 1, 6, 6, 6)
+        assert distance(called(x), eager(x)) < 1e-5
+    before, after = dict(eager.named_buffers()), dict(compiled.named_buffers())
+    assert before["1.num_batches_tracked"] == after["1.num_batches_tracked"] == 3
+    assert all(distance(after[name], before[name]) < 1e-5 for name in ("1.running_mean", "1.running_var"))
+
+
 def test_in_bf16_each_weight_is_cast_where_it_is_used() -> None:
     network, args = given("PlainConvUNet", side=12)
     network.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]

@@ -235,6 +235,8 @@ def test_again_and_in_parts() -> None:
     assert torch.equal(restore(network)(x), plain)
     assert [p.stride() for p in network.parameters()] == strides
     assert restore(network) is network
+    with pytest.raises(BadInput, match=r"NoneType is no torch\.nn\.Module"):
+        restore(None)
     accelerate(outer, report=None)
     for part in (network, network[0]):
         with pytest.raises(BadInput, match="accelerated network"):

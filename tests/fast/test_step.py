@@ -485,9 +485,14 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
         network.second.register_forward_hook(lambda *_: None)
         with pytest.raises(BadInput, match="second has hooks"):
             graphed_step(network, loss_of, adam(network.parameters()), given)
-    for norm in (-1.0, 0, float("inf"), float("nan")):
-        with pytest.raises(BadInput, match=f"{norm} is no norm"):
-            graphed_step(network, loss_of, adam(network.parameters()), given, clip_norm=norm)
+    for norm in (-1.0, 0, float("inf"), float("nan"), "1"):
+        with pytest.raises(BadInput, match=f"{norm!r} is no norm"):
+            graphed_step(network, loss_of, adam(network.parameters()), given, clip_norm=norm)  # type: ignore[arg-type]
+    for place, said in ((0, "is no torch.nn.Module"), (2, "is no optimizer"), (3, "is no batch")):
+        words = [network, loss_of, adam(network.parameters()), given]
+        words[place] = None
+        with pytest.raises(BadInput, match=f"NoneType {said}"):
+            graphed_step(*words)
     with pytest.raises(BadInput, match="NoneType cannot be called"):
         graphed_step(network, None, adam(network.parameters()), given)
     if module.graphable(device):

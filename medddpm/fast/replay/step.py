@@ -6,14 +6,14 @@ import contextlib
 import math
 import operator
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
-from medddpm.fast.hooks import hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
+from medddpm.fast.hooks import check_network, hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.fingerprint import Fingerprint
@@ -91,20 +91,32 @@ def graphed_step(
         after a batch of another shape `grad` is None.
 
     Raises:
-        BadInput: the step cannot be captured for the example: the message names the line or part that is in the way. Or
-            the model or a batch is on several devices.
+        BadInput: an argument is of no use; the step cannot be captured for the example: the message names the line or
+            part that is in the way; or the model or a batch is on several devices.
     """
     if not isinstance(accumulate, int) or accumulate < 1:
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
     if not callable(loss_fn):
         raise BadInput("loss_fn", f"{type(loss_fn).__name__} cannot be called", "give loss_fn(model, *batch)")
-    if clip_norm is not None and not 0 < clip_norm < math.inf:
-        raise BadInput("clip_norm", f"{clip_norm} is no norm", "use a number above 0, or None for no clipping")
+    if clip_norm is not None and not _is_norm(clip_norm):
+        raise BadInput("clip_norm", f"{clip_norm!r} is no norm", "use a number above 0, or None for no clipping")
+    if not hasattr(optimizer, "param_groups"):  # some that are no torch.optim.Optimizer have them
+        raise BadInput("optimizer", f"{type(optimizer).__name__} is no optimizer", "make it of model.parameters()")
+    if not isinstance(example, Tensor | dict | Iterable):
+        raise BadInput("example", f"{type(example).__name__} is no batch", "give what the step will be called with")
+    check_network(model)
     if in_ddp(model):
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate, wrap, and write an ordinary loop")
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
     step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))
     return step
+
+
+def _is_norm(value: Any) -> bool:
+    try:
+        return bool(0 < value < math.inf)
+    except TypeError:
+        return False
 
 
 class TrainingStep:
