@@ -18,12 +18,12 @@ from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from
 from medddpm.checkpoints.model_card import UNSAID, Terms, model_card
 from medddpm.data.phantom import Phantom, contrast_and_seed
+from medddpm.data.volumes import checked_size
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, replacing_together
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.reports import bars, log
-from medddpm.sampling import trained_on
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.run_folder import read_run, readable
@@ -109,10 +109,9 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
         raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
     path, content, problems = found
     training = training_of(run)
-    if not content.keys() >= STATE or not _counted(content["step"], content["losses"]):
+    if not content.keys() >= STATE or not _is_whole(content):
         raise BadInput(path, "it holds no state of a training run", "release a run of `medddpm train`")
     diffusion = diffusion_from(content, path)
-    trained_on(content, diffusion, path)
     for problem in problems.values():
         log.warning(f"{problem}; {path.name} is released")
     if steps is None and sampler != "ddpm":
@@ -125,8 +124,13 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
     }
 
 
-def _counted(step: object, losses: object) -> bool:
-    """Whether there is a loss for each step."""
+def _is_whole(content: Mapping[str, Any]) -> bool:
+    """Whether there is a loss for each step, and a volume's size."""
+    step, losses = content["step"], content["losses"]
+    try:
+        checked_size(content["size"])
+    except BadInput:
+        return False
     return type(step) is int and isinstance(losses, torch.Tensor) and losses.shape == (step,)
 
 
