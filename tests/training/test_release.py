@@ -247,14 +247,11 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_left_where_it_is
     assert newer.exists()
     shutil.rmtree(copied / "checkpoints")
     whole = torch.load(run / "checkpoints" / "step-0000003.pt", weights_only=True)
-    no_state = ({"ema": {"a": torch.zeros(1)}}, {**whole, "losses": "x"}, {**whole, "step": "x"}, {**whole, "step": 9})
-    for content in no_state:
+    others = ({"losses": "x"}, {"step": "x"}, {"step": 9}, {"size": [8, "a"]})
+    for content in ({"ema": {"a": torch.zeros(1)}}, *({**whole, **other} for other in others)):
         save_checkpoint(copied / "checkpoints" / "step-0000001.pt", content)
         with pytest.raises(BadInput, match=r"step-0000001\.pt: it holds no state of a training run"):
             release_run(copied, tmp_path / "n.safetensors", held_out=0, device="cpu")
-    save_checkpoint(copied / "checkpoints" / "step-0000001.pt", {**whole, "size": [8, "a"]})
-    with pytest.raises(BadInput, match=r"step-0000001\.pt: its volumes' size is \[8, 'a'\]"):
-        release_run(copied, tmp_path / "n.safetensors", held_out=0, device="cpu")
 
 
 def test_a_run_keeps_to_its_widths(run: Path) -> None:
