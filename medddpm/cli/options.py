@@ -48,6 +48,13 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}{self._meant(left)}")
         return found, left
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's; but help that cannot be printed, as on a full disk, does not end in silence."""
+        if file is not None and file is sys.stdout:
+            print(message, end="", file=file, flush=True)
+        else:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         """As argparse's; a line of what is required has `one_of` too, if none of them is given."""
         if "required: " in message:

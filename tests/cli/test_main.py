@@ -45,6 +45,15 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["bench", "--help"]])
+def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], monkeypatch, capsys) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(words) == 1
+    assert "no space left on device" in complaint(capsys)
+
+
 def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folder: Path, capsys) -> None:
     assert main(["train", "--data", str(head_folder), "--out", str(trained), "--steps", "3", *TINY]) == 0
     assert "finished at step 3" in capsys.readouterr().out
