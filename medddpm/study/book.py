@@ -207,14 +207,11 @@ def _read_notebook(path: Path) -> Notebook:
     except Exception as error:  # nbformat raises a dozen kinds: JSON, schema, version
         problem = _first_line(str(error)) or type(error).__name__
         raise BadInput(path, f"is not a notebook ({problem})", "restore it (git checkout)") from None
-    declared = nb.metadata.get("medddpm", {})
+    declared = _declared(nb.metadata.get("medddpm", {}), path)
     tags = [cell.metadata.get("tags", []) for cell in nb.cells]
     content = [(cell.cell_type, cell.source, own) for cell, own in zip(nb.cells, tags, strict=True)]
     literals = "\n".join(cell.source for cell, own in zip(nb.cells, tags, strict=True) if "parameters" in own)
-    inputs, outputs = tuple(declared.get("inputs", ())), tuple(declared.get("outputs", ()))
-    for pattern in (*inputs, *outputs):
-        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise BadInput(path, f"declares {pattern}", "name files relative to the repository")
+    inputs, outputs = declared["inputs"], declared["outputs"]
     return Notebook(
         path=path,
         title=next((cell.source.splitlines()[0].lstrip("# ") for cell in nb.cells if cell.source.startswith("#")), ""),
@@ -224,6 +221,24 @@ def _read_notebook(path: Path) -> Notebook:
         outputs=outputs,
         parameters=frozenset(re.findall(r"^(\w+)\s*(?::[^=]+)?=", literals, re.MULTILINE)),
     )
+
+
+def _declared(metadata: object, path: Path) -> dict[str, tuple[str, ...]]:
+    """What the notebook at `path` says that it reads and writes: patterns of files."""
+    found = {}
+    for name in ("inputs", "outputs"):
+        patterns = metadata.get(name, []) if isinstance(metadata, dict) else metadata
+        try:
+            if not isinstance(patterns, list):
+                raise TypeError
+            for pattern in patterns:
+                if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+                    raise ValueError
+                next(path.parent.glob(pattern), None)
+        except (TypeError, ValueError, NotImplementedError):
+            raise BadInput(path, f"declares {name} {patterns!r}", "list files relative to the repository") from None
+        found[name] = tuple(patterns)
+    return found
 
 
 def _named(chain: list[Notebook], name: str, option: str) -> Notebook:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,10 +214,21 @@ def test_what_is_no_notebook_is_named(root: Path, text: str) -> None:
         read_chain(root)
 
 
-@pytest.mark.parametrize("pattern", ["/etc/passwd", "../other/*.csv"])
+@pytest.mark.parametrize("pattern", ["/etc/passwd", "../other/*.csv", "", 5])
 def test_files_outside_the_repository_are_refused(root: Path, pattern: str) -> None:
     notebook(root / "notebooks" / "03_away.ipynb", "pass", [pattern], [])
-    with pytest.raises(BadInput, match="name files relative to the repository"):
+    with pytest.raises(BadInput, match="list files relative to the repository"):
+        read_chain(root)
+
+
+@pytest.mark.parametrize("declared", [None, "x", 3, {"inputs": 5}, {"outputs": "figures/a.png"}])
+def test_a_notebook_that_declares_no_lists_is_named(root: Path, declared: object) -> None:
+    path = root / "notebooks" / "03_odd.ipynb"
+    notebook(path, "pass", [], [])
+    content = json.loads(path.read_text())
+    content["metadata"]["medddpm"] = declared
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=r"03_odd\.ipynb: declares (in|out)puts "):
         read_chain(root)
 
 

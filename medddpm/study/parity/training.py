@@ -209,10 +209,12 @@ def _read(path: Path, step: int) -> Reached:
     """What was seen up to `step`, where the training goes on."""
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        seen = {int(at): loss for at, loss in kept["held_out"].items() if int(at) <= step}
+        return Reached(seconds=kept["seconds"], timed=kept["timed"], held_out=seen)
+    except FileNotFoundError:
         return Reached()
-    seen = {int(at): loss for at, loss in kept["held_out"].items() if int(at) <= step}
-    return Reached(seconds=kept["seconds"], timed=kept["timed"], held_out=seen)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(path, "it is damaged", "restore it, or choose another folder") from None
 
 
 def _write(path: Path, reached: Reached) -> None:

@@ -480,6 +480,13 @@ def test_a_training_that_began_in_an_earlier_call_is_not_called_part_of_this_one
         assert re.search(rf", training \d+ s{said}, evaluation \d+ s; this call took \d+ s$", line), line
 
 
+@pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"held_out": {"x": 1}, "seconds": 1, "timed": 1}'])
+def test_a_damaged_history_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "watch.json").write_text(text)
+    with pytest.raises(BadInput, match=r"watch\.json: it is damaged"):
+        parity_training._read(tmp_path / "watch.json", 3)
+
+
 def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     inner = parity_run.Queue._begun
