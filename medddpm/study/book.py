@@ -234,9 +234,9 @@ def _declared(metadata: object, path: Path) -> dict[str, tuple[str, ...]]:
             for pattern in patterns:
                 if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
                     raise ValueError
-                next(path.parent.glob(pattern), None)
-        except (TypeError, ValueError, NotImplementedError):
-            raise BadInput(path, f"declares {name} {patterns!r}", "list files relative to the repository") from None
+                next(path.parent.glob(pattern), None)  # raises for what is no pattern
+        except (TypeError, ValueError):
+            raise BadInput(path, f"declares {name} {patterns!r}", "name files relative to the repository") from None
         found[name] = tuple(patterns)
     return found
 

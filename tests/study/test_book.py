@@ -217,7 +217,7 @@ def test_what_is_no_notebook_is_named(root: Path, text: str) -> None:
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../other/*.csv", "", 5])
 def test_files_outside_the_repository_are_refused(root: Path, pattern: str) -> None:
     notebook(root / "notebooks" / "03_away.ipynb", "pass", [pattern], [])
-    with pytest.raises(BadInput, match="list files relative to the repository"):
+    with pytest.raises(BadInput, match="name files relative to the repository"):
         read_chain(root)
 
 
