@@ -272,22 +272,18 @@ def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str =
     return steps[["setting", "tflops", "gbps", "intensity"]].reset_index(drop=True)
 
 
-def remaining(
-    kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float], peak_gbps: float
-) -> pd.DataFrame:
+def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float]) -> pd.DataFrame:
     """Where a step's time goes, and the floor of each part: the least time it could take.
 
     The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
     network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
     FLOPs take longer than its bytes. The floor of any other family is the DRAM bytes that its kernels move, divided by
-    the measured rate of a copy. Where bytes were not counted, they are the share of the time that DRAM was busy; on an
-    H200, where FAST's step has both, that gives 0.5% less (`16_fast_path`).
+    the measured rate of a copy.
 
     Args:
-        kernels: schema `KERNELS`, of one step.
+        kernels: schema `KERNELS`, of one step whose bytes were counted.
         flops: "forward", "step" and "attention", as `networks.flops` counts them.
         limits: what `ceilings` returns.
-        peak_gbps: the bandwidth that the table's `dram_pct` is a share of, GB/s.
 
     Returns:
         index part (a product of the convolution, or a family), by time, longest first; group, launches, ms, gb (moved
@@ -299,8 +295,7 @@ def remaining(
         launches=kernels["count"],
         ms=kernels["count"] * kernels["duration_ns"] / 1e6,
     )
-    by_time = used["ms"] * used["dram_pct"].fillna(0) / 100 * peak_gbps / 1e3
-    used["gb"] = _counted(used) if used[BYTES[0]].notna().any() else by_time
+    used["gb"] = _counted(used)
     parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
     parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
     products = {

@@ -131,7 +131,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     axis.set_title(card, loc="left")
     handles = [
         Line2D([], [], color=colour_of(setting), marker="o", linestyle="none", markersize=4, label=setting)
-        for setting in points["setting"].astype(str)
+        for setting in points.sort_values("tflops", ascending=False)["setting"].astype(str)
     ]
     axis.legend(handles=handles, loc="lower right")
     return figure

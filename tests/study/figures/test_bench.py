@@ -69,16 +69,15 @@ def bench_table(left_out: tuple[str, ...] = ()) -> pd.DataFrame:
 
 def kernels_table() -> pd.DataFrame:
     rows = [
-        ("cutlass_tensorop_fprop_bf16", "other convolution", 10, 1e6, 20.0),
-        ("sm90_xmma_dgrad_implicit", "xmma_dgrad", 10, 2e6, 20.0),
-        ("sm90_xmma_wgrad_implicit", "xmma_wgrad", 5, 3e6, 20.0),
-        ("cudnn::computeOffsets", "cudnn helper", 1, 1e5, np.nan),
-        ("triton_poi_fused_add", "triton pointwise", 4, 5e5, 80.0),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16", "attention", 2, 4e5, 1.0),
-        ("Memset", "memset and memcpy", 1, 1e3, np.nan),
+        ("cutlass_tensorop_fprop_bf16", "other convolution", 10, 1e6, 1e8, 1e8),
+        ("sm90_xmma_dgrad_implicit", "xmma_dgrad", 10, 2e6, 1e8, 1e8),
+        ("sm90_xmma_wgrad_implicit", "xmma_wgrad", 5, 3e6, 1e8, 1e8),
+        ("cudnn::computeOffsets", "cudnn helper", 1, 1e5, np.nan, np.nan),
+        ("triton_poi_fused_add", "triton pointwise", 4, 5e5, 1.5e9, 0.5e9),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16", "attention", 2, 4e5, 1e7, 1e7),
+        ("Memset", "memset and memcpy", 1, 1e3, np.nan, np.nan),
     ]
-    columns = ["kernel", "family", "count", "duration_ns", "dram_pct"]
-    return pd.DataFrame(rows, columns=columns).assign(**dict.fromkeys(tables.BYTES, np.nan))
+    return pd.DataFrame(rows, columns=["kernel", "family", "count", "duration_ns", *tables.BYTES])
 
 
 def written(root: Path, table: pd.DataFrame, gpu: str = "H200") -> Path:
@@ -357,7 +356,7 @@ def test_the_roofline_has_the_steps_whose_bytes_were_counted() -> None:
 
 
 def test_each_part_of_a_step_has_its_floor() -> None:
-    parts = tables.remaining(kernels_table(), WORK, LIMITS, peak_gbps=5000.0)
+    parts = tables.remaining(kernels_table(), WORK, LIMITS)
     assert parts.index.tolist() == [
         "convolution, input gradient", "convolution, weight gradient", "convolution, forward", "triton pointwise",
         "attention", "convolution, other", "memset and memcpy",
@@ -366,15 +365,11 @@ def test_each_part_of_a_step_has_its_floor() -> None:
     floors = parts["floor_ms"]
     assert floors["convolution, forward"] == pytest.approx(1e3 * 5 / 800)
     assert floors["convolution, input gradient"] == pytest.approx(1e3 * 6 / 800)
-    assert parts.loc["triton pointwise", "gb"] == pytest.approx(2e-3 * 0.8 * 5000)
+    assert parts.loc["triton pointwise", "gb"] == 4 * 2.0
     assert floors["triton pointwise"] == pytest.approx(2.0)
     assert np.isnan(floors["convolution, other"])
     assert floors["attention"] == pytest.approx(1e3 * 0.2 / 800), "its few bytes would take a hundredth of that"
     assert floors["memset and memcpy"] == 0
-    counted = kernels_table()
-    counted.loc[4, tables.BYTES] = [1e9, 0.5e9]
-    parts = tables.remaining(counted, WORK, LIMITS, peak_gbps=5000.0)
-    assert parts.loc["triton pointwise", "gb"] == 4 * 1.5, "as counted"
 
 
 def test_volumes_count_the_batch() -> None:
@@ -436,7 +431,7 @@ def test_the_roof_is_where_copy_and_product_meet() -> None:
 
 
 def test_what_remains_is_drawn_with_its_floor() -> None:
-    parts = tables.remaining(kernels_table(), WORK, LIMITS, peak_gbps=5000.0)
+    parts = tables.remaining(kernels_table(), WORK, LIMITS)
     axis = bench.remaining_figure(parts, "H100").axes[0]
     assert axis.get_title(loc="left").startswith("H100, FAST: ")
     groups = [text.get_text() for text in axis.get_legend().get_texts()]
