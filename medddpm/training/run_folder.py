@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import math
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +16,14 @@ from medddpm.checkpoints.released import renamed
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, is_dead, named_failures, read_json, replacing
+from medddpm.runtime import locks
+from medddpm.runtime.files import check_writable, read_json, replacing
+from medddpm.runtime.locks import LOCK
 from medddpm.runtime.reports import log
 from medddpm.training.config import TrainConfig
 from medddpm.training.mismatch import differences
 
-LOCK = ".lock"
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
-ORPHANS = 10.0  # s, in which a killed training's loading processes have ended
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 
 
@@ -85,39 +81,9 @@ def locked(out: Path) -> Iterator[None]:
     """
     if out.exists() and not (out / LOCK).exists():  # another's first files may be half there: the lock comes first
         _check_own(out)
-    check_writable(out / LOCK)
-    with open(out / LOCK, "ab+", buffering=0) as lock:
-        if not _taken(lock):
-            owner = _owner(lock) or "another"
-            raise BadInput(out, f"process {owner} is training there", "wait for it, or choose another folder")
+    with locks.locked(out, out, "training", "wait for it, or choose another folder"):
         _check_own(out)
-        with named_failures(out / LOCK):
-            lock.truncate(0)
-            lock.write(str(os.getpid()).encode())
         yield
-
-
-def _taken(lock: FileIO) -> bool:
-    """Takes the lock, which goes with the process, however that ends, and with those it started.
-
-    These may live on for some seconds after a training that was killed: a loading process looks for it every five.
-    """
-    waits_until = time.monotonic() + ORPHANS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = _owner(lock)
-            if not owner.isdigit() or not is_dead(int(owner)) or time.monotonic() > waits_until:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
-
-
-def _owner(lock: FileIO) -> str:
-    lock.seek(0)
-    return lock.read().decode()
 
 
 def _check_own(out: Path) -> None:

@@ -100,7 +100,7 @@ def measure(
         why networks failed, by name; the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written.
+        BadInput: the table cannot be written, or another process measures there.
     """
     if dry_run:
         for network in map(NETWORKS.__getitem__, names):
@@ -110,33 +110,35 @@ def measure(
     store = Results(out, machine_meta(command, device), width)
     store.check()
     where = pick_device(device)
-    for place, name in enumerate(names, 1):
-        network = NETWORKS[name]
-        size, label = side or network.side, f"[{place}/{len(names)}] {network.title}"
-        path = store.of(network, size)
-        if store.read(path) is not None and not again:
-            print(f"{label}: there already", flush=True)
-            continue
-        path.unlink(missing_ok=True)
-        print(f"{label} … ", end="", flush=True)
-        try:
-            check_fits([(name, size, width)])
-            done, launches = _recorded(network, size, width, where)
-        except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
-            store.failed[name] = (str(error).splitlines() or [type(error).__name__])[0]
-            print("failed", flush=True)
-            print(f"medddpm: {name}: {store.failed[name]}", file=sys.stderr, flush=True)
-        else:
-            found = rows_of(name, size, network.batch, launches)
-            total = sum(row["ms"] for row in found)
-            covered = sum(row["ms"] for row in found if row["kind"] != "left")
-            print(f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered", flush=True)
-            kept = {"network": name, "rows": found, "accelerated": str(done), "command": store.meta["command"]}
-            store.write(path, kept)
-        if where.type == "cuda":
-            torch.cuda.empty_cache()
-        store.collect()
-    if len(table := store.collect()):
+    with store.alone():
+        for place, name in enumerate(names, 1):
+            network = NETWORKS[name]
+            size, label = side or network.side, f"[{place}/{len(names)}] {network.title}"
+            path = store.of(network, size)
+            if store.read(path) is not None and not again:
+                print(f"{label}: there already", flush=True)
+                continue
+            path.unlink(missing_ok=True)
+            print(f"{label} … ", end="", flush=True)
+            try:
+                check_fits([(name, size, width)])
+                done, launches = _recorded(network, size, width, where)
+            except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
+                store.failed[name] = (str(error).splitlines() or [type(error).__name__])[0]
+                print("failed", flush=True)
+                print(f"medddpm: {name}: {store.failed[name]}", file=sys.stderr, flush=True)
+            else:
+                found = rows_of(name, size, network.batch, launches)
+                total = sum(row["ms"] for row in found)
+                covered = sum(row["ms"] for row in found if row["kind"] != "left")
+                print(f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered", flush=True)
+                kept = {"network": name, "rows": found, "accelerated": str(done), "command": store.meta["command"]}
+                store.write(path, kept)
+            if where.type == "cuda":
+                torch.cuda.empty_cache()
+            store.collect()
+        table = store.collect()
+    if len(table):
         print(f"{found_at(out)}: {len(table)} rows", flush=True)
     return store.failed
 

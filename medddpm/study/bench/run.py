@@ -120,8 +120,8 @@ def measure_rows(
         the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written or has rows of another base width, a network takes no such volumes, or
-            nothing was measured.
+        BadInput: the table cannot be written or has rows of another base width, another process measures there, a
+            network takes no such volumes, or nothing was measured.
     """
     folder = rows_folder(out)
     if dry_run:
@@ -133,7 +133,7 @@ def measure_rows(
     store.check()
     store.check_width({job.case.channels for job in jobs})
     check_fits((job.case.network, job.case.side, job.case.channels) for job in jobs)
-    with ended_by_sigterm():
+    with store.alone(), ended_by_sigterm():
         _ceilings(store, options)
         for turn in range(1, options.rounds + 1):
             told = f", round {turn} of {options.rounds}" if options.rounds > 1 else ""
@@ -142,7 +142,7 @@ def measure_rows(
                     _row(store, job, options, f"[{place}/{len(jobs)}] {job.title}{told}", turn)
                 finally:
                     store.collect()
-    table = store.collect()
+        table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
     print(f"{found_at(out)}: {len(table)} rows", flush=True)

@@ -61,7 +61,8 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         the number of parts that failed; stderr names each.
 
     Raises:
-        BadInput: a part cannot be measured here or kept, which is known first; or nothing was measured.
+        BadInput: a part cannot be measured here or kept, which is known first; another process measures there; or
+            nothing was measured.
     """
     if dry_run:
         for part in parts:
@@ -69,11 +70,10 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         return 0
     store = Results(out, machine_meta(command, options.device))
     _check([part for part in parts if options.again or store.read(store.part(part)) is None], store, options)
-    out.mkdir(parents=True, exist_ok=True)
-    with ended_by_sigterm():
+    with store.alone(), ended_by_sigterm():
         for part in parts:
             _part(store, part, options)
-    written = store.collect()
+        written = store.collect()
     if not written:
         raise BadInput(out, "nothing was measured", "read the lines above")
     print(f"{out}: {', '.join(path.name for path in written)}", flush=True)

@@ -60,7 +60,8 @@ def parity(
         how many runs failed.
 
     Raises:
-        BadInput: a run or the tables cannot be made, which is known before any is begun; or nothing was measured.
+        BadInput: a run or the tables cannot be made, which is known before any is begun; another process measures
+            there; or nothing was measured.
     """
     data, tables = out / "data", tables or out
     if dry_run:
@@ -71,10 +72,11 @@ def parity(
     check_tables(tables)
     check_runs(runs, out, data)
     queue = Queue(out, visible, machine_meta(command, device), tables, device)
-    print(f"runs: {len(runs)}, {len(queue.gpus)} at a time", flush=True)
-    prepare(runs, data)
-    queue.work(runs)
-    table = collect(out, queue.meta, tables)
+    with Store(out, queue.meta).alone():
+        print(f"runs: {len(runs)}, {len(queue.gpus)} at a time", flush=True)
+        prepare(runs, data)
+        queue.work(runs)
+        table = collect(out, queue.meta, tables)
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
     print(f"{found_at(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")

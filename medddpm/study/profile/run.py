@@ -15,6 +15,7 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import write_gzipped
+from medddpm.runtime.locks import locked
 from medddpm.study.profile import counters, ncu
 from medddpm.study.profile.ncu_csv import launches_in
 from medddpm.study.profile.results import UNFINISHED, is_finished
@@ -201,8 +202,8 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed.
-        BadInput: the folder cannot be written, a table that this command did not write stands where one is to go, or
-            the network takes no such volumes.
+        BadInput: the folder cannot be written, a table that this command did not write stands where one is to go,
+            another process measures there, or the network takes no such volumes.
     """
     if dry_run:
         commands = [["mkdir", "-p", str(out)], *prepare_commands(runs)]
@@ -218,7 +219,8 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
     for run in runs:
         if not _is_there(run, out):
             check_table(out / run.table)
-    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+    alone = locked(out, out, "measuring", "wait for it, or choose another --out")
+    with alone, tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
         for command in prepare_commands(runs, replace(OWN, folder=Path(folder))):
             if problem := programs.problem(programs.run(command)):
                 raise BadInput("profile", f"the subject cannot be prepared ({problem})", REMEDY)

@@ -79,7 +79,7 @@ def measure(
         the number of rows that failed; stderr names each, and the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written, or nothing was measured.
+        BadInput: the table cannot be written, another process measures there, or nothing was measured.
     """
     if dry_run:
         for launch in launches:
@@ -89,7 +89,7 @@ def measure(
     store.check()
     titles = [row.title for launch in launches for row in launch.rows]
     labels = {title: f"[{place}/{len(titles)}] {title}" for place, title in enumerate(titles, 1)}
-    with ended_by_sigterm():
+    with store.alone(), ended_by_sigterm():
         for launch in launches:
             missing = []
             for row in launch.rows:
@@ -105,7 +105,7 @@ def measure(
                     failed = missing.pop(0)
                     store.failed[failed.title] = problem or "it left no result"
                     print(f"medddpm: {labels[failed.title]}: {store.failed[failed.title]}", file=sys.stderr, flush=True)
-    table = store.collect()
+        table = store.collect()
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
     print(f"{found_at(out)}: {len(table)} rows", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import json
 import shutil
@@ -15,6 +16,7 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_writable, replacing
+from medddpm.runtime.locks import locked
 from medddpm.study.records.publishing import of_machine
 from medddpm.study.records.schemas import Schema
 from medddpm.study.records.tables import check_table, found_at, meta_path, read_meta, write_table
@@ -36,6 +38,19 @@ class Store:
     folder: Path
     meta: Mapping[str, Any]
     failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Path:
+        """What a user calls the results."""
+        return self.folder
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, no other command measures here, which would spoil the times of both.
+
+        Raises:
+            BadInput: on entering it, where one does; names its process. Or the folder cannot be written to.
+        """
+        return locked(self.folder, self.given, "measuring", "wait for it, or choose another --out")
 
     @functools.cached_property
     def run(self) -> dict[str, Any]:
@@ -77,6 +92,11 @@ class TableStore(Store):
     def __init__(self, out: Path, meta: Mapping[str, Any]) -> None:
         super().__init__(rows_folder(out), meta)
         self.out = out
+
+    @property
+    def given(self) -> Path:
+        """As `Store.given`: the table."""
+        return self.out
 
     def check(self) -> None:
         """Makes the folder of the rows, and checks, before long work, that rows and table can be written.

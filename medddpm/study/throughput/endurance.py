@@ -111,8 +111,8 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         dry_run: whether to print the training's command and run nothing.
 
     Raises:
-        BadInput: the table cannot be written, or has another training of this name; the training failed, or ended
-            before a row was seen.
+        BadInput: the table cannot be written, or has another training of this name; another process measures there;
+            the training failed, or ended before a row was seen.
         KeyboardInterrupt: it was interrupted.
     """
     if dry_run:
@@ -121,12 +121,18 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     check_cube(options.side, options.channels)
     store = Results(out, machine_meta(command, options.device))
     store.check()
+    with store.alone():
+        _watch(store, options)
+
+
+def _watch(store: Results, options: Options) -> None:
+    """As `watch`, within the lock."""
     name = f"{options.size} from {options.source}"
     path = store.row(name.replace(" ", "-"))
     if (found := store.read(path)) is not None and not (options.again or found.get("interrupted")):
         if found["watched"] != options.watched:
             problem = f"it holds another training of {name}, of {found['watched']['steps']} steps"
-            raise BadInput(out, problem, "give --again to replace it, or choose another name")
+            raise BadInput(store.out, problem, "give --again to replace it, or choose another name")
         store.collect()
         print(f"{name}: there already", flush=True)
         return
@@ -145,9 +151,10 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
         store.write(path, {**kept, "machine": publishing.of_machine(store.meta), "interrupted": interrupted})
         table = store.collect()
-        print(f"{found_at(out)}: {len(table)} rows", flush=True)
+        print(f"{found_at(store.out)}: {len(table)} rows", flush=True)
     elif not interrupted:
-        raise BadInput(out, "the training ended before anything was seen", f"give it more than {options.steps} steps")
+        remedy = f"give it more than {options.steps} steps"
+        raise BadInput(store.out, "the training ended before anything was seen", remedy)
     if interrupted:
         raise KeyboardInterrupt
 

@@ -41,11 +41,13 @@ from medddpm.study.bench.settings import (
 from medddpm.study.bench.worker import Case, Row
 from medddpm.study.records import programs, schemas
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import Store, rows_folder
 from medddpm.study.records.tables import read_meta, read_table, write_table
 
 CPU = torch.device("cpu")
 SMALL = ["--size", "8", "--channels", "32", "--device", "cpu"]
 TOY = [*SMALL, "--samples", "2"]
+WAIT = "wait for it, or choose another --out"
 
 
 def names(jobs: list[run.Job]) -> list[str]:
@@ -443,15 +445,52 @@ def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str
     assert (folder / "bench.csv").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "words", [["--setting", "base"], ["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]]
-)
+MODES = [["--setting", "base"], ["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]]
+
+
+@pytest.mark.parametrize("words", MODES)
 def test_a_file_in_the_place_of_the_rows_folder_is_said_first(tmp_path: Path, words: list[str], capsys) -> None:
     (tmp_path / "bench.rows").touch()
     assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.endswith("a file stands where its folder should be; choose another place\n")
+
+
+@pytest.mark.parametrize("words", MODES)
+def test_what_another_process_measures_is_left_to_it(tmp_path: Path, words: list[str], monkeypatch, capsys) -> None:
+    """Beside it both would be slower, and write each other's rows."""
+    out = tmp_path / "bench.csv"
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr("medddpm.study.throughput.endurance._watched", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr("medddpm.study.bench.coverage._recorded", lambda *_: pytest.fail("begun"))
+    with Store(rows_folder(out), {}).alone():
+        assert main(["bench", *words, "--out", str(out), *SMALL]) == 1
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", f"medddpm: {out}: process {os.getpid()} is measuring there; {WAIT}\n")
+        assert main(["bench", *words, "--out", str(out), *SMALL, "--dry-run"]) == 0
+
+
+def test_of_two_benches_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
+    words = ["medddpm", "bench", "--setting", "base", *SMALL, "--samples", "1000000"]
+    words += ["--out", str(tmp_path / "bench.csv")]
+    printed = [tmp_path / name for name in ("one", "two")]
+    both = [forks.start(forks.MODULE, words, os.environ, path, path) for path in printed]
+    try:
+        until = time.monotonic() + 120
+        while all(process.is_alive() for process in both):
+            assert time.monotonic() < until, "both measure"
+            time.sleep(0.05)
+        (refused, complaint), (going, _) = sorted(zip(both, printed, strict=True), key=lambda each: each[0].is_alive())
+        assert complaint.read_text() == (
+            f"medddpm: {tmp_path}/bench.csv: process {going.pid} is measuring there; {WAIT}\n"
+        )
+        assert refused.exitcode == 1
+    finally:
+        for process in both:
+            process.terminate()
+        for process in both:
+            process.join()
 
 
 # a row
@@ -655,12 +694,12 @@ def test_rows_of_another_width_do_not_join_a_table_that_has_no_column_of_it(fold
 
 def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
     before = (folder / "bench.csv").read_bytes()
-    began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").iterdir()}
+    began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")}
     assert run_again(folder, "--switches", "fast,base") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["[1/2] med-ddpm FAST: there already", "[2/2] med-ddpm BASE: there already"]
     assert (folder / "bench.csv").read_bytes() == before
-    assert {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").iterdir()} == began
+    assert {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")} == began
 
 
 def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

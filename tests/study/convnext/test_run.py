@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ from medddpm.study.convnext.operators import OPERATORS
 from medddpm.study.convnext.versions import CASES, Case, problem
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import Store
 from medddpm.study.records.tables import read_meta, read_table
 
 CPU = torch.device("cpu")
@@ -67,6 +69,14 @@ def test_two_parts_make_their_tables_and_are_not_measured_twice(
     assert capsys.readouterr().out.startswith("training: there already")
     copies = run.publish(tmp_path, tmp_path / "published")
     assert len(copies) == 2 * len(tables)
+
+
+def test_what_another_process_measures_is_left_to_it(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    with Store(tmp_path, {}).alone():
+        assert main(["convnext", "--toy", "--device", "cpu", "--part", "training", "--out", str(tmp_path)]) == 1
+    said = f"process {os.getpid()} is measuring there; wait for it, or choose another --out"
+    assert capsys.readouterr().err == f"medddpm: {tmp_path}: {said}\n"
 
 
 @pytest.mark.parametrize("name", ["training.json", "convnext_training.csv", "convnext_kernels.meta.json"])

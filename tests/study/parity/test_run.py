@@ -547,6 +547,15 @@ def test_the_command_runs_the_plans_and_says_what_failed(
     assert capsys.readouterr().err.count("out of luck") == 1
 
 
+def test_what_another_process_measures_is_left_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even its subjects are drawn."""
+    with Store(tmp_path, {}).alone():
+        assert main(["parity", "--plan", "short", "--out", str(tmp_path), "--device", "cpu"]) == 1
+    said = f"process {os.getpid()} is measuring there; wait for it, or choose another --out"
+    assert capsys.readouterr().err == f"medddpm: {tmp_path}: {said}\n"
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

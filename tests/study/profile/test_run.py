@@ -27,6 +27,7 @@ from medddpm.study.profile.run import ProfileRun, Program, plan, profile
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta, software
 from medddpm.study.records.schemas import KERNELS, TRACE, VIEWS
+from medddpm.study.records.store import Store
 from medddpm.study.records.tables import meta_path, read_table
 from medddpm.switches import BASE, OPT12, SETTINGS
 from medddpm.training.trainer import PHASES, Trainer
@@ -234,6 +235,14 @@ def test_a_folder_that_cannot_be_is_said_before_any_work(tmp_path: Path, calls: 
     assert runs_of(calls) == 0
 
 
+def test_what_another_process_profiles_is_left_to_it(tmp_path: Path, calls: Path, capsys) -> None:
+    with Store(tmp_path, {}).alone():
+        assert main(["profile", "--setting", "base", "--view", "window", "--out", str(tmp_path)]) == 1
+    said = f"process {os.getpid()} is measuring there; wait for it, or choose another --out"
+    assert capsys.readouterr().err == f"medddpm: {tmp_path}: {said}\n"
+    assert runs_of(calls) == 0
+
+
 def test_the_description_says_how_it_was_measured(tmp_path: Path, calls: Path) -> None:
     (window,) = windows("OPT12")
     profile([window], tmp_path)
@@ -391,7 +400,7 @@ def test_another_python_runs_the_program_and_names_the_tables(tmp_path: Path, ca
         assert str(tmp_path) not in json.dumps(meta)
     (command,) = (line for line in calls.read_text().splitlines() if "profile.worker" in line)
     assert f" {old} -m medddpm.study.profile.worker " in command
-    assert sorted(path.name for path in out.iterdir()) == sorted(
+    assert sorted(path.name for path in out.glob("[!.]*")) == sorted(
         path.name for table in (raw, launches) for path in (table, meta_path(table))
     )
 

@@ -1,0 +1,85 @@
+"""The lock of a folder: one command at a time works there, with the processes that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+from medddpm.errors import BadInput
+from medddpm.runtime.files import check_writable, is_dead, named_failures
+
+LOCK = ".lock"
+ORPHANS = 10.0  # s, in which a killed command's processes have ended
+
+
+@contextlib.contextmanager
+def locked(folder: Path, given: Path, work: str, remedy: str) -> Iterator[None]:
+    """Within it, no other process that asks for the lock works in the folder, which is made where it is missing.
+
+    The lock goes with this process, however that ends, and with those it starts: forks, and programs that `subprocess`
+    starts with `close_fds=False`.
+
+    Args:
+        folder: keeps the lock's file.
+        given: what the error names.
+        work: what is done there, as in "process 1 is training there".
+        remedy: what the error tells the user to do.
+
+    Raises:
+        BadInput: another process works there; names it. Or the folder cannot be written to.
+    """
+    check_writable(folder / LOCK)
+    with open(folder / LOCK, "ab+", buffering=0) as lock:
+        if not _taken(lock):
+            raise BadInput(given, f"process {_holder(lock)} is {work} there", remedy)
+        os.set_inheritable(lock.fileno(), True)
+        with named_failures(folder / LOCK):
+            lock.truncate(0)
+            lock.write(str(os.getpid()).encode())
+        yield
+
+
+def _taken(lock: FileIO) -> bool:
+    """Takes the lock; waits for those that a killed process started, which may live on for some seconds.
+
+    A training's loading process looks for its parent every five.
+    """
+    waits_until = time.monotonic() + ORPHANS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _is_left(_owner(lock)) or time.monotonic() > waits_until:
+                return False
+            time.sleep(0.05)
+        except OSError:  # a file system without locks: whoever asks gets it
+            return True
+        else:
+            return True
+
+
+def _owner(lock: FileIO) -> str:
+    lock.seek(0)
+    return lock.read().decode()
+
+
+def _is_left(owner: str) -> bool:
+    """Whether the process that took the lock is dead: then those that it started hold it."""
+    return owner.isdigit() and is_dead(int(owner))
+
+
+def _holder(lock: FileIO) -> str:
+    """The process that took the lock; where it is dead, one that it started, as far as the system tells."""
+    owner = _owner(lock) or "another"
+    for place in map(Path, glob.iglob("/proc/[0-9]*/fd/*") if _is_left(owner) else ()):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            described = (place.parents[1] / "fdinfo" / place.name).read_text()
+            if "FLOCK" in described and os.path.samestat(place.stat(), os.fstat(lock.fileno())):
+                return place.parts[2]
+    return owner
