@@ -144,8 +144,9 @@ class Queue:
         words = worker_command(folder, self.out / "data", self.device)
         with open(folder / "log.txt", "ab") as log:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
-            )
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                close_fds=False,  # it has the lock too, as in `programs.run`
+            )  # fmt: skip
         resumed = (folder / WATCH).is_file()
         where = "" if gpu is None else f" on GPU {gpu}"
         print(f"{run.key}: {run.steps} steps, begun{where}", flush=True)

@@ -21,12 +21,13 @@ def find(name: str) -> str | None:
 def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end; `stdout` of the result holds what it printed on both streams.
 
-    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`.
+    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`. It has this process's locks too: if
+    this process is killed, no other measures beside what goes on.
     """
     try:
         return subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            errors="replace", timeout=seconds,
+            errors="replace", timeout=seconds, close_fds=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, TIMED_OUT, f"it took more than {seconds:g} s")

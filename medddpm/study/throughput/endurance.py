@@ -190,7 +190,7 @@ def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
     It is `INTERRUPTED` where Ctrl-C or SIGTERM ended the training or this function.
     """
     began, rows = time.time(), list[dict[str, Any]]()
-    process = subprocess.Popen(options.training(run))
+    process = subprocess.Popen(options.training(run), close_fds=False)  # it has the lock too, as in `programs.run`
     try:
         with _card(pick_device(options.device)) as card:
             while time.time() < began + options.seconds:

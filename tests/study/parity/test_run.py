@@ -505,6 +505,19 @@ def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, mo
     assert [job.process.poll() is not None for job in begun] == [True]
 
 
+def test_a_run_that_outlives_a_killed_queue_keeps_others_out(tmp_path: Path, played: Path) -> None:
+    work = queue(tmp_path)
+    store = Store(work.out, META)
+    with store.alone():
+        job = work._begun(tiny(seed=8), None)
+    with pytest.raises(BadInput, match="is measuring there"), store.alone():
+        pass
+    job.process.kill()
+    job.process.wait()
+    with store.alone():
+        pass
+
+
 # the command
 
 

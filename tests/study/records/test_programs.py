@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
 import pytest
 import torch
 
+from medddpm.errors import BadInput
+from medddpm.runtime import locks
 from medddpm.study.profile import ncu
 from medddpm.study.records import programs
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.store import Store
 
 
 def python(code: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
@@ -58,6 +65,51 @@ def test_a_program_that_takes_too_long_is_killed() -> None:
     done = python("import time; time.sleep(60)", 0.2)
     assert done.returncode == programs.TIMED_OUT
     assert programs.problem(done) == "it took more than 0.2 s"
+
+
+MEASURES = """
+import os, sys
+from pathlib import Path
+from medddpm.study.records import programs
+from medddpm.study.records.store import Store
+with Store(Path(sys.argv[1]), {}).alone():
+    programs.run(sys.argv[2:])
+"""
+ROW = "import os, pathlib, time; pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid'); "
+
+
+def killed(folder: Path, *command: str) -> int:
+    """Kills what measures in a folder by `command`, which runs on and left its number in the file pid; returns that."""
+    process = subprocess.Popen([sys.executable, "-c", MEASURES, folder, *command], cwd=folder)
+    until = time.monotonic() + 60
+    while not (folder / "pid").exists():
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    return int((folder / "pid").read_text())
+
+
+@pytest.mark.parametrize("through", [[], ["sh", "-c", '"$@" & wait', "sh"]], ids=["itself", "as by ncu"])
+def test_a_row_that_outlives_a_killed_bench_is_named(tmp_path: Path, through: list[str], monkeypatch) -> None:
+    row = killed(tmp_path, *through, sys.executable, "-c", f"{ROW}time.sleep(600)")
+    monkeypatch.setattr(locks, "ORPHANS", 0.2)
+    parent = int(Path(f"/proc/{row}/stat").read_text().split()[3])
+    try:
+        with pytest.raises(BadInput) as told, Store(tmp_path, {}).alone():
+            pass
+        named = int(re.fullmatch(r".*: process (\d+) is measuring there; wait for it.*", str(told.value))[1])
+        assert named == row or (through and named == parent)
+    finally:
+        os.kill(row, signal.SIGKILL)
+
+
+def test_a_row_that_ends_soon_after_a_killed_bench_is_waited_for(tmp_path: Path) -> None:
+    killed(tmp_path, sys.executable, "-c", f"{ROW}time.sleep(1); pathlib.Path('done').touch()")
+    assert not (tmp_path / "done").exists()
+    with Store(tmp_path, {}).alone():
+        assert (tmp_path / "done").exists()
 
 
 def test_what_a_program_prints_is_known_only_if_it_succeeds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import subprocess
@@ -17,8 +18,10 @@ from helpers import forks
 
 from medddpm.cli.main import main
 from medddpm.errors import BadInput
+from medddpm.runtime.locks import LOCK
 from medddpm.study.records import schemas
 from medddpm.study.records.publishing import MACHINE, of_machine
+from medddpm.study.records.store import Store
 from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.throughput import endurance, tables
 
@@ -89,6 +92,14 @@ def test_what_was_seen_before_an_interruption_is_kept(tmp_path: Path, monkeypatc
     assert len(read_table(out, schemas.ENDURANCE)) <= 2, "rows of a second each, of a second and a half"
     endurance.watch(out, dataclasses.replace(options, seconds=1.5), command=["x"])
     assert len(began) == 2, "there already"
+
+
+def test_a_training_that_outlives_a_killed_watch_keeps_others_out(tmp_path: Path, monkeypatch) -> None:
+    looks = ["sh", "-c", f"ls -l /proc/$$/fd | grep -q {tmp_path}/{LOCK}"]
+    monkeypatch.setattr(endurance.Options, "training", lambda *_: looks)
+    for held, status in ((Store(tmp_path, {}).alone(), 0), (contextlib.nullcontext(), 1)):
+        with held:
+            assert endurance._watched(endurance.Options(9, **TOY), tmp_path) == ([], status)
 
 
 def test_a_training_from_files_reads_those_written_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
