@@ -128,7 +128,8 @@ def measure_rows(
         for job in jobs:
             print(shlex.join(row_command(job, options, folder, "python")))
         return 0
-    check_table(out.with_name(CEILINGS_TABLE))
+    for written in (out, out.with_name(CEILINGS_TABLE)):  # before the folder of the rows is made
+        check_table(written)
     store = Results(out, machine_meta(command, options.device))
     store.check()
     store.check_width({job.case.channels for job in jobs})

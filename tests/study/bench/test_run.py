@@ -406,11 +406,18 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) ->
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("out", "problem"), [("bench.txt", "ends in .csv"), ("a_file/bench.csv", "a file stands")])
+@pytest.mark.parametrize(
+    ("out", "problem"),
+    [
+        ("bench.txt", "a table's name ends in .csv"),
+        ("a_file/bench.csv", "a file stands where its folder should be"),
+        ("/proc/none/bench.csv", "there is no such folder"),
+    ],
+)
 def test_a_table_that_cannot_be_written_is_said_first(tmp_path: Path, out: str, problem: str, capsys) -> None:
     (tmp_path / "a_file").touch()
     assert main(["bench", "--switches", "base", "--out", str(tmp_path / out), *TOY]) == 1
-    assert problem in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(f"medddpm: {tmp_path / out}: {problem}; ")
 
 
 @pytest.mark.parametrize(
