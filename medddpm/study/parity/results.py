@@ -73,7 +73,11 @@ def check_tables(tables: Path) -> None:
     for name in (QUALITY, LOSS):
         check_table(tables / name)
     check_output(tables / SLICES, ours=lambda _path: has_description(tables / QUALITY), force=True)
-    read(tables)
+    try:
+        read(tables)
+    except BadInput as error:  # without the first of them all are written anew, from the results of each run
+        remedy = f"restore it, or remove {found_at(tables / QUALITY)} and run the same again"
+        raise BadInput(error.path, error.problem, remedy) from None
 
 
 def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices, meta: Mapping[str, Any]) -> None:

@@ -745,8 +745,25 @@ def test_what_is_broken_is_named(tmp_path: Path, played: Path) -> None:
     (tmp_path / "tables" / results.SLICES).write_bytes(b"PK")
     with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
         results.read(tmp_path / "tables")
-    with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
-        results.check_tables(tmp_path / "tables")
+
+
+@pytest.mark.parametrize("name", [results.QUALITY, results.LOSS, results.SLICES])
+def test_a_damaged_table_is_named_with_a_remedy_that_works(tmp_path: Path, played: Path, name: str) -> None:
+    work, folder = queue(tmp_path), tmp_path / "tables"
+    work.work([TINY])
+    whole = results.read(folder)
+    (folder / name).write_bytes((folder / name).read_bytes()[:20])
+    with pytest.raises(BadInput) as told:
+        results.check_tables(folder)
+    assert told.value.path == str(folder / name)
+    assert told.value.remedy == f"restore it, or remove {folder / results.QUALITY} and run the same again"
+    (folder / results.QUALITY).unlink()
+    results.check_tables(folder)
+    results.collect(work.out, META, folder)
+    anew = results.read(folder)
+    assert anew.quality.equals(whole.quality)  # type: ignore[union-attr]
+    assert anew.loss.equals(whole.loss)  # type: ignore[union-attr]
+    assert anew.slices.keys() == whole.slices.keys()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", [results.QUALITY, results.LOSS, results.SLICES])
