@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         ended = contextlib.nullcontext() if words[:1] == ["train"] else ended_by_sigterm()  # a training saves first
         with plain_lines(), ended:
+            _check_working_folder()
             arguments = parser().parse_args(words)
             command: Callable[[argparse.Namespace], int] = arguments.command
             code = command(arguments)
@@ -78,6 +79,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_MEMORY):
             raise
         return complain("--device: too little memory for this; use a smaller volume, model or batch")
+
+
+def _check_working_folder() -> None:
+    """Refuses one that was removed before anything is imported: there PyTorch's libraries end the process.
+
+    Raises:
+        BadInput: it was removed.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise BadInput("the working folder", "it was removed", "change to one that is there, by cd") from None
 
 
 def _how_to_go_on(words: Sequence[str]) -> str:

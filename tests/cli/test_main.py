@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import forks
+from helpers.repository import ROOT
 
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
@@ -52,6 +53,18 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
         monkeypatch.setattr(sys, "stdout", mock.Mock(wraps=full, write=mock.Mock(side_effect=OSError(28, "Full"))))
         assert main(words) == 1
     assert "what is printed: full; correct it and try again" in complaint(capsys)
+
+
+@pytest.mark.parametrize("words", ["check data", "parse a --out b", "bench --setting base --out b.csv", "book"])
+def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
+    """Before PyTorch is imported, which would end the process there."""
+    (tmp_path / "gone").mkdir()
+    script = "import os; os.rmdir(os.getcwd()); from medddpm.cli.main import run; run()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path / "gone", env=environment, capture_output=True, text=True)
+    said = "medddpm: the working folder: it was removed; change to one that is there, by cd\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_train_says_where_it_is_and_goes_on_from_there(trained: Path, head_folder: Path, capsys) -> None:
