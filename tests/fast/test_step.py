@@ -495,9 +495,8 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
             graphed_step(*words)
     with pytest.raises(BadInput, match="NoneType cannot be called"):
         graphed_step(network, None, adam(network.parameters()), given)
-    if module.graphable(device):
-        with pytest.raises(BadInput, match="the loss reaches none of its parameters"):
-            graphed_step(Network().to(device), loss_of, adam(network.parameters()), given)
+    with pytest.raises(BadInput, match="the loss reaches none of its parameters; make it of model"):
+        graphed_step(Network().to(device), loss_of, adam(network.parameters()), given)
     with pytest.raises(BadInput, match="0 is no number of calls"):
         graphed_step(network, loss_of, adam(network.parameters()), given, accumulate=0)
     with pytest.raises(BadInput, match=r"1\.5 is no number of calls"):
@@ -507,6 +506,19 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
         graphed_step(network, lambda *a: loss_of(*a).item(), adam(network.parameters()), given)(*given)
     with pytest.raises(BadInput, match=r"they are on|the model are on"):
         graphed_step(network, loss_of, adam(network.parameters()), [given[0], given[1].to("meta")])
+
+
+def test_an_optimizer_of_the_loss_s_own_weights_is_taken(device: torch.device) -> None:
+    """Whether the loss reaches them only its forward pass tells, which leaves norms as they were."""
+    own, given = nn.Parameter(torch.ones((), device=device)), batch(device)
+    network = nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.BatchNorm3d(3)).to(device)
+    kept = copy.deepcopy(network.state_dict())
+    optimizer = torch.optim.SGD([own], 0.01, fused=True)
+    step = graphed_step(network, lambda network, x, y: functional.mse_loss(network(x), y) * own, optimizer, given)
+    assert own.grad is None
+    torch.testing.assert_close(network.state_dict(), kept, rtol=0, atol=0)
+    step(*given)
+    assert own < 1
 
 
 @pytest.mark.gpu

@@ -65,7 +65,8 @@ def graphed_step(
     shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and what
     `loss_fn` returns. With `accumulate`, the sums of the gradients come on top.
 
-    On a CPU the step runs without a graph; an optimizer or `after` that no graph repeats is refused there too.
+    On a CPU the step runs without a graph; an optimizer or `after` that no graph repeats is refused there too, and an
+    optimizer of another network's parameters.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -117,6 +118,10 @@ def _is_norm(value: Any) -> bool:
         return bool(0 < value < math.inf)
     except TypeError:
         return False
+
+
+def _unreached() -> BadInput:
+    return BadInput("optimizer", "the loss reaches none of its parameters", "make it of model.parameters()")
 
 
 class TrainingStep:
@@ -189,6 +194,11 @@ class TrainingStep:
         if self._graphable(batch):
             for place in {0, self.accumulate - 1}:
                 self._graph(batch, place)
+        elif set(self.parameters).isdisjoint(self.model.parameters()):  # they may still be the loss's own weights
+            with self._unchanged(self._readings(self.parameters[0].device)):
+                loss = next(nested.tensors(self.loss_fn(self.model, *batch)), None)
+            if loss is not None and set(self.parameters).isdisjoint(leaves([loss])):
+                raise _unreached()
         self._made = True
 
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
@@ -392,7 +402,7 @@ class TrainingStep:
             return None
         brings = self._brought
         if not brings and not self._made:
-            raise BadInput("optimizer", "the loss reaches none of its parameters", "make it of model.parameters()")
+            raise _unreached()
         readings = self._readings(device)  # now: first calls may have filled caches
         if readings.why:
             self._stop(readings.why)
