@@ -32,12 +32,15 @@ def locked(folder: Path, given: Path, work: str, remedy: str) -> Iterator[None]:
         remedy: what the error tells the user to do.
 
     Raises:
-        BadInput: another process works there; names it. Or the folder cannot be written to.
+        BadInput: another process works there; names it. Or the folder cannot be written to, or its `.lock` is another
+            program's.
     """
     check_writable(folder / LOCK)
     with open(folder / LOCK, "ab+", buffering=0) as lock:
         if not _taken(lock):
             raise BadInput(given, f"process {_holder(lock)} is {work} there", remedy)
+        if (owner := _owner(lock)) and not owner.isdigit():
+            raise BadInput(folder / LOCK, "it is another program's", "choose another folder")
         os.set_inheritable(lock.fileno(), True)
         with named_failures(folder / LOCK):
             lock.truncate(0)
@@ -66,7 +69,7 @@ def _taken(lock: FileIO) -> bool:
 
 def _owner(lock: FileIO) -> str:
     lock.seek(0)
-    return lock.read().decode()
+    return lock.read(20).decode(errors="replace")
 
 
 def _is_left(owner: str) -> bool:

@@ -30,6 +30,13 @@ def test_who_holds_it_is_named_beside_what_the_user_gave(tmp_path: Path) -> None
         pass
 
 
+def test_another_programs_lock_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / locks.LOCK).write_bytes(b"\xff not ours")
+    with pytest.raises(BadInput, match=r"\.lock: it is another program's; choose another folder"), locked(tmp_path):
+        pass
+    assert (tmp_path / locks.LOCK).read_bytes() == b"\xff not ours"
+
+
 def test_a_file_system_without_locks_keeps_nobody_from_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
