@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from medddpm.errors import BadInput
 
 MINUTES = 10  # after which a process that hears nothing from the others gives up
+PAUSE = 0.05  # seconds between two looks for another process
+CONNECTING = 30  # seconds in which a store that listens takes a connection
 
 
 def processes() -> int:
@@ -55,27 +58,42 @@ def joined(device: torch.device) -> Iterator[None]:
 
     Tensors on GPUs go through NCCL, tensors on the host through Gloo, whose calls leave the GPU alone.
 
+    PyTorch waits in C++, where Python handles no signal: what waits there is called when all processes have come.
+
     Raises:
-        BadInput: as `share`, or it is not said where the processes meet.
+        BadInput: as `share`; it is not said where the processes meet; or one of them did not come within `MINUTES`.
     """
     rank, world = share()
     if world == 1 or distributed.is_initialized():
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    limit = timedelta(minutes=MINUTES)
     with peers():
-        try:
-            store = next(rendezvous("env://"))[0]
-        except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
-            raise BadInput("WORLD_SIZE", f"it is {world}: {error}", "unset it, or start with torchrun") from None
+        store = _store(rank, world, limit)
         store = PrefixStore(_token(store, rank, world), store)
-        distributed.init_process_group(
-            backend, store=store, rank=rank, world_size=world, timeout=timedelta(minutes=MINUTES)
-        )
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     try:
         yield
     finally:
         distributed.destroy_process_group()
+
+
+def _store(rank: int, world: int, limit: timedelta) -> Store:
+    """The store by which the processes find each other: torchrun's, or the first one's."""
+    host, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        problem = f"it is {world}, and MASTER_ADDR {host!r} with MASTER_PORT {port!r} is no place to meet"
+        raise BadInput("WORLD_SIZE", problem, "unset it, or start with torchrun")
+    if rank and not _comes(lambda: _listens(host, int(port))):
+        raise _absent([0], world, f" to {host}:{port}")
+    try:  # as one of one, which waits for no other
+        store = next(rendezvous("env://", rank, 1, timeout=timedelta(seconds=CONNECTING)))[0]
+    except RuntimeError as error:  # another program has the port, or the first one is not at that address
+        remedy = "correct it or MASTER_PORT, or start with torchrun"
+        raise BadInput("MASTER_ADDR", f"{host}:{port}: {_first_line(error)}", remedy) from None
+    store.set_timeout(limit)
+    return store
 
 
 def _token(store: Store, rank: int, world: int) -> str:
@@ -83,25 +101,51 @@ def _token(store: Store, rank: int, world: int) -> str:
 
     torchrun keeps its store over a restart, with the addresses of the processes that have ended; whoever reads those
     waits for them (PyTorch 2.13, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`). So each process asks under a name of its own,
-    and the first one answers until all have its token.
+    and the first one answers. None goes on until all have its token.
     """
-    ours = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     if rank:
-        store.set(f"medddpm/ask/{rank}", ours)
-        token: str = store.get(f"medddpm/answer/{ours}").decode()
+        answer = f"medddpm/answer/{token}"
+        store.set(f"medddpm/ask/{rank}", token)
+        if not _comes(lambda: store.check([answer])):
+            raise _absent([0], world)
+        token = store.get(answer).decode()
         store.set(f"medddpm/has/{token}/{rank}", "")
-        return token
-    waiting, end = set(range(1, world)), time.monotonic() + 60 * MINUTES
-    while waiting:
-        for other in sorted(waiting):
+    has = {other: f"medddpm/has/{token}/{other}" for other in range(1, world)}
+
+    def all_have() -> bool:
+        for other in has if rank == 0 else ():
             if store.check([f"medddpm/ask/{other}"]):
-                store.set(f"medddpm/answer/{store.get(f'medddpm/ask/{other}').decode()}", ours)
-            if store.check([f"medddpm/has/{ours}/{other}"]):
-                waiting.remove(other)
+                store.set(f"medddpm/answer/{store.get(f'medddpm/ask/{other}').decode()}", token)
+        return store.check(list(has.values()))
+
+    if not _comes(all_have):
+        raise _absent([other for other, key in has.items() if not store.check([key])], world)
+    return token
+
+
+def _comes(look: Callable[[], bool]) -> bool:
+    """Whether `look` finds what it looks for within `MINUTES`."""
+    end = time.monotonic() + 60 * MINUTES
+    while not look():
         if time.monotonic() > end:
-            raise RuntimeError(f"rank {min(waiting)} did not come within {MINUTES} minutes")
-        time.sleep(0.01)
-    return ours
+            return False
+        time.sleep(PAUSE)
+    return True
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except (OSError, UnicodeError):  # nothing listens there, or the host is not known, yet; or that is no name
+        return False
+    return True
+
+
+def _absent(missing: Sequence[int], world: int, where: str = "") -> BadInput:
+    who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    problem = f"it is {world}, and {who} did not come{where} within {MINUTES} minutes"
+    return BadInput("WORLD_SIZE", problem, "start all, or look for what ended one; unset it for one alone")
 
 
 class Ranks:
@@ -165,6 +209,26 @@ class Ranks:
         except BadInput as error:
             problem = error
         self.agree(problem)
+
+    @contextlib.contextmanager
+    def unhurried(self, block: str) -> Iterator[None]:
+        """A block in which the first process may be busy for more than `MINUTES`; the others look until it is through.
+
+        Args:
+            block: its name; each once within `joined`.
+
+        Raises:
+            BadInput: the first process has ended.
+        """
+        yield
+        if self.world == 1:
+            return
+        store, key = _get_default_store(), f"medddpm/through/{block}"
+        with peers():
+            if self.lead:
+                store.set(key, "")
+            while not store.check([key]):
+                time.sleep(PAUSE)
 
     def told(self, value: Any, source: int = 0) -> Any:
         """What process `source` gave for `value`; the others' is ignored."""

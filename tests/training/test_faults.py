@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.forks import MODULE, start
-from helpers.ranks import run_ranks
+from helpers.ranks import free_port, run_ranks
+from torch.distributed import TCPStore
 
 from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
 from medddpm.cli.main import main
@@ -98,6 +99,84 @@ def test_what_only_the_first_process_finds_ends_all(head_folder: Path, tmp_path:
     assert (first.returncode, second.returncode) == (1, 1)
     assert "no run of medddpm" in first.stderr
     assert second.stderr == ""
+
+
+WAITING = """
+import sys, time
+from helpers.interruptible import interruptible
+from medddpm.cli.main import run
+from medddpm.runtime import ranks
+interruptible()
+ranks.MINUTES = float(sys.argv.pop(1))
+sleep, time.sleep = time.sleep, lambda seconds: (print("waits", flush=True), sleep(seconds))
+run()
+"""
+ABSENT = "; start all, or look for what ended one; unset it for one alone"
+
+
+def waiting(rank: int, world: int, folder: Path, minutes: float, port: int, **more: str) -> BaseProcess:
+    """Starts one of several processes, which says in `rank.out` that it waits for another."""
+    place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank)}
+    command = [str(minutes), *words(folder / "nowhere", folder / "run", 1)]
+    files = (folder / f"{rank}.out", folder / f"{rank}.err")
+    return start(WAITING, command, {**environment(), **place, **more}, *files)
+
+
+@pytest.mark.parametrize(("rank", "missing"), [(0, "rank 1 did not come"), (1, "rank 0 did not come to 127.0.0.1:{}")])
+def test_one_that_is_alone_says_who_did_not_come(tmp_path: Path, rank: int, missing: str) -> None:
+    port = free_port()
+    process = waiting(rank, 2, tmp_path, 0.01, port)
+    process.join(60)
+    assert process.exitcode == 1
+    said = f"medddpm: WORLD_SIZE: it is 2, and {missing.format(port)} within 0.01 minutes{ABSENT}\n"
+    assert (tmp_path / f"{rank}.err").read_text() == said
+
+
+def test_all_that_came_say_who_did_not(tmp_path: Path) -> None:
+    """In torchrun's store, which outlives them: none of them waits in PyTorch for what another one would tell it."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    came = [waiting(rank, 5, tmp_path, 0.1, store.port, TORCHELASTIC_USE_AGENT_STORE="True") for rank in (0, 1, 3)]
+    for process, rank in zip(came, (0, 1, 3), strict=True):
+        process.join(60)
+        assert process.exitcode == 1
+        said = f"medddpm: WORLD_SIZE: it is 5, and ranks 2, 4 did not come within 0.1 minutes{ABSENT}\n"
+        assert (tmp_path / f"{rank}.err").read_text() == said
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("rank", "store"), [(0, False), (1, False), (1, True)])
+def test_a_signal_ends_one_that_waits_for_another(tmp_path: Path, sent: signal.Signals, rank: int, store: bool) -> None:
+    """Before the first one's store is there, and where torchrun's is. As ever the first one alone says so."""
+    port, place = free_port(), {}
+    if store:
+        held = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port, place = held.port, {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    process = waiting(rank, 2, tmp_path, 1, port, **place)
+    printed, complaint = tmp_path / f"{rank}.out", tmp_path / f"{rank}.err"
+    until(lambda: printed.exists() and "waits" in printed.read_text(), process, complaint)
+    os.kill(process.pid, sent)
+    process.join(60)
+    assert process.exitcode == 130
+    line = "medddpm: interrupted; the same command goes on where it was\n"
+    assert complaint.read_text() == ("" if rank else line)
+
+
+LONG = """
+import time
+import torch
+from medddpm.runtime import ranks
+ranks.MINUTES = 0.1
+with ranks.joined(torch.device("cpu")):
+    found = ranks.Ranks()
+    with found.unhurried("check"):
+        time.sleep(7 if found.lead else 0)
+    print(found.told("through"))
+"""
+
+
+def test_the_first_process_may_be_busy_for_longer_than_the_others_wait_for_one() -> None:
+    for ended in run_ranks(2, LONG):
+        assert (ended.returncode, ended.stdout) == (0, "through\n"), ended.stderr
 
 
 SLOW = """
