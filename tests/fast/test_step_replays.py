@@ -140,7 +140,7 @@ def critic_changes() -> dict[str, Callable[[Any], Any]]:
 def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any], Any], scripted: bool) -> None:
     """Its statistics have run as often as in a loop; its hooks, mode and frozen layers count when they come later."""
     if scripted and ("hook" in change.__name__ or device.type == "cuda"):
-        pytest.skip("a scripted part takes none, and on a GPU it may be compiled as it is captured")
+        pytest.skip("a scripted network takes no hooks, and on a GPU it may be compiled as it is captured")
     makers, critics, optimizers, losses = gan(device, scripted)
     step = graphed_step(makers[1], losses[1], optimizers[1], batch(device)[0])
     for seed in range(6):

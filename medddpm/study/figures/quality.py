@@ -70,7 +70,7 @@ def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
             _lesion(slices, run, subject),
         )
     rows = {
-        "conventional": [planes[0] for planes in columns.values()],
+        "held out": [planes[0] for planes in columns.values()],
         "synthetic": [planes[1] for planes in columns.values()],
     }
     figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in columns], GREY, width=1.75 * max(2, len(columns)))  # type: ignore[arg-type]
@@ -277,7 +277,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     """A line for each metric and setting: the interval of its difference from the reference, in stated margins.
 
     Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other. What
-    lies beyond six margins is a triangle at the border.
+    goes on beyond six margins ends in a triangle at the border.
 
     Args:
         table: of `parity.tables.parity`.
@@ -288,7 +288,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis = figure.subplots()
     farthest = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
     limit = min(6, max(1.5, 1.1 * farthest))
-    markers = set[str]()
+    cut = False
     for row in table.to_dict("records"):
         offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
         at, margin = metrics.index((row["metric"], row["tissue"])), float(row["margin"])
@@ -299,9 +299,10 @@ def parity_figure(table: pd.DataFrame) -> Figure:
         low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
         colour = SETTING_COLOURS[row["setting"]]
         axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
-        marker = "o" if abs(middle) <= limit else ">" if middle > 0 else "<"
-        markers.add(marker)
-        axis.plot(np.clip(middle, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
+        for value, inside in ((middle, "o"), (low, ""), (high, "")):
+            marker = inside if abs(value) <= limit else ">" if value > 0 else "<"
+            axis.plot(np.clip(value, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
+        cut = cut or max(abs(low), abs(high)) > limit
     for border in (-1, 1):
         axis.axvline(border, color="black", linewidth=0.8)
     axis.axvline(0, color="black", linewidth=0.4)
@@ -311,7 +312,7 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis.tick_params(axis="y", length=0)
     said = "difference from the reference in stated margins, 90% interval\n"
     said += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
-    axis.set_xlabel(said + "\ntriangle: beyond the border" * (markers != {"o"}))
+    axis.set_xlabel(said + "\ntriangle: goes on beyond the border" * cut)
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
@@ -363,7 +364,7 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
         axis.set_axis_off()
     figure.supxlabel(
         "seconds per volume; above a line: the number of steps of all points on it\n"
-        "↑ higher is better, ↓ lower is better, without an arrow nearer to the dashed line, held-out volumes' value",
+        "↑ higher is better, ↓ lower is better, no arrow: nearer to the dashed line (held-out volumes) is better",
         fontsize=axes[0].xaxis.label.get_fontsize(),
     )
     present = [name for name in SAMPLER_COLOURS if name in table.index.get_level_values("sampler")]
