@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.study.convnext.operators import OPERATORS
-from medddpm.study.convnext.tables import IMAGE_BYTES, block_us, operator_seconds, times, transfer_us
+from medddpm.study.convnext.tables import block_us, of_one_image, operator_seconds, times, transfer_us
 from medddpm.study.convnext.worker import STEPS
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_table
@@ -111,7 +111,7 @@ def table_iv(report: pd.DataFrame, transfers: Mapping[str, pd.DataFrame]) -> pd.
     stated = {name.removeprefix("transfer "): 1e3 * ms for name, ms in table_of(report, "Table IV").items()}
     columns = {"report": pd.Series({"whole" if name == "whole call" else name: us for name, us in stated.items()})}
     for card, table in transfers.items():
-        for memory, rows in table[table["bytes"] == IMAGE_BYTES].groupby("memory", sort=False):
+        for memory, rows in of_one_image(table).groupby("memory", sort=False):
             columns[f"{card}, {memory}"] = rows.set_index("what")["median_us"]
     return pd.DataFrame(columns).loc[["to GPU", "kernel", "to CPU", "whole"]]
 

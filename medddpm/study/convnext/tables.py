@@ -13,6 +13,7 @@ from medddpm.study.records.tables import gpu_folders, read_table
 
 CASE = ["operator", "batch", "size", "stride", "version"]
 IMAGE_BYTES = 4 * 3 * 32 * 32
+OUTPUT_BYTES = 4 * 64 * 32 * 32  # of its convolution
 NORMS = {"block": "a thread block a row", "warp": "a warp a row"}  # what the record calls by one word
 IDLE = 0.1  # % of cycles: a version whose Tensor Cores do less computes without them
 
@@ -111,10 +112,17 @@ def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, floa
     return None
 
 
+def of_one_image(transfers: pd.DataFrame) -> pd.DataFrame:
+    """The rows of Table IV: one image goes to the GPU, and what its convolution gives comes back."""
+    moved = transfers["what"].map({"to CPU": OUTPUT_BYTES}).fillna(IMAGE_BYTES)
+    return transfers[transfers["bytes"] == moved]
+
+
 def transfer_us(root: Path, what: str) -> tuple[str, float] | None:
     """The newest card's µs of a part of Table IV for one image, from pageable memory; None without a record."""
     for card, table in reversed(recorded(root, "convnext_transfers").items()):
-        rows = table[(table["what"] == what) & (table["memory"] == "pageable") & (table["bytes"] == IMAGE_BYTES)]
+        rows = of_one_image(table)
+        rows = rows[(rows["what"] == what) & (rows["memory"] == "pageable")]
         if len(rows):
             return card, float(rows["median_us"].iloc[0])
     return None

@@ -76,11 +76,12 @@ def test_a_cards_record_stands_beside_and_decides_nothing(tmp_path: Path) -> Non
     kernels = pd.DataFrame([{**block, "version": "fused", "how": "graph", "median_us": 7.5}])
     write_table(kernels, folder / "convnext_kernels.csv", results.TABLES["convnext_kernels"], {})
     copies = [("to GPU", "pageable", tables.IMAGE_BYTES, 8.0, 8.0, 8.0, 3)]
+    copies += [("to CPU", "pageable", size, us, us, us, 3) for size, us in ((12_288, 9.0), (262_144, 40.0))]
     transfers = pd.DataFrame(copies, columns=["what", "memory", "bytes", "median_us", "p10_us", "p90_us", "samples"])
     write_table(transfers, folder / "convnext_transfers.csv", results.TABLES["convnext_transfers"], {})
     verdicts = ledger.verdicts(REPORT, tmp_path).set_index("id")
     found = verdicts[verdicts["status"] == "proxy"]
-    assert found["other_value"].to_dict() == {"C024": "2.5", "C039": "0.25", "C059": "0.008", "C063": "7.5e-06"}
+    assert found["other_value"].to_dict() == {"C024": "2.5", "C039": "0.25", "C059": "0.008", "C061": "0.04", "C063": "7.5e-06"}
     assert set(found["other_card"]) == {"H200"}
     assert tables.times(kernels, "block", 1)["tflops"].round(2).tolist() == [9.33]
 
