@@ -141,11 +141,11 @@ def caption(panels: list[Panel]) -> str:
     if len(ours) > 1:
         pale = f"Small pale dots are the {' and '.join(ours[1:])}'s; "
         pale += f"those that cannot be seen lie behind the {ours[0]}'s. "
+    lacking = f"Missing, because not stated or not measured: {'; '.join(listed)}." if listed else ""
     return (
         "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black "
-        f"line joins the lowest and the highest run. {pale}Missing, because not stated or not measured: "
-        f"{'; '.join(listed) or 'nothing'}."
-    )
+        f"line joins the lowest and the highest run. {pale}{lacking}"
+    ).rstrip()
 
 
 def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:

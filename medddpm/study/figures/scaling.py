@@ -52,9 +52,9 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
 
 
 def _name(row: Mapping[Hashable, object]) -> str:
-    volumes = row["micro_steps"]
+    volumes, dtype = row["micro_steps"], str(row["gradient_dtype"]).upper()
     kept = ", sharded" if row["weights"] == "sharded" else ""
-    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {str(row['gradient_dtype']).upper()}{kept}"
+    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {dtype} gradients{kept}"
 
 
 def estimates_figure(table: pd.DataFrame) -> Figure:

@@ -16,7 +16,7 @@ def test_each_step_has_its_row() -> None:
     assert [points.get_offsets().tolist() for points in weak.collections] == [[[80, 0], [80, 1]], [[62.5, 0]]]
     assert strong.collections[0].get_offsets()[0].tolist() == [80, 0]
     labels = [label.get_text() for label in weak.get_yticklabels()]
-    assert labels == ["FAST, 1 volume, FP32", "FAST, 2 volumes, BF16"]
+    assert labels == ["FAST, 1 volume, FP32 gradients", "FAST, 2 volumes, BF16 gradients"]
     (legend,) = weak.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["2 GPUs", "4 GPUs"]
 
