@@ -20,7 +20,9 @@ from medddpm.study.records.tables import GPU_ORDER
 VIEWS = ("window", "step")
 BEYOND = "FAST"  # not in the paper: chapter 16 has it, and here it would squash the rest
 CARD_MARKERS = {"V100": "v", "A100": "s", "H100": "o"}  # the paper's
-VIEW_MARKERS = {"window": "o", "step": "D"}
+VIEW_MARKERS = [{"window": "o", "step": "D"}] * 2  # of our first two cards
+VIEW_MARKERS += [{"window": "^", "step": "X"}, {"window": "<", "step": "P"}]  # of the third, and of all others
+SIZES = ((5.0, 1.0), (3.5, 0.45), (4.0, 0.8))  # and how opaque: the first card's, the second's, the others'
 OFFSETS = {"paper": -0.24, "window": 0.0, "step": 0.24}  # of a value in its row
 ARROW = 14  # points: how far the arrow of a bound reaches
 INK = "#333333"  # of rows that are no settings
@@ -139,8 +141,7 @@ def caption(panels: list[Panel]) -> str:
     ours = list(dict.fromkeys(card for card, view in labels if view != "paper"))
     pale = ""
     if len(ours) > 1:
-        pale = f"Small pale dots are the {' and '.join(ours[1:])}'s; "
-        pale += f"those that cannot be seen lie behind the {ours[0]}'s. "
+        pale = f"Small pale dots are the {ours[1]}'s; those that cannot be seen lie behind the {ours[0]}'s. "
     lacking = f"Missing, because not stated or not measured: {'; '.join(listed)}." if listed else ""
     return (
         "*Paper* hollow, *measured* filled. A line joins the paper's value and our window's on one card; a black "
@@ -160,13 +161,15 @@ def _named(label: str) -> str:
 
 
 def _mark(label: str, of_paper: bool, labels: list[str], paper: set[str]) -> dict[str, Any]:
-    """How a value is drawn: the paper's cards by their shape, ours by the view; ours behind the first card pale."""
+    """How a value is drawn: the paper's cards by their shape, ours by the view; the second small and pale."""
     card, view = label.split("\n")
     if of_paper:
         return {"marker": CARD_MARKERS.get(card, "^"), "markerfacecolor": "none", "markersize": 5}
-    first = next(other for other in labels if other not in paper).split("\n")[0]
-    own = card == first
-    return {"marker": VIEW_MARKERS[view], "markersize": 5 if own else 3.5, "alpha": 1 if own else 0.45}
+    ours = list(dict.fromkeys(other.split("\n")[0] for other in labels if other not in paper))
+    place = ours.index(card)
+    size, alpha = SIZES[min(place, 2)]
+    drawn = {"marker": VIEW_MARKERS[min(place, 3)][view], "markersize": size, "alpha": alpha}
+    return drawn | ({"zorder": 3.5} if place > 1 else {})  # a reader's own card hides behind none
 
 
 def _rows(shown: Panel, log: bool) -> list[str]:

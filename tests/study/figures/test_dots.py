@@ -130,7 +130,7 @@ def test_dots_lie_at_their_numbers(log: bool) -> None:
         assert (dot.get_markerfacecolor() == "none") == of_paper
         cards = [card for card, mark in CARD_MARKERS.items() if mark == dot.get_marker()]
         card = cards[0] if of_paper else "A10" if dot.get_alpha() == 0.45 else "H200"
-        assert of_paper or dot.get_marker() == VIEW_MARKERS[view]
+        assert of_paper or dot.get_marker() == VIEW_MARKERS[0][view]
         assert to_hex(dot.get_color()) == SETTING_COLOURS[settings[place]].lower()
         found[place, f"{card}\n{view}"] = x
     assert found == expected
@@ -212,6 +212,17 @@ def test_the_caption_tells_what_is_blank() -> None:
     assert "Missing" not in caption([whole])
     cold = one_panel(title="cold")
     assert "the paper's H100: heat (OPT1), cold (OPT1)." in caption([whole, shown, cold])
+
+
+def test_a_reader_tells_each_card_from_the_others() -> None:
+    """As where a reader has added one to the book's two."""
+    (legend,) = dots_figure([one_panel(("H100", "H200", "A10", "L4", "T4"))]).legends
+    marks = {
+        text.get_text(): (line.get_marker(), line.get_alpha(), line.get_fillstyle(), line.get_markerfacecolor())
+        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+        if not text.get_text().startswith(("paper", "T4"))
+    }
+    assert len(set(marks.values())) == len(marks) == 8
 
 
 def test_the_caption_says_where_dots_of_a_second_card_are() -> None:
