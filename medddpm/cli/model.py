@@ -82,7 +82,7 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--channels",
-        type=whole(32, 4096, MULTIPLE),
+        type=whole(32, 4096, f"{MULTIPLE}, or of --norm-groups"),
         default=64,
         help=f"base width, {MULTIPLE}, or of --norm-groups (64)",
     )
