@@ -1,7 +1,7 @@
 """A released model: the averaged weights in one safetensors file, a format that cannot hold code.
 
-Any safetensors reader reads it: weights under the network's published names, in BF16 or wider, and JSON metadata that
-rebuild the network (config, timesteps), describe its training (layout, size, step, training) and recommend a sampler
+Any safetensors reader reads it: weights under the network's published names, in BF16, and JSON metadata that rebuild
+the network (config, timesteps), describe its training (layout, size, step, training) and recommend a sampler
 (sampling).
 """
 
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
 
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
@@ -31,47 +30,32 @@ KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling",
 PREFIX = "denoise_fn."
 
 
-def release(
-    content: Mapping[str, Any], path: str | os.PathLike[str], *, dtype: torch.dtype = torch.bfloat16, about: str = ""
-) -> Path:
-    """Writes a checkpoint's averaged weights to `path`, whole or not at all.
+def write(content: Mapping[str, Any], file: Path, *, about: str = "") -> None:
+    """Writes a checkpoint's averaged weights to a temporary path; its caller moves the file to its place.
 
     Args:
         content: from `checkpoints.files.read_checkpoint`, of a checkpoint of ours; may have more of `KEPT` added.
-        path: NAME.safetensors.
-        dtype: the weights'; in BF16 a parameter takes two bytes and keeps eight bits of its mantissa.
+        file: the temporary path.
         about: a sentence for whoever opens the file: what trained the model, and on what.
 
-    Returns:
-        the path.
-
     Raises:
-        BadInput: the name has another suffix, the content is not such a checkpoint, or the disk is full.
+        BadInput: the disk is full.
     """
-    path = Path(path)
-    if path.suffix != SUFFIX:
-        raise BadInput(path, f"a released model's name ends in {SUFFIX}", "give it that suffix")
-    if "config" not in content or "ema" not in content:
-        raise BadInput(path, "its checkpoint has no configuration", "give a checkpoint of `medddpm train`")
-    with replacing(path) as temporary:
-        write(content, temporary, dtype=dtype, about=about)
-    return path
-
-
-def write(content: Mapping[str, Any], file: Path, *, dtype: torch.dtype = torch.bfloat16, about: str = "") -> None:
-    """Writes to a temporary path what `release` moves to its place."""
     known = {**content, "timesteps": len(content["ema"]["betas"])}
     metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
-    weights = stored(content["ema"], dtype)
+    weights = stored(content["ema"])
     try:
         save_file(weights, file, {"format": FORMAT, "about": about, "digest": digest(weights), **metadata})
     except SafetensorError as error:  # also for a full disk
         raise BadInput(file, f"it could not be written: {error}", "make room, and try again") from None
 
 
-def stored(state: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
-    """The network's weights of a checkpoint, as a released file has them: without the schedule, in that dtype."""
-    return {k.removeprefix(PREFIX): v.to(dtype).contiguous() for k, v in state.items() if k.startswith(PREFIX)}
+def stored(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The network's weights of a checkpoint, as a released file has them: without the schedule, in BF16.
+
+    There a parameter takes two bytes and keeps eight bits of its mantissa.
+    """
+    return {k.removeprefix(PREFIX): v.bfloat16().contiguous() for k, v in state.items() if k.startswith(PREFIX)}
 
 
 def restored(stored: Mapping[str, Tensor], timesteps: int) -> dict[str, Tensor]:
@@ -84,7 +68,7 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a released model as a checkpoint's content: "ema", in float32 and with the schedule, and what is `KEPT`.
 
     Raises:
-        BadInput: the file is damaged, or `release` did not write it.
+        BadInput: the file is damaged, or `write` did not write it.
     """
     path = Path(path)
     check_utf8(os.fspath(path), path)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fuzz import mutants
 from fuzz.arguments import broken_commands, commands, good, run_command
 from medddpm.checkpoints.files import load_checkpoint
-from medddpm.checkpoints.released import release
+from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.study.book import _Book
@@ -128,7 +128,8 @@ def _saved(content: object, legacy: bool = False) -> bytes:
 
 
 def _released(checkpoint: Mapping[str, Any], folder: Path) -> bytes:
-    path = release({**checkpoint, "sampling": {"sampler": "ddim", "steps": 2}}, folder / "good.safetensors")
+    path = folder / "good.safetensors"
+    write({**checkpoint, "sampling": {"sampler": "ddim", "steps": 2}}, path)
     return path.read_bytes()
 
 

@@ -165,6 +165,12 @@ def test_a_folder_that_is_no_run_is_said(arguments: list[str], tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_name_tells_the_format(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"name ends in \.safetensors"):
+        release_run(run, tmp_path / "model.pt", device="cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_not_utf8_is_refused_and_not_the_file_called_damaged(run: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--about: it is not in UTF-8"):
         release_run(run, tmp_path / "m.safetensors", about="\udcff", device="cpu")
