@@ -36,7 +36,7 @@ def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) ->
     """A row for every distinct launch of the trace, with its count, its mean duration there, and its mean counters.
 
     Launches are the same if kernel (as `same_name` spells it), grid and block agree; ncu's values are the mean over its
-    rows of that launch, `scaled`. If a name still differs between the two, the bare function, grid and block decide. A
+    rows of that launch, `_scaled`. If a name still differs between the two, the bare function, grid and block decide. A
     launch that ncu has not profiled keeps its count and time and has no counters.
 
     Args:
@@ -79,50 +79,20 @@ def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) ->
     if unused := int((~full.isin(wanted_full) & ~bare.isin(wanted_bare[near])).sum()):
         notes.append(f"{unused} launches of {raw.name} are not in {trace.name} and are left out")
     step = pd.concat([launches, counters], axis="columns")
-    return scaled(step, every, step.pop(_MEASURED)), known
+    return _scaled(step, every, step.pop(_MEASURED)), known
 
 
-def scaled(step: pd.DataFrame, trace: pd.DataFrame, measured_ns: pd.Series[float] | None = None) -> pd.DataFrame:
+def _scaled(step: pd.DataFrame, trace: pd.DataFrame, measured_ns: pd.Series[float]) -> pd.DataFrame:
     """`step` with the `EXTENSIVE` counters of a mean launch instead of those of the launch that was profiled.
 
     Args:
         step: a row for each distinct launch, as `weighed` makes them: kernel, grid, block, count, counters as profiled.
-        trace: schema `TRACE`, of that step or of another step of the same program.
-        measured_ns: how long the profiled launch of a row ran in `trace`. By default that is found in the table: rows
-            of one function, grid and block with the same counters come from one launch, the first of them all.
-
-    Raises:
-        BadInput: the launches of the two are not the same.
+        trace: schema `TRACE`, of that step.
+        measured_ns: how long the profiled launch of a row ran in `trace`.
     """
-    keys, traced = launch_keys(step), trace["duration_ns"].groupby(launch_keys(trace))
-    if len(step) != traced.ngroups or not (keys.map(traced.size()) == step["count"]).all():
-        raise BadInput("trace", "its launches are not those of the step", "give a trace of the same step")
-    if measured_ns is None:
-        same = [launch_keys(step, function_name), step["cycles_active"], step["instructions"]]
-        order = step["launch_index"].argsort().to_numpy()
-        first = keys.map(traced.first()).iloc[order]
-        measured_ns = first.groupby([key.iloc[order] for key in same]).transform("first").reindex(step.index)
-    factor = (keys.map(traced.mean()) / measured_ns).where(measured_ns > 0, 1.0)
+    mean = trace["duration_ns"].groupby(launch_keys(trace)).mean()
+    factor = (launch_keys(step).map(mean) / measured_ns).where(measured_ns > 0, 1.0)
     return step.assign(**{name: (step[name] * factor).round(3) for name in EXTENSIVE})
-
-
-def step_of(launches: pd.DataFrame, number: int) -> pd.DataFrame:
-    """The launches of one step, fills and copies included, among those of a run.
-
-    Args:
-        launches: schema `TRACE`, from the run's first on. A step ends with the phase "update"; what stands before the
-            first phase or after the last, as a change of layout does, belongs to no step.
-        number: the step's, from 1.
-
-    Raises:
-        BadInput: the run has fewer steps.
-    """
-    phase = launches["phase"].fillna("")
-    done = ((phase != "update") & (phase.shift() == "update")).cumsum()
-    places = np.flatnonzero((done == number - 1) & (phase != ""))
-    if not len(places):
-        raise BadInput("launches", f"hold no step {number}", "trace more steps")
-    return launches.iloc[places[0] : places[-1] + 1].reset_index(drop=True)
 
 
 def _durations(full: pd.Series[str], bare: pd.Series[str], trace: pd.DataFrame) -> list[float]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, METRICS, Raw
 
-from medddpm.errors import BadInput
 from medddpm.study.profile.parse import parse
-from medddpm.study.profile.step_weights import COUNTERS, EXTENSIVE, scaled, step_of
+from medddpm.study.profile.step_weights import COUNTERS, EXTENSIVE
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import write_table
 
@@ -20,11 +18,10 @@ CYCLES = METRICS["cycles_active"].names[0]
 OTHER_ADD = CUPTI_ADD.replace("CUDAFunctor_add<float>", "opmath_add<c10::BFloat16>")
 
 
-def trace_of(launches: Sequence[tuple[str, float]], phases: Sequence[str | None] = ()) -> pd.DataFrame:
+def trace_of(launches: Sequence[tuple[str, float]]) -> pd.DataFrame:
     """Schema `TRACE`, of kernels by name and duration, ns."""
     table = pd.DataFrame(launches, columns=["kernel", "duration_ns"])
-    table = table.assign(index=range(len(table)), grid="(64, 1, 1)", block="(128, 1, 1)", stream=7)
-    table["phase"] = list(phases) or ["forward"] * len(table)
+    table = table.assign(index=range(len(table)), grid="(64, 1, 1)", block="(128, 1, 1)", phase="forward", stream=7)
     return table[list(schemas.TRACE.columns)]
 
 
@@ -70,39 +67,3 @@ def test_one_name_profiled_twice_is_found_in_order(tmp_path: Path) -> None:
 
 def test_a_launch_of_no_time_is_left_as_it_is(tmp_path: Path) -> None:
     assert parsed(tmp_path, [CONV], ["1,000"], [(CONV, 0.0), (CONV, 10.0)])["cycles_active"].tolist() == [1000]
-
-
-def unscaled() -> pd.DataFrame:
-    """Two rows of one profiled launch and one of another, counters as profiled."""
-    table = pd.DataFrame({"kernel": [CUPTI_ADD, OTHER_ADD, CONV, "Memset (Device)"], "launch_index": [0, 1, 3, 4],
-                          "count": [2, 1, 1, 1], "grid": "(64, 1, 1)", "block": "(128, 1, 1)"})  # fmt: skip
-    for name in COUNTERS:
-        table[name] = [60.0, 60.0, 7.0, np.nan]
-    return table
-
-
-LAUNCHES = [(CUPTI_ADD, 100.0), (OTHER_ADD, 400.0), (CUPTI_ADD, 300.0), (CONV, 5.0), ("Memset (Device)", 2.0)]
-
-
-def test_a_table_without_its_profile_is_scaled_by_what_shares_a_launch() -> None:
-    step = scaled(unscaled(), trace_of(LAUNCHES))
-    for name in EXTENSIVE:
-        assert step[name].tolist() == pytest.approx([120, 240, 7, np.nan], nan_ok=True)
-    assert step["ipc"].tolist() == pytest.approx([60, 60, 7, np.nan], nan_ok=True)
-    shuffled = scaled(unscaled().iloc[[1, 3, 2, 0]], trace_of(LAUNCHES))
-    pd.testing.assert_frame_equal(shuffled.sort_index(), step)
-
-
-@pytest.mark.parametrize("launches", [LAUNCHES[:-1], [*LAUNCHES, (CONV, 5.0)], [*LAUNCHES, ("another", 5.0)]])
-def test_a_trace_of_other_launches_is_refused(launches: list[tuple[str, float]]) -> None:
-    with pytest.raises(BadInput, match="its launches are not those of the step"):
-        scaled(unscaled(), trace_of(launches))
-
-
-def test_the_steps_of_a_run() -> None:
-    phases = [None, "load", "forward", "load", "forward", None, "update", "update", "load", "forward", "update", None]
-    run = trace_of([(CONV, float(place)) for place in range(len(phases))], phases)
-    assert step_of(run, 1)["duration_ns"].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert step_of(run, 2)["duration_ns"].tolist() == [8, 9, 10]
-    with pytest.raises(BadInput, match="hold no step 3"):
-        step_of(run, 3)

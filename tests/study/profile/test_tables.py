@@ -15,7 +15,6 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import PAPER_SETTINGS as PAPERS
 from medddpm.study.profile.kernel_names import function_name, launch_keys
-from medddpm.study.profile.step_weights import step_of
 from medddpm.study.profile.tables import (
     MACHINE,
     ORDER,
@@ -269,7 +268,11 @@ def test_a_steps_cycles_fit_into_its_time(record: Record) -> None:
 def test_a_steps_counters_were_scaled_by_the_trace_that_its_description_names(record: Record) -> None:
     """ncu counts whole instructions: with the factor taken out again they are whole, and those of one launch agree."""
     step, meta = read_table(record.path, schemas.KERNELS), read_meta(record.path)["scaled_by"]
-    trace = step_of(read_table(record.path.with_name(meta["trace"]), schemas.TRACE), meta["step"])
+    run = read_table(record.path.with_name(meta["trace"]), schemas.TRACE)
+    phase = run["phase"].fillna("")
+    done = ((phase != "update") & (phase.shift() == "update")).cumsum()  # steps that have ended
+    places = np.flatnonzero((done == meta["step"] - 1) & (phase != ""))
+    trace = run.iloc[places[0] : places[-1] + 1]
     ran = trace["duration_ns"].groupby(launch_keys(trace))
     rows = step[step["count"] > 1].nlargest(20, "instructions")
     alone = ~launch_keys(step, function_name).duplicated(keep=False)
