@@ -45,6 +45,12 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
+def wait(device: torch.device) -> None:
+    """Waits until the device has done what it was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _absent(name: str, error: Exception) -> tuple[str, str]:
     """What is wrong with a device that cannot be used, and the remedy."""
     if not re.fullmatch(r"cuda(:\d+)?", name):

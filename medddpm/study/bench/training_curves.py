@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from medddpm.data.volumes import Volumes
+from medddpm.runtime.processes import wait
 from medddpm.switches import SETTINGS, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
@@ -52,15 +53,10 @@ def _curve(config: TrainConfig, volumes: Volumes, steps: int, device: torch.devi
     trainer = Trainer(config, volumes, device)
     with SETTINGS[config.setting].on(trainer.unet):
         for _ in range(steps):
-            _wait(device)
+            wait(device)
             begin = time.perf_counter()
             trainer.train_step()
-            _wait(device)
+            wait(device)
             spent = 1000 * (time.perf_counter() - begin)
             rows.append((trainer.step, trainer.read_losses()[0], spent))
     return rows
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -30,7 +30,7 @@ from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
-from medddpm.runtime.processes import pick_device
+from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
 from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
@@ -403,12 +403,6 @@ def memory(device: torch.device) -> Mapping[str, int | None]:
         "peak_bytes": torch.cuda.max_memory_allocated(device),
         "reserved_bytes": torch.cuda.max_memory_reserved(device),
     }
-
-
-def wait(device: torch.device) -> None:
-    """Waits until the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.files import replacing
+from medddpm.runtime.processes import wait
 from medddpm.runtime.signals import deferred_signals
 from medddpm.study.parity.plans import SamplerSteps, TrainingRun
 from medddpm.switches import SETTINGS
@@ -191,18 +192,13 @@ def draw(
         for start in range(0, len(masks), run.batch):
             batch = masks[start : start + run.batch].to(device)
             generators = [torch.Generator(device).manual_seed(1000 * (seed + 1) + start + i) for i in range(len(batch))]
-            _wait(device)
+            wait(device)
             began = time.perf_counter()
             drawn.append(diffusion.sample(batch, by.steps, by.sampler, generator=generators))
-            _wait(device)
+            wait(device)
             spent.append(time.perf_counter() - began)
         cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory
     return torch.cat(drawn).cpu(), spent
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _read(path: Path, step: int) -> Reached:

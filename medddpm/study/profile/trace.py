@@ -17,6 +17,7 @@ import torch
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import write_gzipped
+from medddpm.runtime.processes import wait
 from medddpm.study.records.schemas import TRACE
 from medddpm.training.trainer import PHASES
 
@@ -106,12 +107,6 @@ def write(rows: Iterable[Launch], path: Path) -> None:
     table.writerow(TRACE.columns)
     table.writerows(rows)
     write_gzipped(text.getvalue().encode(), path)
-
-
-def wait(device: torch.device) -> None:
-    """Waits until a GPU has done what it was told to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def demangled(text: str) -> str:

@@ -22,7 +22,7 @@ from torch.torch_version import TorchVersion
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
-from medddpm.runtime.processes import pick_device
+from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.profile import trace
 from medddpm.study.records.machine import software
 from medddpm.study.records.schemas import VIEWS
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     def train(steps: int) -> None:
         for _ in range(steps):
             trainer.train_step()
-        trace.wait(device)
+        wait(device)
 
     def train_from_the_first_launch() -> None:
         with setting.on(trainer.unet):

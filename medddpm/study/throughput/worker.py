@@ -25,7 +25,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing
-from medddpm.runtime.processes import pick_device
+from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.records.machine import nvml
 from medddpm.study.throughput.levers import BY_KEY, Lever
 from medddpm.study.throughput.sources import source
@@ -114,17 +114,17 @@ def trained(
             trainer.keep_on_device()
         for _ in range(WARMUP):
             trainer.train_step()
-        _wait(device)
+        wait(device)
         began = time.perf_counter()
         trainer.train_step()
-        _wait(device)
+        wait(device)
         a_step = time.perf_counter() - began
         steps = min(max(int(seconds / a_step), LEAST_STEPS), MOST_STEPS)
         with active_share(device) as share:
             began = time.perf_counter()
             for _ in range(steps):
                 trainer.train_step()
-            _wait(device)
+            wait(device)
             taken = time.perf_counter() - began
         parts = recorded(trainer, min(steps, RECORDED))
         return {
@@ -192,11 +192,6 @@ def again(config: TrainConfig, size: tuple[int, int, int], brats: bool) -> float
 
 def _brats(side: int) -> tuple[int, int, int]:
     return (192, 192, 144) if side == 128 else (side, side, side)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":
