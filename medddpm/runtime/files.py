@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, what may be replaced by them, and JSON read back."""
+"""Files that are either whole or absent, what may be replaced by them, and JSON written and read back."""
 
 from __future__ import annotations
 
@@ -149,6 +149,12 @@ def check_output(
         if path.is_file() and not force:
             raise BadInput(path, "it exists already", "give --force to replace it, or choose another name")
     check_writable(path)
+
+
+def write_json(path: str | os.PathLike[str], content: object, **options: Any) -> None:
+    """Writes JSON to `path`, as `replacing` does; `options` are those of `json.dumps`."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, **options) + "\n", encoding="utf-8")
 
 
 def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import named_failures, replacing
+from medddpm.runtime.files import named_failures, replacing, write_json
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
 ENVIRONMENT = {
@@ -195,8 +195,7 @@ class _Book:
         return {name: left for name, left in known if isinstance(left, dict)}
 
     def _save(self) -> None:
-        with replacing(self.folder / "state.json") as temporary:
-            temporary.write_text(json.dumps(self.state, indent=1) + "\n", encoding="utf-8")
+        write_json(self.folder / "state.json", self.state, indent=1)
 
 
 def _read_notebook(path: Path) -> Notebook:

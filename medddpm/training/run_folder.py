@@ -17,7 +17,7 @@ from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime import locks
-from medddpm.runtime.files import check_writable, read_json, replacing
+from medddpm.runtime.files import check_writable, read_json, write_json
 from medddpm.runtime.locks import LOCK
 from medddpm.runtime.reports import log
 from medddpm.training.config import TrainConfig
@@ -54,8 +54,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
             problem = f"its run was begun with {', '.join(changed)}"
             raise BadInput(out, problem, "resume it with the same, or train in another folder")
         accumulation = _shared(out, total, processes)
-    with replacing(record) as temporary:
-        temporary.write_text(json.dumps(wanted, indent=1) + "\n")
+    write_json(record, wanted, indent=1)
     for folder in ["checkpoints", *(["samples"] if config.sample_every else [])]:
         check_writable(out / folder / "step")  # before the steps that would be lost with them
     for torn in out.rglob(".writing-*"):  # left by a killed run

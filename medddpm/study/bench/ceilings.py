@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.study.bench.worker import timed, warm_up
 from medddpm.switches import BASE, OPT1, Switches
@@ -35,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     top.add_argument("--device", default="auto", help="auto, cuda, cpu; on a CPU the sizes are small")
     arguments = top.parse_args(argv)
     rows = measure(pick_device(arguments.device), arguments.samples)
-    with replacing(arguments.folder / NAME) as temporary:
-        temporary.write_text(json.dumps({"rows": rows}) + "\n", encoding="utf-8")
+    write_json(arguments.folder / NAME, {"rows": rows})
     return 0
 
 

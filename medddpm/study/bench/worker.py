@@ -11,7 +11,6 @@ import argparse
 import datetime
 import gc
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -29,7 +28,7 @@ from medddpm.errors import BadInput
 from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import replacing, write_json
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
 from medddpm.study.bench.power import drawn
@@ -128,8 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
             result = {"rows": found, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
             if setting.switches.fast:
                 result["acceleration"] = str(getattr(model, "acceleration", ""))
-            with replacing(case.result(arguments.folder, setting, name)) as temporary:
-                temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+            write_json(case.result(arguments.folder, setting, name), result)
             row.drop()
 
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import itertools
-import json
 import os
 import statistics
 import sys
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.study.convnext import forward, launches, training
 from medddpm.study.convnext.model import ConvNeXtBlock, ConvNeXtUNet
@@ -52,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = {"operators": operators, "kernels": kernels, "transfers": transfers, "training": trained}[
             arguments.part
         ](arguments, device)
-        with replacing(arguments.folder / f"{arguments.part}.json") as temporary:
-            temporary.write_text(json.dumps(rows) + "\n", encoding="utf-8")
+        write_json(arguments.folder / f"{arguments.part}.json", rows)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 1

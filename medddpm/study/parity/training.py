@@ -20,7 +20,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import wait
 from medddpm.runtime.signals import deferred_signals
 from medddpm.study.parity.plans import SamplerSteps, TrainingRun
@@ -215,5 +215,4 @@ def _read(path: Path, step: int) -> Reached:
 
 def _write(path: Path, reached: Reached) -> None:
     content = {"seconds": reached.seconds, "timed": reached.timed, "held_out": reached.held_out}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    write_json(path, content)

@@ -23,7 +23,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import replacing, write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.study.parity.evaluate import evaluate_run, snapshot
 from medddpm.study.parity.plans import SPEC, TrainingRun
@@ -80,8 +80,7 @@ def work(folder: Path, device: torch.device, data: Path) -> int:
         "quality": rows,
         "loss": curve(reached, run.steps),
     }
-    with replacing(folder / "result.json") as temporary:
-        temporary.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    write_json(folder / "result.json", result)
     return 0
 
 

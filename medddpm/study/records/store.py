@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, replacing
+from medddpm.runtime.files import check_writable, write_json
 from medddpm.runtime.locks import locked
 from medddpm.study.records.publishing import of_machine
 from medddpm.study.records.schemas import Schema
@@ -67,8 +67,7 @@ class Store:
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Keeps a result as one of this run."""
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps({**content, "run": self.run}) + "\n", encoding="utf-8")
+        write_json(path, {**content, "run": self.run})
 
     def stamp(self, path: Path, **known: object) -> None:
         """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, gzipping, read_json, replacing
+from medddpm.runtime.files import check_output, gzipping, read_json, replacing, write_json
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
@@ -49,8 +48,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], schema: Schem
 
 def write_meta(meta: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes the description of the table at `path` beside it."""
-    with replacing(meta_path(path)) as temporary:
-        temporary.write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(meta_path(path), meta, indent=2, ensure_ascii=False)
 
 
 def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:

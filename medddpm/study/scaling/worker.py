@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import gc
-import json
 import os
 import statistics
 import sys
@@ -29,7 +28,7 @@ from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import end_with_parent, pick_device
 from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
@@ -219,8 +218,7 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
             found = bench.measure(row)
             found |= {"case": dataclasses.asdict(row), "date": _now()}
             if ranks.lead:
-                with replacing(arguments.folder / f"{row.key}.json") as temporary:
-                    temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")
+                write_json(arguments.folder / f"{row.key}.json", found)
     except Exception as error:
         if ranks.world == 1 and isinstance(error, BadInput):
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import json
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.records.machine import nvml
 from medddpm.study.throughput.levers import BY_KEY, Lever
@@ -93,8 +92,7 @@ def measure(arguments: argparse.Namespace) -> None:
     found |= {"prepare_seconds": seconds, "size": "x".join(map(str, size)), "lever": lever.key}
     found |= {"side": arguments.side, "channels": arguments.channels}
     found["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with replacing(arguments.folder / f"{lever.key}.json") as temporary:
-        temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    write_json(arguments.folder / f"{lever.key}.json", found)
 
 
 def trained(
