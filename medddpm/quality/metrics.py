@@ -23,17 +23,7 @@ from torch import Tensor
 
 from medddpm.errors import BadInput
 from medddpm.quality import distances as sets
-from medddpm.quality.intervals import (
-    Equivalence,
-    Estimate,
-    Statistic,
-    bootstrap,
-    equivalence,
-    equivalence_table,
-    mean_of,
-    mean_of_pairs,
-    seed_margin,
-)
+from medddpm.quality.intervals import Estimate, Statistic, bootstrap, mean_of, mean_of_pairs
 from medddpm.quality.segmentation import (
     LesionRule,
     Mask,
@@ -43,22 +33,6 @@ from medddpm.quality.segmentation import (
     recover_brain,
     smoothed,
 )
-
-__all__ = [
-    "BRATS_TISSUES",
-    "HEAD_TISSUES",
-    "METRICS",
-    "Equivalence",
-    "Measure",
-    "Tissues",
-    "VolumeSet",
-    "against_truth",
-    "agreement",
-    "compare",
-    "equivalence",
-    "equivalence_table",
-    "seed_margin",
-]
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,8 @@ from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
 from medddpm.quality import distances as sets
 from medddpm.quality import metrics as metrics_module
-from medddpm.quality.intervals import bootstrap, mean_of, mean_of_pairs
-from medddpm.quality.metrics import (
-    BRATS_TISSUES,
-    METRICS,
-    VolumeSet,
-    agreement,
-    compare,
-    equivalence,
-    equivalence_table,
-    seed_margin,
-)
+from medddpm.quality.intervals import bootstrap, equivalence, equivalence_table, mean_of, mean_of_pairs, seed_margin
+from medddpm.quality.metrics import BRATS_TISSUES, METRICS, VolumeSet, agreement, compare
 from medddpm.quality.segmentation import learn_lesion, otsu_threshold, recover_brain
 
 SIZE = (32, 32, 32)

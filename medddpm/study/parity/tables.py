@@ -12,7 +12,8 @@ import pandas as pd
 from scipy import stats
 
 from medddpm.errors import BadInput
-from medddpm.quality.metrics import METRICS, equivalence_table, seed_margin
+from medddpm.quality.intervals import equivalence_table, seed_margin
+from medddpm.quality.metrics import METRICS
 from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps
 from medddpm.study.parity.results import Kept, read
 from medddpm.switches import SETTINGS
@@ -112,13 +113,13 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         plan: whose runs.
 
     Returns:
-        Columns of `quality.metrics.equivalence_table` (difference, its 90% interval low to high, margin, p, equivalent,
-        seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a loss: the
-        interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's largest
-        difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's seeds,
-        in the metric's unit), margin_in_sd (margin divided by it; NaN where the seeds do not differ) and wide (whether
-        the margin is larger than any difference between two of them, so that it says less than the seeds do). Empty
-        where fewer than two seeds have both.
+        Columns of `quality.intervals.equivalence_table` (difference, its 90% interval low to high, margin, p,
+        equivalent, seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a
+        loss: the interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's
+        largest difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's
+        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN where the seeds do not differ) and wide
+        (whether the margin is larger than any difference between two of them, so that it says less than the seeds do).
+        Empty where fewer than two seeds have both.
     """
     runs = with_most_steps(quality, plan)
     runs = runs[runs["step"] == runs["step"].max()]
