@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from medddpm.study.convnext.results import TABLES
-from medddpm.study.records.tables import gpu_folders, read_table
+from medddpm.study.records.tables import of_any_machine
 
 CASE = ["operator", "batch", "size", "stride", "version"]
 IMAGE_BYTES = 4 * 3 * 32 * 32
@@ -20,11 +20,7 @@ IDLE = 0.1  # % of cycles: a version whose Tensor Cores do less computes without
 
 def recorded(root: Path, name: str) -> dict[str, pd.DataFrame]:
     """Every machine's table of `results.TABLES`, by its folder's name; empty where none has been measured."""
-    found = {}
-    for folder in gpu_folders(root):
-        if (folder / f"{name}.csv").is_file() or (folder / f"{name}.csv.gz").is_file():
-            found[folder.name] = read_table(folder / f"{name}.csv", TABLES[name])
-    return found
+    return of_any_machine(root, f"{name}.csv", TABLES[name])
 
 
 def operators(table: pd.DataFrame) -> pd.DataFrame:
@@ -44,8 +40,7 @@ def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64"
         index version, in the record's order, a layer norm's by `NORMS`; graph_us, launched_us and processor_us where
         they were measured, tflops (of the graph's time) and error.
     """
-    key = {"operator": operator, "batch": batch, "size": size, "stride": stride}
-    rows = table[(table[list(key)] == pd.Series(key)).all(axis=1)]
+    rows = _where(table, operator=operator, batch=batch, size=size, stride=stride)
     wide = rows.pivot(index="version", columns="how", values="median_us").add_suffix("_us")
     wide = wide.reindex(index=rows["version"].unique(), columns=["graph_us", "launched_us", "processor_us"])
     by_version = rows.drop_duplicates("version").set_index("version")
@@ -105,11 +100,7 @@ def readable(points: pd.DataFrame, card: str) -> pd.DataFrame:
 
 def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:
     """The newest card's seconds of an operator, and the card's name; None without a record."""
-    for card, table in reversed(recorded(root, "convnext_operators").items()):
-        rows = table[(table["variant"] == variant) & (table["operator"] == operator)]
-        if len(rows):
-            return card, float(rows["seconds"].iloc[0])
-    return None
+    return _of_newest(root, "convnext_operators", lambda t: _where(t, variant=variant, operator=operator)["seconds"])
 
 
 def of_one_image(transfers: pd.DataFrame) -> pd.DataFrame:
@@ -120,18 +111,28 @@ def of_one_image(transfers: pd.DataFrame) -> pd.DataFrame:
 
 def transfer_us(root: Path, what: str) -> tuple[str, float] | None:
     """The newest card's µs of a part of Table IV for one image, from pageable memory; None without a record."""
-    for card, table in reversed(recorded(root, "convnext_transfers").items()):
-        rows = of_one_image(table)
-        rows = rows[(rows["what"] == what) & (rows["memory"] == "pageable")]
-        if len(rows):
-            return card, float(rows["median_us"].iloc[0])
-    return None
+    key = {"what": what, "memory": "pageable"}
+    return _of_newest(root, "convnext_transfers", lambda table: _where(of_one_image(table), **key)["median_us"])
 
 
 def block_us(root: Path, version: str) -> tuple[str, float] | None:
     """The newest card's µs of a block of 64 channels at 32×32, in a graph or on its host's CPU; None without one."""
-    for card, table in reversed(recorded(root, "convnext_kernels").items()):
+
+    def took(table: pd.DataFrame) -> pd.Series[float]:
         found = times(table, "block", 1)
-        if version in found.index:
-            return card, float(found["graph_us"].fillna(found["processor_us"])[version])
+        return found["graph_us"].fillna(found["processor_us"])[found.index == version]
+
+    return _of_newest(root, "convnext_kernels", took)
+
+
+def _where(table: pd.DataFrame, **key: object) -> pd.DataFrame:
+    """The rows that have these values."""
+    return table[(table[list(key)] == pd.Series(key)).all(axis=1)]
+
+
+def _of_newest(root: Path, name: str, found: Callable[[pd.DataFrame], pd.Series[float]]) -> tuple[str, float] | None:
+    """The newest card whose table has a value that is asked for, and the first of these; None without one."""
+    for card, table in reversed(recorded(root, name).items()):
+        if len(values := found(table)):
+            return card, float(values.iloc[0])
     return None
