@@ -8,7 +8,6 @@ last one's output and gradient can be compared with BASE's.
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import itertools
 import math
@@ -33,6 +32,7 @@ from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
 from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
+from medddpm.study.records.machine import now
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
 SETTLING = 3.0  # s
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
                 if name == "sample"
                 else [repeated(row, name, arguments.samples, arguments.folder)]
             )
-            result = {"rows": found, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+            result = {"rows": found, "date": now()}
             if setting.switches.fast:
                 result["acceleration"] = str(getattr(model, "acceleration", ""))
             write_json(case.result(arguments.folder, setting, name), result)

@@ -43,10 +43,15 @@ def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> 
         **_driver_state(),
         **software(),
         "ncu": _version(programs.output("ncu", "--version")),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         **_git_state(),
         "command": _without_folders(sys.argv if command is None else command),
     }
+
+
+def now() -> str:
+    """The date and time in UTC, as records have them."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def package_version(name: str) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import gc
 import os
 import statistics
@@ -33,6 +32,7 @@ from medddpm.runtime.processes import end_with_parent, pick_device
 from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
 from medddpm.study.bench.worker import memory, reset_peak, timed, warm_up
+from medddpm.study.records.machine import now
 from medddpm.study.scaling.cases import NETWORKS, Case, case
 from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.switches import SETTINGS
@@ -216,7 +216,7 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
         for word in arguments.rows:
             row = case(word, gpus=ranks.world, **place)
             found = bench.measure(row)
-            found |= {"case": dataclasses.asdict(row), "date": _now()}
+            found |= {"case": dataclasses.asdict(row), "date": now()}
             if ranks.lead:
                 write_json(arguments.folder / f"{row.key}.json", found)
     except Exception as error:
@@ -230,10 +230,6 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
         print(f"{FAILED}{problem}", file=sys.stderr, flush=True)
         # The others wait in a collective, as would NCCL's end here. torchrun ends them once this process is gone.
         os._exit(1)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import datetime
 import shlex
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.signals import ended_by_sigterm
 from medddpm.study.records import programs, publishing, schemas
-from medddpm.study.records.machine import machine_meta, nvml
+from medddpm.study.records.machine import machine_meta, now, nvml
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import found_at, table_of
 from medddpm.training.network import check_cube
@@ -197,9 +196,8 @@ def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
                 row = _row(process, card, options.every)
                 if process.poll() is not None:
                     return rows, process.returncode
-                now = time.time()
-                date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-                rows.append({"at": now, "seconds": round(now - began, 2), **row, "date": date})
+                at = time.time()
+                rows.append({"at": at, "seconds": round(at - began, 2), **row, "date": now()})
         process.terminate()  # it saves, and ends
         process.wait()
         return rows, 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device, wait
-from medddpm.study.records.machine import nvml
+from medddpm.study.records.machine import now, nvml
 from medddpm.study.throughput.levers import BY_KEY, Lever
 from medddpm.study.throughput.sources import source
 from medddpm.switches import SETTINGS
@@ -91,7 +90,7 @@ def measure(arguments: argparse.Namespace) -> None:
         found["again"] = again(config, size, lever.brats)
     found |= {"prepare_seconds": seconds, "size": "x".join(map(str, size)), "lever": lever.key}
     found |= {"side": arguments.side, "channels": arguments.channels}
-    found["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    found["date"] = now()
     write_json(arguments.folder / f"{lever.key}.json", found)
 
 
