@@ -28,6 +28,7 @@ from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
+from medddpm.study.records.programs import first_line
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import both_paths, found_at, read_table, table_of
 
@@ -124,7 +125,7 @@ def measure(
                 check_fits([(name, size, width)])
                 done, launches = _recorded(network, size, width, where)
             except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
-                store.failed[name] = (str(error).splitlines() or [type(error).__name__])[0]
+                store.failed[name] = first_line(error)
                 print("failed", flush=True)
                 print(f"medddpm: {name}: {store.failed[name]}", file=sys.stderr, flush=True)
             else:

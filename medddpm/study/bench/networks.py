@@ -21,6 +21,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime import nested
 from medddpm.study.bench import others
 from medddpm.study.bench.others import CLASSES
+from medddpm.study.records.programs import first_line
 from medddpm.unet import UNet3D
 
 SEED = 0
@@ -128,7 +129,7 @@ def build(network: Network, side: int, channels: int) -> nn.Module:
         except BadInput:  # a ValueError too
             raise
         except (ValueError, RuntimeError) as error:
-            problem = f"{network.name} cannot be built with {channels} at {side}: {str(error).splitlines()[0]}"
+            problem = f"{network.name} cannot be built with {channels} at {side}: {first_line(error)}"
             raise BadInput("--channels", problem, "choose a multiple of 32, and a side that is a power of 2") from None
         for module in made.modules():
             if isinstance(module, (nn.Conv1d, nn.Conv3d, nn.Linear)) and not module.weight.any():

@@ -33,6 +33,7 @@ from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, bui
 from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 from medddpm.study.records.machine import now
+from medddpm.study.records.programs import first_line
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
 SETTLING = 3.0  # s
@@ -81,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except torch.OutOfMemoryError:
         print("out of memory: use a smaller --size or --batch", file=sys.stderr)
     except Exception as error:  # a compiler's or a kernel's; the bench goes on to the next row
-        line = next((line for line in str(error).splitlines() if line.strip()), "")
-        print(f"{type(error).__name__}: {line.strip()}", file=sys.stderr)
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
     else:
         return 0
     return 1

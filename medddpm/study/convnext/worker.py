@@ -30,6 +30,7 @@ from medddpm.study.convnext.on_gpu import CONVOLUTION, conv2d_on_gpu, layer_norm
 from medddpm.study.convnext.operators import OperatorTimer
 from medddpm.study.convnext.timing import graphed, launched, waited
 from medddpm.study.convnext.versions import CASES, TIME, TOY, Case, Settings, Version, problem
+from medddpm.study.records.programs import first_line
 
 PARTS = ("operators", "kernels", "transfers", "training")
 STEPS = 10  # evaluations of the network that Table I's rows are taken over
@@ -56,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except Exception as error:  # a compiler's or a kernel's; the other parts go on
-        line = next((line for line in str(error).splitlines() if line.strip()), "")
-        print(f"{type(error).__name__}: {line.strip()}", file=sys.stderr)
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -157,8 +157,7 @@ def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
                 measured = functools.partial(_measured, case, version, given.error, device, samples)
                 rows += within(fastest(version, device), measured) if version.searched else measured()
             except Exception as error:  # one version's compiler or kernel; the others stand
-                line = next((line for line in str(error).splitlines() if line.strip()), "")
-                failed[f"{case.operator} {case.size}, {version.name}"] = f"{type(error).__name__}: {line.strip()}"
+                failed[f"{case.operator} {case.size}, {version.name}"] = f"{type(error).__name__}: {first_line(error)}"
     return {"rows": rows, "failed": failed}
 
 

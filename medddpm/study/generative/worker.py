@@ -16,6 +16,7 @@ from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.generative.models import MODELS, Model, loss_of, parse_names
 from medddpm.study.generative.results import trace_path
 from medddpm.study.profile.trace import record
+from medddpm.study.records.programs import first_line
 from medddpm.switches import BASE
 
 PRECISIONS = ("fp32", "bf16")
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _one(model, precision, device, arguments.trace, arguments.tiny)
             except (BadInput, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
                 failed += 1
-                print(f"{model.name} {precision}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+                print(f"{model.name} {precision}: {first_line(error)}", file=sys.stderr, flush=True)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     return int(failed > 0)

@@ -33,6 +33,7 @@ from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
 from medddpm.study.bench.worker import memory, reset_peak, timed, warm_up
 from medddpm.study.records.machine import now
+from medddpm.study.records.programs import first_line
 from medddpm.study.scaling.cases import NETWORKS, Case, case
 from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.switches import SETTINGS
@@ -226,7 +227,7 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
             problem = str(error) if isinstance(error, BadInput) else "out of memory"
         else:
             traceback.print_exc()
-            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            problem = f"{type(error).__name__}: {first_line(error)}"
         print(f"{FAILED}{problem}", file=sys.stderr, flush=True)
         # The others wait in a collective, as would NCCL's end here. torchrun ends them once this process is gone.
         os._exit(1)
