@@ -14,7 +14,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -262,7 +262,7 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
         "steps": 1,
         "ms": times,
         "host_ms": launching(work, statistics.median(times), row.device),
-        **memory(row.device),
+        "peak_bytes": peak(row.device),
         **power,
     }
     reference = row.case.reference(folder)
@@ -299,7 +299,9 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
         times: list[float] = []
         while not times or (len(times) < SAMPLES_OF_A_VOLUME and sum(times) < 1e3 * SAMPLING_SECONDS):
             times += timed(draw, 1, row.device)[0]
-        found.append({"measure": "sample", "sampler": sampler, "steps": steps, "ms": times, **memory(row.device)})
+        found.append(
+            {"measure": "sample", "sampler": sampler, "steps": steps, "ms": times, "peak_bytes": peak(row.device)}
+        )
     return found
 
 
@@ -393,14 +395,9 @@ def reset_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def memory(device: torch.device) -> Mapping[str, int | None]:
-    """The most bytes that tensors held at once since `reset_peak`, and the most that the allocator held."""
-    if device.type != "cuda":
-        return {"peak_bytes": None, "reserved_bytes": None}
-    return {
-        "peak_bytes": torch.cuda.max_memory_allocated(device),
-        "reserved_bytes": torch.cuda.max_memory_reserved(device),
-    }
+def peak(device: torch.device) -> int | None:
+    """The most bytes that tensors held at once since `reset_peak`; a CPU does not tell."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 if __name__ == "__main__":

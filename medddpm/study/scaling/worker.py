@@ -31,7 +31,7 @@ from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import end_with_parent, pick_device
 from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
-from medddpm.study.bench.worker import memory, reset_peak, timed, warm_up
+from medddpm.study.bench.worker import peak, reset_peak, timed, warm_up
 from medddpm.study.records.machine import now
 from medddpm.study.records.programs import first_line
 from medddpm.study.scaling.cases import NETWORKS, Case, case
@@ -182,7 +182,7 @@ class Bench:
             samples = self.ranks.told(min(self.samples, max(LEAST, int(1e3 * SECONDS / once))))
             times, _ = timed(work, samples, self.device)
             cuda_graphs.forget(trainer.unet)
-        found = self.ranks.gathered([*times, float(memory(self.device)["peak_bytes"] or 0)])
+        found = self.ranks.gathered([*times, float(peak(self.device) or 0)])
         *slowest, most = (max(column) for column in zip(*found, strict=True))
         return {"ms": slowest, "peak_bytes": most or None}
 
