@@ -141,7 +141,7 @@ def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms:
         training_record(content["losses"].numpy()).to_csv(new_record, index=False, float_format="%.5f")
         released.write(content, new_weights, about=about)
         # A text in run.json may hold half of a character, which JSON can write and UTF-8 cannot.
-        told = _card(weights.stem, new_weights, new_record, terms)
+        told = card_of(weights.stem, new_weights, new_record, terms)
         new_card.write_text(told, "utf-8", errors="backslashreplace")
 
 
@@ -156,12 +156,8 @@ def _is_released(path: Path) -> bool:
     return start.startswith("step,loss\n") if path.suffix == ".csv" else "library_name: medddpm" in start
 
 
-def card_of(path: Path, terms: Terms = UNSAID) -> str:
-    """Writes the card of a released model from its file, the training record beside it and its trainer's terms."""
-    return _card(path.stem, path, path.with_suffix(".csv"), terms)
-
-
-def _card(name: str, weights: Path, record: Path, terms: Terms) -> str:
+def card_of(name: str, weights: Path, record: Path, terms: Terms = UNSAID) -> str:
+    """Writes the card of a released model of that name from its file, its training record and its trainer's terms."""
     with safe_open(weights, framework="pt") as file:
         dtype = file.get_slice("out.2.weight").get_dtype()
     content = released.read_released(weights)

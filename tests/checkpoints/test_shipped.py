@@ -120,7 +120,7 @@ def test_it_is_small_and_says_what_it_is(name: str) -> None:
 def test_its_card_says_what_the_file_and_the_record_say(name: str) -> None:
     """Word for word what is made of them now, and some of it by another way."""
     path, card = shipped.weights(name), shipped.card(name).read_text()
-    assert card == card_of(path, OWN)
+    assert card == card_of(path.stem, path, path.with_suffix(".csv"), OWN)
     record, content = pd.read_csv(shipped.record(name)), read_checkpoint(path)
     assert list(record) == ["step", "loss"]
     assert record["step"].iloc[-1] == content["step"]

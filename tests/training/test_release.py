@@ -66,7 +66,7 @@ def test_it_is_measured_on_subjects_it_never_saw(released: Path) -> None:
 
 def test_the_card_tells_the_numbers_of_the_file_and_the_record(released: Path, run: Path) -> None:
     card, record = released.with_suffix(".md").read_text(), pd.read_csv(released.with_suffix(".csv"))
-    assert card == card_of(released)
+    assert card == card_of("head-16", released, released.with_suffix(".csv"))
     assert record["step"].tolist() == [1, 2, 3]
     assert f"{released.stat().st_size} bytes in bfloat16" in card
     state = read_checkpoint(released)["ema"]
@@ -210,7 +210,8 @@ def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
     after = contents(tmp_path)
     assert len(after) == 3
     assert after != before
-    assert (tmp_path / "head-16.md").read_text() == card_of(tmp_path / released.name)
+    written = card_of("head-16", tmp_path / "head-16.safetensors", tmp_path / "head-16.csv")
+    assert (tmp_path / "head-16.md").read_text() == written
 
 
 @pytest.mark.parametrize(
