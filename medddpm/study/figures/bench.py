@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from medddpm.study.bench.sentences import exact, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
 from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
-from medddpm.study.parity.tables import SAMPLER_NAMES
+from medddpm.study.parity.samplers import SAMPLER_NAMES
 
 # Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
 ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"

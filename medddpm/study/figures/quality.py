@@ -26,13 +26,12 @@ from medddpm.study.figures.style import SETTING_COLOURS, new_figure
 from medddpm.study.figures.training import loss_curves
 from medddpm.study.parity.evaluate import PLANES
 from medddpm.study.parity.plans import SamplerSteps
+from medddpm.study.parity.samplers import SAMPLER_NAMES, SECONDS
 from medddpm.study.parity.tables import (
     CONTRAST_NAMES,
     MARGINS,
     METRIC,
     REFERENCE,
-    SAMPLER_NAMES,
-    SECONDS,
     TITLES,
     Metric,
     better,
@@ -342,7 +341,7 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
     Dashed: what the held-out volumes themselves have, where that is known.
 
     Args:
-        table: of `parity.tables.samplers`.
+        table: of `parity.samplers.samplers`.
     """
     panels = [name for name in PANELS if name in table]
     figure = new_figure(height=0.4 + 1.75 * -(-len(panels) // 3))

@@ -14,19 +14,17 @@ from medddpm.quality.metrics import METRICS
 from medddpm.study.parity import tables
 from medddpm.study.parity.evaluate import PLANES
 from medddpm.study.parity.results import Kept
+from medddpm.study.parity.samplers import SECONDS, named, shortfall
 from medddpm.study.parity.tables import (
     CONTRAST_NAMES,
     METRIC,
     NOT_MEASURED,
     REFERENCE,
-    SECONDS,
     TITLES,
     drawn,
     half_the_steps,
     in_words,
-    named,
     reach,
-    shortfall,
     title,
     with_most_steps,
 )
@@ -204,7 +202,7 @@ def slices(kept: Kept, plan: str = "short") -> str:
 
 
 def margins(table: pd.DataFrame) -> pd.DataFrame:
-    """Each sampler against all timesteps, from a table of `parity.tables.samplers`; a row for each number of steps.
+    """Each sampler against all timesteps, from a table of `parity.samplers.samplers`; a row for each number of steps.
 
     Returns:
         Columns s per volume, metrics beyond the margin (how many), worst metric, and margins worse (by that metric).

@@ -1,20 +1,17 @@
-"""What the parity records show: settings against seeds, samplers against steps."""
+"""What the parity records show: settings against seeds."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from medddpm.errors import BadInput
 from medddpm.quality.intervals import equivalence_table, seed_margin
 from medddpm.quality.metrics import METRICS
-from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps
 from medddpm.study.parity.results import Kept, read
 from medddpm.switches import SETTINGS
 
@@ -24,7 +21,6 @@ EARLY = 10  # steps in which two settings have had no time to part
 Metric = tuple[str, str]
 """A metric and its tissue, "all" where it is not of one: the two columns `METRIC` of `QUALITY`."""
 METRIC = ["metric", "tissue"]
-SECONDS: Metric = ("seconds_a_volume", "all")
 METRIC_NAMES = {
     "held_out_loss": "held-out loss",
     "psnr": "PSNR",
@@ -37,7 +33,6 @@ METRIC_NAMES = {
     "lesion_contrast": "lesion contrast",
 }
 CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
-SAMPLER_NAMES = {"ddpm": "DDPM", "ddim": "DDIM", "dpm++": "DPM-Solver++", "sde-dpm++": "SDE-DPM-Solver++"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         spread = {name: seed_margin(own.tolist()) for name, own in values if name in margins and np.ptp(own) > 0}
         held = equivalence_table(pair, spread, reference).set_index(METRIC)["equivalent"].to_dict() if spread else {}
         wide = pair.pivot(index=["setting", "seed"], columns=METRIC, values="value")
-        worse = pd.DataFrame({name: _badness(wide, name) for name in margins}).rename_axis(columns=METRIC)
+        worse = pd.DataFrame({name: badness(wide, name) for name in margins}).rename_axis(columns=METRIC)
         most = equivalence_table(worse.melt(ignore_index=False).reset_index(), margins, reference)["high"]
         no_worse = most.to_numpy() < stated["margin"].to_numpy()
         as_seeds = [held.get(name, False) for name in _names(stated)]
@@ -295,42 +290,7 @@ def redrawn(quality: pd.DataFrame, reference: str = "BASE", plan: str = "redrawn
     return pd.DataFrame(apart).loc[[name for name in SETTINGS if name in values.index and name != reference]]
 
 
-# Samplers
-
-
-def samplers(quality: pd.DataFrame) -> pd.DataFrame:
-    """A row for each sampler and number of steps, in the order of `SAMPLERS`; a column for each metric and tissue.
-
-    `SECONDS` is one of the columns.
-    """
-    rows = quality[(quality["plan"] == "samplers") & (quality["sampler_steps"] > 0)]
-    if not len(rows):
-        return pd.DataFrame()
-    table = rows.pivot_table(index=["sampler", "sampler_steps"], columns=METRIC, values="value")
-    places = [SAMPLERS.index(row) if row in SAMPLERS else len(SAMPLERS) for row in table.index]
-    return table.rename_axis(index=["sampler", "steps"]).iloc[np.argsort(places, kind="stable")]
-
-
-def shortfall(table: pd.DataFrame, full: SamplerSteps = FULL) -> pd.DataFrame:
-    """How many margins worse each row is than all timesteps, by metric; negative where it is better.
-
-    Args:
-        table: of `samplers`.
-        full: the row of all timesteps.
-
-    Raises:
-        BadInput: it is not in the table.
-    """
-    if full not in table.index:
-        raise BadInput("samplers", f"no {named(full)} to compare with", "measure it too")
-    found = {}
-    for name in [name for name in MARGINS if name in table]:
-        worse = _badness(table, name)
-        found[name] = (worse - worse[full]) / MARGINS[name].of(float(table[name][full]))
-    return pd.DataFrame(found)
-
-
-def _badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
+def badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
     """How bad each row of a table is by a metric: more is worse."""
     metric, tissue = name
     how = better(metric)
@@ -342,33 +302,6 @@ def _badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
 def better(metric: str) -> str:
     """How a metric is better: "higher", "lower", or nearer to the metric of this name."""
     return "lower" if metric == "held_out_loss" else METRICS[metric].better
-
-
-def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
-    """Which sampler to use: the quickest that is no more than a margin worse than all timesteps by any metric."""
-    if full not in table.index or len(table) < 2:
-        return NOT_MEASURED
-    worst: dict[Any, float] = shortfall(table, full).max(axis="columns").to_dict()
-    seconds: dict[Any, float] = table[SECONDS].to_dict()
-    others = [row for row in seconds if row != full]
-    good = [row for row in others if worst[row] <= 1]
-    if not good:
-        best = min(others, key=worst.__getitem__)
-        return (
-            f"{named(full)}: nothing shorter stays within the margins; the nearest is {named(best)}, {worst[best]:.1f} "
-            f"margins worse on its worst metric, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
-        )
-    best = min(good, key=seconds.__getitem__)
-    return (
-        f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[full]:.3g} s, "
-        f"{seconds[full] / seconds[best]:.0f} times as fast, and in the mean of the masks no more than a margin worse "
-        "on any metric"
-    )
-
-
-def named(row: tuple[str, int]) -> str:
-    """What a reader calls a sampler and its number of steps."""
-    return f"{SAMPLER_NAMES[row[0]]}, {row[1]} steps"
 
 
 def drawn(quality: pd.DataFrame) -> pd.DataFrame:

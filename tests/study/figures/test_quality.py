@@ -15,10 +15,12 @@ from medddpm.errors import BadInput
 from medddpm.study.figures import quality as figures_quality
 from medddpm.study.figures.style import SETTING_COLOURS
 from medddpm.study.parity import results, sentences
+from medddpm.study.parity import samplers as parity_samplers
 from medddpm.study.parity import tables as parity_tables
 from medddpm.study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
 from medddpm.study.parity.results import Kept
-from medddpm.study.parity.tables import MARGINS, METRIC, SECONDS
+from medddpm.study.parity.samplers import SECONDS
+from medddpm.study.parity.tables import MARGINS, METRIC
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
@@ -251,28 +253,28 @@ def test_settings_that_draw_a_model_otherwise_are_said_to(kept: Kept) -> None:
 
 
 def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
-    table = parity_tables.samplers(kept.quality)
+    table = parity_samplers.samplers(kept.quality)
     ddim = ("ddim", 10)
     assert list(table.index[:2]) == [FULL, ddim]
-    worse = parity_tables.shortfall(table)
+    worse = parity_samplers.shortfall(table)
     assert (worse.loc[FULL] == 0).all()
     assert worse["psnr", "all"][ddim] == pytest.approx(4 * 6 * 0.05 / 0.5)
     assert worse["lesion_contrast", "lesion"][ddim] > 0, "further from the held-out volumes' own"
     good = [row for row in table.index[1:] if (worse.loc[row] <= 1).all()]
     quickest = min(good, key=lambda row: table[SECONDS][row])
-    assert parity_tables.advice(table).startswith(f"{parity_tables.named(quickest)}: ")
-    assert "in the mean of the masks no more than a margin worse on any metric" in parity_tables.advice(table)
+    assert parity_samplers.advice(table).startswith(f"{parity_samplers.named(quickest)}: ")
+    assert "in the mean of the masks no more than a margin worse on any metric" in parity_samplers.advice(table)
 
 
 def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
-    table = parity_tables.samplers(kept.quality)
+    table = parity_samplers.samplers(kept.quality)
     table.loc[table.index != FULL, ("psnr", "all")] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
-    said = parity_tables.advice(table)
+    said = parity_samplers.advice(table)
     assert said.startswith("DDPM, 250 steps: nothing shorter")
     assert "the nearest is SDE-DPM-Solver++, 50 steps" in said
-    assert parity_tables.advice(table[1:]) == "not measured"
+    assert parity_samplers.advice(table[1:]) == "not measured"
     with pytest.raises(BadInput, match="no DDPM, 250 steps to compare with"):
-        parity_tables.shortfall(table[1:])
+        parity_samplers.shortfall(table[1:])
 
 
 # sentences
@@ -284,10 +286,10 @@ def test_every_sentence_stands_without_a_record_too() -> None:
     said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
     said += [sentences.redrawn(none), sentences.redrawn(none, plan="redrawn_fp32"), sentences.wide(pd.DataFrame())]
     assert sentences.tests(pd.DataFrame()).empty
-    said += [sentences.power(pd.DataFrame()), parity_tables.advice(parity_tables.samplers(none.quality))]
+    said += [sentences.power(pd.DataFrame()), parity_samplers.advice(parity_samplers.samplers(none.quality))]
     assert all(line.endswith("not measured") for line in said), said
     assert sentences.summary(none.of("contrasts")).empty
-    assert sentences.margins(parity_tables.samplers(none.quality)).empty
+    assert sentences.margins(parity_samplers.samplers(none.quality)).empty
     assert parity_tables.recorded(Path("nowhere"), "H200").quality.empty
 
 
@@ -300,9 +302,9 @@ def test_sentences_have_the_records_numbers(kept: Kept) -> None:
     table = sentences.summary(shown(kept))
     assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
     assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
-    margins = sentences.margins(parity_tables.samplers(kept.quality))
+    margins = sentences.margins(parity_samplers.samplers(kept.quality))
     assert margins.loc["DDPM, 250 steps", ["s per volume", "metrics beyond the margin"]].tolist() == [4, 0]
-    worse = parity_tables.shortfall(parity_tables.samplers(kept.quality)).loc[("ddim", 10)]
+    worse = parity_samplers.shortfall(parity_samplers.samplers(kept.quality)).loc[("ddim", 10)]
     assert margins.loc["DDIM, 10 steps", "margins worse"] == round(worse.max(), 2)
     assert margins.loc["DDIM, 10 steps", "worst metric"] == parity_tables.TITLES[worse.idxmax()]
 
@@ -432,7 +434,7 @@ def test_an_interval_that_is_cut_ends_in_a_triangle_though_its_mean_is_inside() 
 
 @drawn
 def test_samplers_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.samplers_figure(parity_tables.samplers(kept.quality))
+    figure = figures_quality.samplers_figure(parity_samplers.samplers(kept.quality))
     assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB ↑", "Wasserstein, brain ↓"]
     assert sorted({text.get_text() for axis in figure.axes for text in axis.texts}) == ["10", "25", "250", "50"]
     return figure
