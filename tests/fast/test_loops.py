@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from helpers import recordings
 from helpers.graphs import Network
-from helpers.pair import Pair, adam, batch, loss_of
+from helpers.pair import Pair, adam, alike, batch, loss_of
 from helpers.ranks import run_ranks
 from helpers.twins import Twins
 from helpers.twins import loss_of as loss_of_twin
@@ -25,10 +25,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
-
-
-def alike(a: Any, b: Any) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 @pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])

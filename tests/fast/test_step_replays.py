@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import recordings
 from helpers.graphs import Doubles, Network, weight_normed
-from helpers.pair import Pair, adam, batch, loss_of
+from helpers.pair import Pair, adam, alike, batch, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
@@ -21,10 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
-
-
-def alike(a: Any, b: Any) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 def check_gradients(pair: Pair) -> None:

@@ -14,6 +14,10 @@ from helpers.graphs import Network
 from medddpm import accelerate, graphed_step
 
 
+def alike(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
 def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, 0.01, fused=True)
 
