@@ -11,6 +11,7 @@ from helpers.gpu import lacking
 from helpers.repository import SHARED
 
 from medddpm.data.phantom import write_phantom
+from medddpm.data.volumes import VolumeFolder
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -53,6 +54,12 @@ def head_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("with space") / "head"
     write_phantom(root, 3, (16, 16, 16))
     return root
+
+
+@pytest.fixture
+def volumes(head_folder: Path) -> VolumeFolder:
+    """Those of `head_folder`, trained on at 8³."""
+    return VolumeFolder(head_folder, (8, 8, 8))
 
 
 @pytest.fixture(autouse=True, scope="session")

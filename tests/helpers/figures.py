@@ -1,7 +1,8 @@
-"""What every figure is held to."""
+"""What every figure is held to, and what is written in one."""
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medddpm.study.figures.legible import faults
@@ -12,3 +13,11 @@ def readable(figure: Figure) -> Figure:
     """The figure, of which no letter is too small and no text lies on another."""
     assert faults(figure, PRINT_WIDTH) == []
     return figure
+
+
+def texts(axis: Axes) -> list[str]:
+    return [text.get_text() for text in axis.texts]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]

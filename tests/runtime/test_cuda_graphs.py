@@ -65,11 +65,6 @@ def replayed(monkeypatch) -> type[Replayed]:
     return Replayed
 
 
-@pytest.fixture
-def volumes(head_folder: Path) -> VolumeFolder:
-    return VolumeFolder(head_folder, (8, 8, 8))
-
-
 def capturing(volumes: VolumeFolder, **changes: object) -> Trainer:
     """A trainer that makes its steps as it would with its accelerated network on a GPU."""
     trainer = Trainer(replace(TINY, **changes), volumes, torch.device("cpu"))

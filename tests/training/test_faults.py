@@ -15,9 +15,10 @@ import pytest
 import torch
 from helpers.forks import MODULE, start
 from helpers.ranks import free_port, run_ranks
+from helpers.runs import newest
 from torch.distributed import TCPStore
 
-from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
+from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
@@ -32,10 +33,6 @@ AGENT = ["torch.distributed.run", "--nproc-per-node", "2", "--monitor-interval",
 
 def words(data: Path, out: Path, steps: int, *more: object) -> list[str]:
     return ["train", "--data", str(data), "--out", str(out), "--steps", str(steps), *TINY, *map(str, more)]
-
-
-def newest(out: Path) -> dict:
-    return read_checkpoint(checkpoints_of(out)[-1])
 
 
 def environment() -> dict[str, str]:

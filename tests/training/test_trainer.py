@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers.forks import start
 from helpers.ranks import run_ranks
+from helpers.runs import newest
 from torch import Tensor
 
 from medddpm import switches
@@ -43,11 +44,6 @@ COMMAND += ["--device", "cpu", "--quiet"]
 SCRIPT = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.fixture
-def volumes(head_folder: Path) -> VolumeFolder:
-    return VolumeFolder(head_folder, (8, 8, 8))
-
-
 def run(volumes: VolumeFolder, out: Path, steps: int, **changes: object) -> Tensor:
     return train(replace(TINY, **changes), volumes, out, steps, device="cpu", progress=False)
 
@@ -62,10 +58,6 @@ def differences(a: dict, b: dict) -> list[str]:
         elif not (torch.equal(a[key], b[key]) if isinstance(a[key], Tensor) else a[key] == b[key]):
             found.append(str(key))
     return found
-
-
-def newest(out: Path) -> dict:
-    return read_checkpoint(checkpoints_of(out)[-1])
 
 
 @pytest.fixture(scope="module")

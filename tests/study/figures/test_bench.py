@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.figures import texts
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
@@ -380,10 +381,6 @@ def test_volumes_count_the_batch() -> None:
 
 
 # pictures
-
-
-def texts(axis: Axes) -> list[str]:
-    return [text.get_text() for text in axis.texts]
 
 
 def bars(axis: Axes) -> list[Rectangle]:

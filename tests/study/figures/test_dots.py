@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import readable
+from helpers.figures import legend, readable
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -25,10 +25,6 @@ from medddpm.study.figures.dots import (
 from medddpm.study.figures.style import SETTING_COLOURS
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
-
-
-def legend(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def measured(gpus: tuple[str, ...] = ("H200", "A10")) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import readable
+from helpers.figures import legend, readable, texts
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -20,14 +20,6 @@ from medddpm.study.profile.instructions import CLASSES
 from medddpm.study.profile.windows import WINDOW
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
-
-
-def texts(axis: Axes) -> list[str]:
-    return [text.get_text() for text in axis.texts]
-
-
-def legend(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 # priorities and the spread
