@@ -25,7 +25,7 @@ from medddpm.study.records.store import Store
 from medddpm.study.records.tables import read_meta, read_table
 from medddpm.study.throughput import endurance, tables
 
-TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 1.0}
+TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 0.2}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path, m
     assert len(table) > 3
     assert table["step"].is_monotonic_increasing
     assert 0 < table["step"].iloc[-1] < 100_000
-    assert table["seconds"].diff().dropna().round(2).min() >= 1
+    assert table["seconds"].diff().dropna().round(2).min() >= 0.2
     assert (table["host_mib"] > 50).any()  # a Python with torch in it
     assert table[["busy_pct", "card_mib"]].isna().all(axis=None)
     meta = read_meta(out)
@@ -87,10 +87,10 @@ def test_what_was_seen_before_an_interruption_is_kept(tmp_path: Path, monkeypatc
         endurance.watch(out, options, command=["x"])
     assert len(read_table(out, schemas.ENDURANCE)) == 2
     monkeypatch.setattr(endurance, "_row", row)
-    endurance.watch(out, dataclasses.replace(options, seconds=1.5), command=["x"])
+    endurance.watch(out, dataclasses.replace(options, seconds=0.5), command=["x"])
     assert len(began) == 2
-    assert len(read_table(out, schemas.ENDURANCE)) <= 2, "rows of a second each, of a second and a half"
-    endurance.watch(out, dataclasses.replace(options, seconds=1.5), command=["x"])
+    assert len(read_table(out, schemas.ENDURANCE)) <= 3, "rows of a fifth of a second each, of half a second"
+    endurance.watch(out, dataclasses.replace(options, seconds=0.5), command=["x"])
     assert len(began) == 2, "there already"
 
 
