@@ -102,8 +102,8 @@ def load_checkpoint(
         the diffusion, in evaluation mode.
 
     Raises:
-        BadInput: as `newest_checkpoint` and `read_checkpoint`; or names the tensors that are missing, extra or of
-            another shape.
+        BadInput: there is no such file, the folder has no checkpoint, or the file is damaged or holds no such weights;
+            or names the tensors that are missing, extra or of another shape.
     """
     path = newest_checkpoint(path)
     return diffusion_from(read_checkpoint(path), path, weights).to(device).eval()

@@ -49,9 +49,9 @@ def graphed_step(
             loss = step(x, y)
             scheduler.step()
 
-    The learning rate becomes a tensor in the optimizer's groups: the graph reads it, and schedulers fill it in place.
-    The step is captured anew for a batch of another shape, and when one of these changes: the model's mode, settings or
-    parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that they call,
+    On a GPU the learning rate becomes a tensor in the optimizer's groups: the graph reads it, and schedulers fill it in
+    place. The step is captured anew for a batch of another shape, and when one of these changes: the model's mode,
+    settings or parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that they call,
     reads from a global, a closure, an object or a container. Of an object only the attributes that are read count, of a
     list or dict all that it holds; globals of installed packages do not count.
 
@@ -66,7 +66,8 @@ def graphed_step(
     `loss_fn` returns. With `accumulate`, the sums of the gradients come on top.
 
     On a CPU the step runs without a graph; an optimizer or `after` that no graph repeats is refused there too, and an
-    optimizer of another network's parameters.
+    optimizer of another network's parameters. There `loss_fn` is first called with the first batch, and its errors come
+    then.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -78,7 +79,8 @@ def graphed_step(
             Rprop, ASGD or SGD with dampening is refused. So are LBFGS, which asks for the loss again, and an optimizer
             of another package that counts its updates on the host.
         example: a batch on the model's device, in the shape of those to come: the arguments of `step` in a sequence, or
-            its only argument, if that is a tensor or a dict. Nothing is learned from it.
+            its only argument, if that is a tensor or a dict. Nothing is learned from it. Its tensors are plain ones: of
+            MONAI's `MetaTensor`, which MONAI's transforms return, give `.as_tensor()`.
         accumulate: how many calls sum their gradients for one update. For the gradients each loss is divided by it.
         clip_norm: the norm to which gradients are scaled down before an update.
         scaler: scales the loss for FP16. The optimizer must be fused, as others ask the host whether to update.
