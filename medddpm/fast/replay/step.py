@@ -51,9 +51,9 @@ def graphed_step(
 
     On a GPU the learning rate becomes a tensor in the optimizer's groups: the graph reads it, and schedulers fill it in
     place. The step is captured anew for a batch of another shape, and when one of these changes: the model's mode,
-    settings or parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that they call,
-    reads from a global, a closure, an object or a container. Of an object only the attributes that are read count, of a
-    list or dict all that it holds; globals of installed packages do not count.
+    settings or parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that
+    they call, reads from a global, a closure, an object or a container. Of an object only the attributes that are read
+    count, of a list or dict all that it holds; globals of installed packages do not count.
 
     The step goes on without a graph, and says so once, if such values keep changing (three times, each within ten calls
     of the one before: OneCycleLR changes betas unless its `cycle_momentum` is False); if batches have more than 16
