@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -59,6 +61,25 @@ def start(script: str, words: list[str], environment: Mapping[str, str], out: Pa
     finally:
         sys.modules["__main__"] = main
     return process
+
+
+@contextlib.contextmanager
+def two_at_once(words: list[str], folder: Path) -> Iterator[tuple[BaseProcess, str, BaseProcess]]:
+    """One command twice, of which one is to end: that one, all that it printed, and the one that goes on."""
+    printed = [folder / name for name in ("one", "two")]
+    both = [start(MODULE, words, os.environ, path, path) for path in printed]
+    try:
+        until = time.monotonic() + 120
+        while all(process.is_alive() for process in both):
+            assert time.monotonic() < until, "both go on"
+            time.sleep(0.05)
+        (ended, said), (going, _) = sorted(zip(both, printed, strict=True), key=lambda each: each[0].is_alive())
+        yield ended, said.read_text(), going
+    finally:
+        for process in both:
+            process.terminate()
+        for process in both:
+            process.join()
 
 
 def _run(script: str, words: list[str], environment: dict[str, str], folder: str, out: Path, err: Path) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -166,25 +165,11 @@ def test_of_two_trainings_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
     words = ["medddpm", "train", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
     words += ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--accumulation", "1", "-q"]
     words += ["--sample-every", "0", "--save-every", "0", "--steps", "100000", "--device", "cpu"]
-    printed = [tmp_path / name for name in ("one", "two")]
-    both = [forks.start(forks.MODULE, words, os.environ, path, path) for path in printed]
-    try:
-        until = time.monotonic() + 120
-        while all(process.is_alive() for process in both):
-            assert time.monotonic() < until, "both train"
-            time.sleep(0.05)
-        (refused, complaint), (going, _) = sorted(
-            zip(both, printed, strict=True), key=lambda each: each[0].exitcode is None
-        )
+    with forks.two_at_once(words, tmp_path) as (refused, complaint, going):
         assert refused.exitcode == 1
-        (line,) = complaint.read_text().splitlines()
+        (line,) = complaint.splitlines()
         assert f"process {going.pid} is training there" in line
         assert going.is_alive()
-    finally:
-        for process in both:
-            process.terminate()
-        for process in both:
-            process.join()
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:

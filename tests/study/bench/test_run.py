@@ -481,23 +481,9 @@ def test_what_another_process_measures_is_left_to_it(tmp_path: Path, words: list
 def test_of_two_benches_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
     words = ["medddpm", "bench", "--setting", "base", *SMALL, "--samples", "1000000"]
     words += ["--out", str(tmp_path / "bench.csv")]
-    printed = [tmp_path / name for name in ("one", "two")]
-    both = [forks.start(forks.MODULE, words, os.environ, path, path) for path in printed]
-    try:
-        until = time.monotonic() + 120
-        while all(process.is_alive() for process in both):
-            assert time.monotonic() < until, "both measure"
-            time.sleep(0.05)
-        (refused, complaint), (going, _) = sorted(zip(both, printed, strict=True), key=lambda each: each[0].is_alive())
-        assert complaint.read_text() == (
-            f"medddpm: {tmp_path}/bench.csv: process {going.pid} is measuring there; {WAIT}\n"
-        )
+    with forks.two_at_once(words, tmp_path) as (refused, complaint, going):
+        assert complaint == f"medddpm: {tmp_path}/bench.csv: process {going.pid} is measuring there; {WAIT}\n"
         assert refused.exitcode == 1
-    finally:
-        for process in both:
-            process.terminate()
-        for process in both:
-            process.join()
 
 
 # a row
