@@ -171,7 +171,7 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
         layouts.setdefault(name.removesuffix(" channels-last"), []).append(name)
     called = {name: tool(BENCH_SETTINGS[name], short=True) for name in layouts}
     kinds = pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in layouts.items()})
-    sparse = kinds[(~kinds).sum(axis="columns") > 1]  # who lacks several kinds: what was timed is soon said
+    sparse = kinds[~kinds.all(axis="columns")]
     said: list[str] = []
     for names, group in sparse.groupby(sparse.columns.tolist(), sort=False):
         has = [called[name] for name, there in zip(sparse.columns, names, strict=True) if there]
@@ -181,21 +181,12 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     timed = timed.drop(index=sparse.index)
     gaps: list[str] = []
     for name, columns in layouts.items():
-        count = timed[columns].sum(axis="columns")
-        one, none, both = (
-            [_kind(network) for network in count.index[few]]
-            for few in (count.between(1, len(columns) - 1), count == 0, count == len(columns))
-        )
-        few_have_both = len(one) > len(both) > 0  # then theirs is the shorter list
-        if few_have_both:
-            lacks = [f"timed in both layouts only for {_listed(both)}"]
-        else:
-            lacks = [f"timed in only one layout{f' for {_listed(one)}' if both else ''}"] if one else []
-        if none:
-            never = "not at all" if few_have_both else "not" if one else "not timed"
-            lacks.append(f"{never} for {_listed(none)}")
-        if lacks:
-            gaps.append(f"{called[name]} was {', and '.join(lacks)}.")
+        every = timed[columns].all(axis="columns")
+        both, one = ([_kind(network) for network in every.index[which]] for which in (every, ~every))
+        if len(one) > len(both) > 0:  # the shorter list
+            gaps.append(f"{called[name]} was timed in both layouts only for {_listed(both)}.")
+        elif one:
+            gaps.append(f"{called[name]} was timed in only one layout{f' for {_listed(one)}' if both else ''}.")
     if said and gaps:
         gaps[0] = f"elsewhere {gaps[0]}"
     return [f"{text[0].upper()}{text[1:]}" for text in (*said, *gaps)]
