@@ -114,7 +114,8 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     state = content.get(weights)
     if not is_state(state):
         others = [name for name in ("ema", "model") if is_state(content.get(name))]
-        remedy = f"give --weights {others[0]}" if others else f"its maps are: {', '.join(map(str, content))}"
+        found = f"its maps are: {', '.join(map(str, content))}"
+        remedy = f"ask for '{others[0]}' (weights=, --weights)" if others else found
         raise BadInput(path, f"it has no '{weights}' weights", remedy)
     prefix = "denoise_fn."
     network_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -113,8 +113,11 @@ def accelerate(
     restore(model)  # of a former setting
     old = next((parameter.device for parameter in model.parameters() if dispatch.too_old(parameter.device)), None)
     if old is not None:
+        off = f"{_card(old)} is below 8.0: the model is left as it is"
         if reports.is_first():
-            warnings.warn(f"accelerate: {_card(old)} is below 8.0: the model is left as it is", stacklevel=2)
+            warnings.warn(f"accelerate: {off}", stacklevel=2)
+        if not hasattr(model, "acceleration"):
+            model.__dict__["acceleration"] = Acceleration(precision, (), (), (), str, off=off)
         return model
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
@@ -147,6 +150,8 @@ def restore(model: nn.Module) -> nn.Module:
     for network in list(model.modules()):  # it may stand in a wrapper
         root = root_of(network)
         if root is None:
+            if isinstance(network.__dict__.get("acceleration"), Acceleration):  # left as it is, on an old card
+                del network.__dict__["acceleration"]
             continue
         if network.__dict__.setdefault("forward", root) is root:  # or it was deleted: the parts are to be restored yet
             remove(network)

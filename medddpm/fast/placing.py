@@ -32,6 +32,7 @@ class Acceleration:
         note: says why the device that the network is on now does not run the kernels, or that they are untested there;
             empty if neither.
         graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
+        off: why the network was left as it is; empty if it was not.
     """
 
     precision: str
@@ -40,8 +41,11 @@ class Acceleration:
     left: tuple[tuple[str, str], ...]
     note: Callable[[], str] = field(compare=False, repr=False)
     graphs: Graphs | None = field(default=None, compare=False)
+    off: str = ""
 
     def __str__(self) -> str:
+        if self.off:
+            return f"fast path: off; {self.off}"
         replaced = Counter(f"{kind} ({what})" for _, kind, what in self.replaced)
         left = Counter(kind for _, kind in self.left)
         lines = [f"fast path: {self.precision}, {', '.join(self.features)}{self.note()}"]

@@ -120,7 +120,7 @@ def only_model(content: dict) -> None:
         (reshaped, r"1 of another shape \(denoise_fn.out.2.bias\)"),
         (other_network, "not those of this network"),
         (no_maps, "no 'model' or 'ema'"),
-        (only_model, "no 'ema' weights; give --weights model"),
+        (only_model, "no 'ema' weights; ask for 'model' \\(weights=, --weights\\)"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, change, message: str) -> None:

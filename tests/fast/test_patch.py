@@ -569,7 +569,10 @@ def test_a_model_on_an_old_card_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch
         assert accelerate(network, report=said.append) is network
     assert not said
     assert not any("forward" in vars(module) for module in network.modules())
-    assert not hasattr(network, "acceleration")
+    said = "compute capability 7.5 of Tesla T4 is below 8.0: the model is left as it is"
+    assert str(network.acceleration) == f"fast path: off; {said}"
+    assert str(pickle.loads(pickle.dumps(network)).acceleration) == str(network.acceleration)
+    assert not hasattr(restore(network), "acceleration")
     assert [parameter.stride() for parameter in network.parameters()] == strides
 
 

@@ -19,6 +19,7 @@ from helpers import recordings
 from helpers.graphs import Network
 from helpers.pages import page_block
 from helpers.pair import Pair, adam, batch, loss_of
+from monai.data import MetaTensor
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -495,6 +496,10 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
             graphed_step(*words)
     with pytest.raises(BadInput, match="NoneType cannot be called"):
         graphed_step(network, None, adam(network.parameters()), given)
+    with pytest.raises(BadInput, match="after: int cannot be called"):
+        graphed_step(network, loss_of, adam(network.parameters()), given, after=3)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"batch: it holds a MetaTensor; use plain tensors \(.*`\.as_tensor\(\)`"):
+        graphed_step(network, loss_of, adam(network.parameters()), [MetaTensor(given[0]), given[1]])
     with pytest.raises(BadInput, match="the loss reaches none of its parameters; make it of model"):
         graphed_step(Network().to(device), loss_of, adam(network.parameters()), given)
     with pytest.raises(BadInput, match="0 is no number of calls"):
@@ -504,6 +509,8 @@ def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:
     network = Network().to(device)
     with pytest.raises(BadInput, match="it returns no tensor, but float; return the loss itself"):
         graphed_step(network, lambda *a: loss_of(*a).item(), adam(network.parameters()), given)(*given)
+    with pytest.raises(BadInput, match=r"its loss has the shape \(2, .*\); return a scalar, such as its mean"):
+        graphed_step(network, lambda m, x, y: (m(x)[0] - y).square(), adam(network.parameters()), given)(*given)
     with pytest.raises(BadInput, match=r"they are on|the model are on"):
         graphed_step(network, loss_of, adam(network.parameters()), [given[0], given[1].to("meta")])
 

@@ -65,9 +65,9 @@ def graphed_step(
     shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and what
     `loss_fn` returns. With `accumulate`, the sums of the gradients come on top.
 
-    On a CPU the step runs without a graph; an optimizer or `after` that no graph repeats is refused there too, and an
-    optimizer of another network's parameters. There `loss_fn` is first called with the first batch, and its errors come
-    then.
+    On a CPU the step runs without a graph; a batch, an optimizer or `after` that no graph repeats is refused there too,
+    and an optimizer of another network's parameters. There `loss_fn` is first called with the first batch, and its
+    errors come then.
 
     Args:
         model: any network; `accelerate` it first. Its `forward` and `loss_fn` must be what a graph can do: the same
@@ -101,6 +101,8 @@ def graphed_step(
         raise BadInput("accumulate", f"{accumulate} is no number of calls", "use 1 or more")
     if not callable(loss_fn):
         raise BadInput("loss_fn", f"{type(loss_fn).__name__} cannot be called", "give loss_fn(model, *batch)")
+    if after is not None and not callable(after):
+        raise BadInput("after", f"{type(after).__name__} cannot be called", "give a function without arguments")
     if clip_norm is not None and not _is_norm(clip_norm):
         raise BadInput("clip_norm", f"{clip_norm!r} is no norm", "use a number above 0, or None for no clipping")
     if not hasattr(optimizer, "param_groups"):  # some that are no torch.optim.Optimizer have them
@@ -120,6 +122,14 @@ def _is_norm(value: Any) -> bool:
         return bool(0 < value < math.inf)
     except TypeError:
         return False
+
+
+def _shape(batch: tuple[Any, ...]) -> Hashable:
+    try:
+        return nested.shape_of(batch)
+    except TypeError as error:
+        remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
+        raise BadInput("batch", f"it holds a {error}", remedy) from None
 
 
 def _unreached() -> BadInput:
@@ -177,8 +187,8 @@ class TrainingStep:
         Args:
             batch: in any nesting of tuples, lists and dicts; the tensors on the model's device.
         """
-        place = self.calls % self.accumulate
-        graph = self._graph(batch, place) if self._graphable(batch) else None
+        place, shape = self.calls % self.accumulate, _shape(batch)
+        graph = self._graph(batch, shape, place) if self._graphable(batch) else None
         if graph is None:
             out = self._work(batch, place)
         else:
@@ -193,9 +203,10 @@ class TrainingStep:
         """Captures the step for batches of this shape, and leaves everything else as it is."""
         # On a CPU too: what is taken there is taken on a GPU.
         optimizers.refuse(self.optimizer, self.scaler, self.after)
+        shape = _shape(batch)
         if self._graphable(batch):
             for place in {0, self.accumulate - 1}:
-                self._graph(batch, place)
+                self._graph(batch, shape, place)
         elif set(self.parameters).isdisjoint(self.model.parameters()):  # they may still be the loss's own weights
             with self._unchanged(self._readings(self.parameters[0].device)):
                 loss = next(nested.tensors(self.loss_fn(self.model, *batch)), None)
@@ -215,19 +226,14 @@ class TrainingStep:
         self.why = still(self.why, self.model)
         return all(map(graphable, devices)) and bool(devices) and replayable() and not self.why
 
-    def _graph(self, batch: tuple[Any, ...], place: int) -> Captured | None:
-        """The graph of a call at this place in an accumulation, captured now if there is none.
+    def _graph(self, batch: tuple[Any, ...], shape: Hashable, place: int) -> Captured | None:
+        """The graph of a call with such a batch at this place in an accumulation, captured now if there is none.
 
         None if the optimizer's settings change too often for one.
         """
         device = next(nested.tensors((batch, list(self.model.parameters())))).device
         first, last = place == 0, place == self.accumulate - 1
-        beside = self._beside()
-        try:
-            call = nested.shape_of(batch), flags(device), self.model.training, first, last, beside
-        except TypeError as error:
-            remedy = "use plain tensors (of a MONAI MetaTensor, `.as_tensor()`) in tuples, lists and dicts"
-            raise BadInput("batch", f"it holds a {error}", remedy) from None
+        call = shape, flags(device), self.model.training, first, last, self._beside()
         self._keep_parts()
         if self._barred and call[0] in self._barred:
             return None
@@ -454,6 +460,9 @@ class TrainingStep:
         if loss is None:
             what = "it returns no tensor" if out is None else f"it returns no tensor, but {type(out).__name__}"
             raise BadInput("loss_fn", what, "return the loss itself, and read its value after the step")
+        if loss.numel() != 1:
+            what = f"its loss has the shape {tuple(loss.shape)}"
+            raise BadInput("loss_fn", what, "return a scalar, such as its mean")
         loss = loss / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
         cuda_graphs.forward_ended()  # the loss's too, or that of a model which is not accelerated
