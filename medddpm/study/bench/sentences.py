@@ -119,7 +119,7 @@ def network_gains(table: pd.DataFrame, gpu: str) -> str:
 
 
 def network_limits(table: pd.DataFrame) -> str:
-    """What the gains of `network_rows` leave out: losses, tools that were not measured, memory, distance from float32.
+    """A list in Markdown of what `network_rows` leaves out: losses, tools not timed, memory, distance from float32.
 
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
@@ -138,10 +138,10 @@ def network_limits(table: pd.DataFrame) -> str:
     if len(waiting) and not same:
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    said += _gaps(found[_TOOLS].notna())
+    points = [said, _gaps(found[_TOOLS].notna())]
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
-    said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
+    points.append([f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}."])
     errors = ["rel_error_output", "rel_error_grad"]
     steps = {network: rows_of(table, str(network), "step")[errors] for network in found.index}
     ours = {network: rows.loc[["accelerate", "graphed_step"]] for network, rows in steps.items()}
@@ -149,15 +149,17 @@ def network_limits(table: pd.DataFrame) -> str:
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
     best = {network: steps[network].loc[name] for network, name in found["best"].items()}
     where = ", where measured" if len(first) < len(found) else ""
-    of_autocast = f" and {_farther(ours, first):.2f} times those of BF16 autocast{where}" if first else ""
+    of_autocast = f" and {_farther(ours, first):.2f} times BF16 autocast's{where}" if first else ""
     every = 100 * pd.concat(ours)
     outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in errors)
     there = 100 * best[every["rel_error_grad"].idxmax()[0]]["rel_error_grad"]
-    said.append(
-        f"Outputs differ from float32's {outputs}, gradients {gradients} (the best tool's there: "
-        f"{there:.2g}%). These errors are at most {_farther(ours, best):.2f} times those of the best tool{of_autocast}."
+    points.append(
+        [
+            f"Outputs differ from float32's {outputs}, gradients {gradients} (the best tool's there: {there:.2g}%).",
+            f"These errors are at most {_farther(ours, best):.2f} times the best tool's{of_autocast}.",
+        ]
     )
-    return " ".join(said)
+    return "\n".join(f"- {' '.join(point)}" for point in points if point)
 
 
 def _gaps(timed: pd.DataFrame) -> list[str]:

@@ -262,36 +262,37 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "For 2 networks on the H100 `accelerate` is 0.80 to 2.00 times as fast as the best ordinary tool, 1.40 times "
         "in the median; `graphed_step` is 1.25 to 2.11 times, 1.68 in the median."
     )
-    assert sentences.network_limits(table) == (
-        "`accelerate` is slower than the best tool for `UNet` with batch norm (0.800): in an ordinary loop the GPU "
-        "waits for the host. Only autocast was timed for `UNet` with batch norm. A step's memory is 0.75 to 0.75 times "
-        "the best tool's, with `graphed_step` 0.75 to 1.12 times. Outputs differ from float32's by 1.2 to 2%, "
-        "gradients by 30.0 to 30% (the best tool's there: 30%). These errors are at most 2.00 times those of the best "
-        "tool and 1.20 times those of BF16 autocast."
-    )
+    assert sentences.network_limits(table).splitlines() == [
+        "- `accelerate` is slower than the best tool for `UNet` with batch norm (0.800): in an ordinary loop the GPU "
+        "waits for the host.",
+        "- Only autocast was timed for `UNet` with batch norm.",
+        "- A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times.",
+        "- Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30% (the best tool's there: 30%). These "
+        "errors are at most 2.00 times the best tool's and 1.20 times BF16 autocast's.",
+    ]
     loops = table.assign(median_ms=table["median_ms"].where(table["median_ms"] != 4.0, 5.5))
-    assert sentences.network_limits(loops).startswith("In an ordinary loop around `UNet` with batch norm the GPU waits")
+    assert sentences.network_limits(loops).startswith("- In an ordinary loop around `UNet` with batch norm the GPU")
     fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
-    assert fast.startswith("A step's memory is "), "nothing is lost or missing"
+    assert fast.startswith("- A step's memory is "), "nothing is lost or missing"
     vnet = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
     compiled = [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
     several = sentences.network_limits(pd.concat([table, pd.DataFrame([*vnet, *compiled])], ignore_index=True))
-    lacks = "Only `torch.compile` and autocast were timed for `UNet` with batch norm, only autocast for `VNet`. A"
+    lacks = "Only `torch.compile` and autocast were timed for `UNet` with batch norm, only autocast for `VNet`.\n- A"
     assert lacks in several
     contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*vnet, *contiguous])], ignore_index=True))
-    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in only one layout. A" in layouts
+    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in only one layout.\n" in layouts
     contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
     layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
     assert "`reduce-overhead` was timed in only one layout for `UNet` with batch norm." in layouts
     taken = {"peak_gib": 6.0, "rel_error_output": 0.01, "rel_error_grad": 0.3}
     most = [row("monai-vnet", name, "step", 2.0, **taken) for name in ("accelerate", "reduce-overhead")]
     said = sentences.network_limits(pd.concat([table, pd.DataFrame([*contiguous, *most])], ignore_index=True))
-    assert "`reduce-overhead` was timed in both layouts only for `PlainConvUNet` with deep supervision. A" in said
+    assert "`reduce-overhead` was timed in both layouts only for `PlainConvUNet` with deep supervision.\n- A" in said
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
     said = sentences.network_limits(lacking.reset_index(drop=True))
-    assert said.endswith(" and 1.00 times those of BF16 autocast, where measured."), "of the networks that have it"
+    assert said.endswith(" and 1.00 times BF16 autocast's, where measured."), "of the networks that have it"
     errors = {"rel_error_output": 0.01, "rel_error_grad": 0.3}
     rows = [
         row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, **errors),
@@ -301,9 +302,9 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         row("nnunet-plain-deep", "compile", "step", 60.0, rel_error_output=0.001, rel_error_grad=0.3),
     ]
     compiled = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert compiled.endswith(
-        "at most 2.50 times those of the best tool and 1.20 times those of BF16 autocast, where measured."
-    ), "torch.compile's errors are not autocast's"
+    assert compiled.endswith("at most 2.50 times the best tool's and 1.20 times BF16 autocast's, where measured."), (
+        "torch.compile's errors are not autocast's"
+    )
 
 
 def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
