@@ -65,7 +65,8 @@ def add_bench(commands: Commands[Parser]) -> None:
         "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout autocast-channels-last, "
         "compile-channels-last, autocast-benchmark-channels-last, compile-benchmark-channels-last, "
         "reduce-overhead-channels-last, "
-        "max-autotune-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats base "
+        "max-autotune-channels-last; graphed-step's own opponent, a compiled step captured by hand: compile-graph, "
+        "compile-graph-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats base "
         "and fast; for other people's networks opt1, the ordinary tools, fast, fast-eager, accelerate and graphed-step",
     )  # fmt: skip
     command.add_argument(

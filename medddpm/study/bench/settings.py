@@ -171,7 +171,24 @@ OPPONENTS = (
 
 All but PyTorch out of the box have `cudnn.benchmark` and the fused Adam, and what is compiled runs under BF16 autocast.
 """
-BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS)})
+CAPTURED = tuple(
+    _like(
+        base,
+        f"compile graph{suffix}",
+        f"BF16 autocast, torch.compile, the step in one CUDA graph{layout}",
+        compiled="default",
+        graph=True,
+        **_searched,
+    )
+    for base, suffix, layout in _layouts
+)
+"""What `graphed_step` is held against: the whole step, compiled, as PyTorch's documentation has a user capture it.
+
+https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
+"""
+BENCH_SETTINGS: Mapping[str, BenchSetting] = MappingProxyType(
+    {s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS, *CAPTURED)}
+)
 """Every setting by its name, in the order of the record."""
 BY_SLUG: Mapping[str, BenchSetting] = MappingProxyType({s.slug: s for s in BENCH_SETTINGS.values()})
 """Every setting by its name on the command line."""
@@ -192,17 +209,19 @@ def default_settings(network: Network, ladder: bool = False, opponents: bool = F
 
     Args:
         network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the
-            fast path and every ordinary tool).
+            fast path, every ordinary tool and `CAPTURED`).
         ladder: whether med-ddpm is measured under every setting of `LADDER` and `BESIDE`.
-        opponents: whether our networks are measured under every setting of `ORDINARY` too, and FAST as a reader has it.
+        opponents: whether our networks are measured under every setting of `ORDINARY` and `CAPTURED` too, and FAST as a
+            reader has it.
     """
+    tools = [*ORDINARY, *(setting.name for setting in CAPTURED)]
     if not network.ours:
-        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *ORDINARY]
+        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *tools]
     elif network.name == "med-ddpm":
         every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
         names = every if ladder else list(switches.SETTINGS)
     else:
         names = ["BASE", "FAST"]
     if opponents and network.ours:
-        names = list(dict.fromkeys((*names, *OF_A_LOOP, *ORDINARY)))
+        names = list(dict.fromkeys((*names, *OF_A_LOOP, *tools)))
     return [BENCH_SETTINGS[name] for name in names]

@@ -243,8 +243,8 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     if row.setting.replays or row.setting.reader == "accelerate":
         work = row.work(measure)
         work()  # a later run records the graphs
-    elif row.setting.reader == "graphed_step" and measure == "step":
-        with cuda_graphs.off():  # graphed_step captures as soon as it is made: the first run is a step without it
+    elif measure == "step" and (row.setting.reader == "graphed_step" or (row.graphed and row.setting.compiled)):
+        with cuda_graphs.off():  # these capture as soon as they are made: the first run is a step without a graph
             row.ordinary_step()(*row.problem.inputs)
         row.drop()
     reset_peak(row.device)  # the peak has what a capture takes, not what a first run takes to compile and search

@@ -32,6 +32,7 @@ from medddpm.study.bench.settings import (
     BENCH_SETTINGS,
     BESIDE,
     BY_SLUG,
+    CAPTURED,
     LADDER,
     OF_A_LOOP,
     OPPONENTS,
@@ -48,6 +49,7 @@ CPU = torch.device("cpu")
 SMALL = ["--size", "8", "--channels", "32", "--device", "cpu"]
 TOY = [*SMALL, "--samples", "2"]
 WAIT = "wait for it, or choose another --out"
+TOOLS = [*ORDINARY, *(setting.name for setting in CAPTURED)]
 
 
 def names(jobs: list[run.Job]) -> list[str]:
@@ -113,7 +115,7 @@ def test_the_ladder_changes_one_thing_a_row() -> None:
     assert LADDER[-1].switches == switches.FAST
     for name, setting in switches.SETTINGS.items():
         assert BENCH_SETTINGS[name].switches == setting
-    assert len(BY_SLUG) == len(BENCH_SETTINGS) == len(LADDER) + len(BESIDE) + len(OPPONENTS)
+    assert len(BY_SLUG) == len(BENCH_SETTINGS) == sum(map(len, (LADDER, BESIDE, OPPONENTS, CAPTURED)))
     assert set(ORDINARY) < set(BENCH_SETTINGS)
 
 
@@ -182,6 +184,28 @@ def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytes
     assert counts == {"compile benchmark": 0, "reduce-overhead": 4, "max-autotune channels-last": 4}
 
 
+def test_a_compiled_step_is_captured_as_a_whole() -> None:
+    """Beside what its best user sets, as for the other opponents."""
+    assert {s.switches.channels_last for s in CAPTURED} == {False, True}
+    assert all(s.graph and s.compiled and s.autocast and s.search and s.fused_adam for s in CAPTURED)
+    assert not any(s.replays or s.reader or s.switches.fast for s in CAPTURED)
+    assert {s.name for s in CAPTURED}.isdisjoint(ORDINARY), "accelerate stands in an ordinary loop"
+
+
+@pytest.mark.gpu
+def test_a_captured_compiled_step_gives_the_gradients_of_an_ordinary_one(tmp_path: Path) -> None:
+    setting, network, device = BENCH_SETTINGS["compile graph"], NETWORKS["monai-unet-batch"], torch.device("cuda")
+    model = build(network, 16, 32).to(device)
+    with setting.on(model) as called:
+        row = Row(Case(network.name, 16, 1, 32), setting, Problem(network, 16, 1, device), model, called)
+        assert row.graphed
+        worker.repeated(row, "step", 2, tmp_path)
+        captured = row.gradient()
+        row.drop()
+        row.ordinary_step()(*row.problem.inputs)
+        torch.testing.assert_close(captured, row.gradient(), rtol=0.05, atol=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_the_accelerated_network_is_compiled_when_asked(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, compiled = build(NETWORKS["med-ddpm"], 8, 32), []
@@ -219,7 +243,7 @@ def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() ->
     assert ladder == [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
     for name in ("monai-unet", "nnunet-plain"):
         jobs = plan([name], ladder=True)
-        assert names(jobs) == ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *ORDINARY]
+        assert names(jobs) == ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS]
         assert {job.measures for job in jobs} == {("forward", "step")}, "none of them samples"
         assert {job.case.batch for job in jobs} == {2}
     brats = plan(["med-ddpm-brats"])
@@ -230,11 +254,11 @@ def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() ->
 
 def test_opponents_are_measured_beside_what_else_is_asked() -> None:
     papers = ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
-    assert names(plan(["med-ddpm"], opponents=True)) == [*papers, *OF_A_LOOP, *ORDINARY]
+    assert names(plan(["med-ddpm"], opponents=True)) == [*papers, *OF_A_LOOP, *TOOLS]
     both = names(plan(["med-ddpm"], ladder=True, opponents=True))
     assert sorted(both) == sorted(BENCH_SETTINGS), "every setting, once"
     assert names(plan(["monai-unet"], opponents=True)) == names(plan(["monai-unet"]))
-    assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", *OF_A_LOOP, *ORDINARY]
+    assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", *OF_A_LOOP, *TOOLS]
 
 
 def test_the_plan_takes_what_is_asked() -> None:
