@@ -47,6 +47,11 @@ class BadArgument(BadInput):
         return BadArgument, (self.path, self.problem, self.remedy)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; of one that says nothing its type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def printable(text: str) -> str:
     """`text` as a single line for a terminal: whitespace as blanks, anything else that does not print escaped."""
     line = re.sub(r"[\t\n\r\f\v]", " ", text)

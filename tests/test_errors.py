@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from medddpm.errors import LONGEST, BadArgument, BadInput
+from medddpm.errors import LONGEST, BadArgument, BadInput, first_line
 
 
 def test_it_is_one_line_for_a_terminal() -> None:
@@ -32,3 +32,10 @@ def test_it_comes_whole_out_of_another_process(path: str, kind: type[BadInput]) 
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (again.path, again.problem, again.remedy, str(again)) == (path, "p", "r", str(error))
+
+
+@pytest.mark.parametrize(
+    ("said", "line"), [("no kernel\nat sm_60", "no kernel"), ("\n  late\n", "late"), (" ", "ValueError")]
+)
+def test_an_error_is_told_in_one_line(said: str, line: str) -> None:
+    assert first_line(ValueError(said)) == line

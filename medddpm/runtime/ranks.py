@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 
 MINUTES = 10  # after which a process that hears nothing from the others gives up
 PAUSE = 0.05  # seconds between two looks for another process
@@ -91,7 +91,7 @@ def _store(rank: int, world: int, limit: timedelta) -> Store:
         store = next(rendezvous("env://", rank, 1, timeout=timedelta(seconds=CONNECTING)))[0]
     except RuntimeError as error:  # another program has the port, or the first one is not at that address
         remedy = "correct it or MASTER_PORT, or start with torchrun"
-        raise BadInput("MASTER_ADDR", f"{host}:{port}: {_first_line(error)}", remedy) from None
+        raise BadInput("MASTER_ADDR", f"{host}:{port}: {_said(error)}", remedy) from None
     store.set_timeout(limit)
     return store
 
@@ -271,13 +271,11 @@ def peers() -> Iterator[None]:
             raise
         raise BadInput(
             "torchrun",
-            f"rank {os.environ.get('RANK', '0')} lost another process ({_first_line(error)})",
+            f"rank {os.environ.get('RANK', '0')} lost another process ({_said(error)})",
             "look for what ended that one; the same command goes on from the last checkpoint, if there is one",
         ) from None
 
 
-def _first_line(error: BaseException) -> str:
-    line = (str(error).splitlines() or [type(error).__name__])[0].split("] ", 1)[
-        -1
-    ]  # behind its place in Gloo's source
-    return line.split(". ")[0].strip(" .")
+def _said(error: BaseException) -> str:
+    """The first sentence, without its place in Gloo's source."""
+    return first_line(error).split("] ", 1)[-1].split(". ")[0].strip(" .")

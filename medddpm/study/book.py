@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.runtime.files import named_failures, replacing, write_json
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
@@ -204,7 +204,7 @@ def _read_notebook(path: Path) -> Notebook:
     try:
         nb = nbformat.read(path, as_version=4)
     except Exception as error:  # nbformat raises a dozen kinds: JSON, schema, version
-        problem = _first_line(str(error)) or type(error).__name__
+        problem = first_line(error)
         raise BadInput(path, f"is not a notebook ({problem})", "restore it (git checkout)") from None
     declared = _declared(nb.metadata.get("medddpm", {}), path)
     tags = [cell.metadata.get("tags", []) for cell in nb.cells]
@@ -273,9 +273,10 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
             )
         return
     except PapermillExecutionError as error:
-        problem = f"cell [{error.exec_count}] failed: {error.ename}: {_first_line(error.evalue or '')}"
+        why = next(iter((error.evalue or "").strip().splitlines()), "")
+        problem = f"cell [{error.exec_count}] failed: {error.ename}: {why}"
     except (NoSuchKernel, RuntimeError, TimeoutError) as error:
-        problem = f"its kernel failed: {_first_line(str(error)) or type(error).__name__}"
+        problem = f"its kernel failed: {first_line(error)}"
     kept = f"{copy.parent.parent.name}/{copy.parent.name}/{copy.name}"
     raise BadInput(notebook.path, problem, f"open {kept}, mend the cause and run the same command: it resumes here")
 
@@ -298,10 +299,6 @@ def _environment() -> Iterator[None]:
 
 def _braces_kept(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats the paths it is given
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")
 
 
 def _refresh(executed: Path, committed: Path) -> None:

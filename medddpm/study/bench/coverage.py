@@ -16,7 +16,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.fast.patch import accelerate
 from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
@@ -28,7 +28,6 @@ from medddpm.study.profile import trace
 from medddpm.study.profile.families import family_of
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.programs import first_line
 from medddpm.study.records.store import TableStore
 from medddpm.study.records.tables import both_paths, found_at, read_table, table_of
 

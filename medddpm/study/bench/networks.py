@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.runtime import nested
 from medddpm.study.bench import others
 from medddpm.study.bench.others import CLASSES
-from medddpm.study.records.programs import first_line
 from medddpm.unet import UNet3D
 
 SEED = 0

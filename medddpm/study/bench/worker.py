@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs, nested
 from medddpm.runtime.exits import end
@@ -33,7 +33,6 @@ from medddpm.study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, bui
 from medddpm.study.bench.power import drawn
 from medddpm.study.bench.settings import BASE, BY_SLUG, BenchSetting
 from medddpm.study.records.machine import now
-from medddpm.study.records.programs import first_line
 
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
 SETTLING = 3.0  # s

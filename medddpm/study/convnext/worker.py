@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
@@ -30,7 +30,6 @@ from medddpm.study.convnext.on_gpu import CONVOLUTION, conv2d_on_gpu, layer_norm
 from medddpm.study.convnext.operators import OperatorTimer
 from medddpm.study.convnext.timing import graphed, launched, waited
 from medddpm.study.convnext.versions import CASES, TIME, TOY, Case, Settings, Version, problem
-from medddpm.study.records.programs import first_line
 
 PARTS = ("operators", "kernels", "transfers", "training")
 STEPS = 10  # evaluations of the network that Table I's rows are taken over

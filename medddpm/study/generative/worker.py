@@ -10,13 +10,12 @@ from pathlib import Path
 
 import torch
 
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.runtime.exits import end
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.generative.models import MODELS, Model, loss_of, parse_names
 from medddpm.study.generative.results import trace_path
 from medddpm.study.profile.trace import record
-from medddpm.study.records.programs import first_line
 from medddpm.switches import BASE
 
 PRECISIONS = ("fp32", "bf16")

@@ -48,11 +48,6 @@ def options(values: Mapping[str, object]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says; of one that says nothing its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
 def last_words(text: str) -> str:
     """The last line of what a program printed; empty if it printed nothing."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

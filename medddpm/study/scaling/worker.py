@@ -24,7 +24,7 @@ from torch import Tensor, distributed
 
 from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, HEAD, Layout
-from medddpm.errors import BadInput
+from medddpm.errors import BadInput, first_line
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
@@ -33,7 +33,6 @@ from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
 from medddpm.study.bench.worker import peak, reset_peak, timed, warm_up
 from medddpm.study.records.machine import now
-from medddpm.study.records.programs import first_line
 from medddpm.study.scaling.cases import NETWORKS, Case, case
 from medddpm.study.scaling.sharded import ShardedTrainer
 from medddpm.switches import SETTINGS

@@ -38,13 +38,6 @@ def test_a_program_that_fails_says_why_in_its_last_words(code: str, why: str) ->
     assert programs.problem(python(code)) == why
 
 
-@pytest.mark.parametrize(
-    ("said", "line"), [("no kernel\nat sm_60", "no kernel"), ("\n  late\n", "late"), (" ", "ValueError")]
-)
-def test_an_error_is_told_in_one_line(said: str, line: str) -> None:
-    assert programs.first_line(ValueError(said)) == line
-
-
 KILLED = "killed by signal 9, SIGKILL (out of memory?); use a smaller --size"
 
 
