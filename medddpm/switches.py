@@ -59,12 +59,16 @@ class Switches:
         _entered.pop()()
 
     @contextlib.contextmanager
-    def on(self, network: nn.Module) -> Iterator[Switches]:
+    def on(self, network: nn.Module, inputs: bool = True) -> Iterator[Switches]:
         """Sets the flags, lays out `network`'s 5-D parameters and buffers, and converts every 5-D input of its calls.
 
         Only strides change, not values; the optimizer may hold the parameters already. A fast setting also accelerates
         the network, unless it is accelerated. On leaving, every tensor has its former strides, and the network runs as
         it did before. Settings may be nested, on one network or several.
+
+        Args:
+            network: whose weights are laid out.
+            inputs: whether its calls convert their inputs; `torch.compile` would make that a graph of its own.
         """
         restore_flags = _set_tf32(self.tf32)
         tensors = [t for t in (*network.parameters(), *network.buffers()) if t.dim() == 5]
@@ -73,10 +77,10 @@ class Switches:
             undo.callback(restore_flags)
             undo.callback(_put_back, tensors, strides)
             for tensor in tensors:
-                tensor.data = tensor.data.contiguous(memory_format=self.memory_format)
-            if not self.fast:
+                tensor.data = laid_out(tensor.data, self.memory_format)
+            if inputs and not self.fast:
                 undo.callback(network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True).remove)
-            elif not cuda_graphs.is_accelerated(network):
+            if self.fast and not cuda_graphs.is_accelerated(network):
                 self._accelerate(network, undo)
             yield self
 
@@ -100,10 +104,19 @@ class Switches:
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         def convert(value: object) -> object:
             if isinstance(value, torch.Tensor) and value.dim() == 5:
-                return value.contiguous(memory_format=self.memory_format)
+                return laid_out(value, self.memory_format)
             return value
 
         return tuple(convert(a) for a in args), {k: convert(v) for k, v in kwargs.items()}
+
+
+def laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    """A 5-D tensor with the strides of that layout, as PyTorch's documentation sets them: copied, if it has others.
+
+    `contiguous` alone takes a tensor of one channel, or of one voxel, for channels-last as it is; by their strides
+    cuDNN's convolutions then choose the contiguous layout.
+    """
+    return tensor.to(memory_format=memory_format).contiguous(memory_format=memory_format)
 
 
 def _put_back(tensors: list[torch.Tensor], strides: list[tuple[int, ...]]) -> None:

@@ -149,6 +149,27 @@ def test_inputs_are_laid_out_both_ways_while_inside(setting: Switches) -> None:
 
 
 @EVERY
+def test_what_fits_both_layouts_gets_the_strides_of_the_setting(setting: Switches) -> None:
+    """As `.to(memory_format=…)` gives them: of one channel or one voxel, cuDNN's convolutions go by the strides."""
+    net = nn.Sequential(nn.Conv3d(1, 4, 3), nn.Conv3d(4, 4, 3, groups=4), nn.Conv3d(4, 2, 1))
+    expected = [p.detach().to(memory_format=torch.channels_last_3d).stride() for p in net.parameters() if p.dim() == 5]
+    contiguous = [p.stride() for p in net.parameters() if p.dim() == 5]
+    assert all(a != b for a, b in zip(expected, contiguous, strict=True))
+    seen: list[tuple[int, ...]] = []
+    net[0].forward = lambda x: seen.append(x.stride()) or x.expand(-1, 4, -1, -1, -1)  # type: ignore[func-returns-value]
+    x = torch.zeros(1, 1, 4, 5, 6)
+    with setting.on(net):
+        strides = [p.stride() for p in net.parameters() if p.dim() == 5]
+        assert strides == (expected if setting.channels_last else contiguous)
+        net(x)
+    last = x.to(memory_format=torch.channels_last_3d)
+    with setting.on(net):
+        net(last)
+    if not setting.fast:
+        assert seen == [last.stride() if setting.channels_last else x.stride()] * 2
+
+
+@EVERY
 def test_all_is_put_back_after_an_exception(setting: Switches) -> None:
     net, before = network(), flags()
     strides = [parameter.stride() for parameter in net.parameters()]

@@ -64,10 +64,11 @@ def add_bench(commands: Commands[Parser]) -> None:
         "ordinary tools, PyTorch's own: pytorch, cudnn-benchmark, autocast, autocast-benchmark, compile, "
         "compile-benchmark, reduce-overhead, max-autotune, and in the other memory layout autocast-channels-last, "
         "compile-channels-last, autocast-benchmark-channels-last, compile-benchmark-channels-last, "
-        "reduce-overhead-channels-last, "
-        "max-autotune-channels-last; graphed-step's own opponent, a compiled step captured by hand: compile-graph, "
-        "compile-graph-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats base "
-        "and fast; for other people's networks opt1, the ordinary tools, fast, fast-eager, accelerate and graphed-step",
+        "reduce-overhead-channels-last, max-autotune-channels-last. A compiled step that its user captures as one "
+        "graph, as graphed-step does: compile-graph, max-autotune-graph, compile-graph-channels-last, "
+        "max-autotune-graph-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats "
+        "base and fast; for other people's networks opt1, fast, fast-eager, accelerate, graphed-step and all of "
+        "PyTorch's own",
     )  # fmt: skip
     command.add_argument(
         "--ladder",

@@ -13,6 +13,8 @@ from medddpm.study.bench.tables import OURS, against, called_of, others, rows_of
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
 _AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
+_LAST = " channels-last"
+_ERRORS = ["rel_error_output", "rel_error_grad"]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
@@ -119,7 +121,7 @@ def network_gains(table: pd.DataFrame, gpu: str) -> str:
 
 
 def network_limits(table: pd.DataFrame) -> str:
-    """A list in Markdown of what `network_rows` leaves out: losses, tools not timed, memory, distance from float32.
+    """A list in Markdown of what `network_rows` leaves out: losses, the search, memory, the distance from float32.
 
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
@@ -138,28 +140,62 @@ def network_limits(table: pd.DataFrame) -> str:
     if len(waiting) and not same:
         each = _listed([_kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    points = [said, _gaps(found[_TOOLS].notna())]
+    dearest = _kinds(found[_TOOLS].notna()).iloc[:, -1]
+    if not dearest.all():
+        lacking = _listed([_kind(network) for network in dearest.index[~dearest]])
+        said.append(f"{_called(dearest.name)} was not timed for {lacking}.")
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
-    points.append([f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}."])
-    errors = ["rel_error_output", "rel_error_grad"]
-    steps = {network: rows_of(table, str(network), "step")[errors] for network in found.index}
-    ours = {network: rows.loc[["accelerate", "graphed_step"]] for network, rows in steps.items()}
-    known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in steps.items()}
-    first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
-    best = {network: steps[network].loc[name] for network, name in found["best"].items()}
-    where = ", where measured" if len(first) < len(found) else ""
-    of_autocast = f" and {_farther(ours, first):.2f} times BF16 autocast's{where}" if first else ""
+    said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
+    ours, theirs = _errors(table, found)
     every = 100 * pd.concat(ours)
-    outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in errors)
-    there = 100 * best[every["rel_error_grad"].idxmax()[0]]["rel_error_grad"]
-    points.append(
-        [
-            f"Outputs differ from float32's {outputs}, gradients {gradients} (the best tool's there: {there:.2g}%).",
-            f"These errors are at most {_farther(ours, best):.2f} times the best tool's{of_autocast}.",
-        ]
-    )
-    return "\n".join(f"- {' '.join(point)}" for point in points if point)
+    outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in _ERRORS)
+    best = {network: theirs[network].loc[name] for network, name in found["best"].items()}
+    most = f"{_farther(ours, best):.2f} times as much as the best tool's"
+    said.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
+    return "\n".join(f"- {point}" for point in said)
+
+
+def network_gaps(table: pd.DataFrame) -> str:
+    """Which tools were not timed for every network in every layout, and the distance from BF16 autocast.
+
+    Args:
+        table: as for `network_limits`.
+    """
+    found = _whole(table)
+    ours, theirs = _errors(table, found)
+    known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in theirs.items()}
+    first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
+    said = _gaps(found[_TOOLS].notna())
+    if first:
+        where = ", where measured" if len(first) < len(found) else ""
+        said.append(f"Errors are at most {_farther(ours, first):.2f} times those of BF16 autocast{where}.")
+    return " ".join(said)
+
+
+def _errors(
+    table: pd.DataFrame, found: pd.DataFrame
+) -> tuple[dict[Hashable, pd.DataFrame], dict[Hashable, pd.DataFrame]]:
+    """The distances from float32 under every setting, by network: ours, and all."""
+    steps = {network: rows_of(table, str(network), "step")[_ERRORS] for network in found.index}
+    return {network: rows.loc[["accelerate", "graphed_step"]] for network, rows in steps.items()}, steps
+
+
+def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
+    """The columns of each tool, by its name without the layout; a tool that no network has is left out."""
+    layouts: dict[str, list[str]] = {}
+    for name in timed.columns[timed.any()]:
+        layouts.setdefault(name.removesuffix(_LAST), []).append(name)
+    return layouts
+
+
+def _kinds(timed: pd.DataFrame) -> pd.DataFrame:
+    """Whether a tool (column) was timed for a network (index) in any layout."""
+    return pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in _layouts(timed).items()})
+
+
+def _called(name: Hashable) -> str:
+    return tool(BENCH_SETTINGS[str(name)], short=True)
 
 
 def _gaps(timed: pd.DataFrame) -> list[str]:
@@ -168,30 +204,31 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     Args:
         timed: whether a tool (column) was timed for a network (index). A tool that no network has is left out.
     """
-    layouts: dict[str, list[str]] = {}
-    for name in timed.columns[timed.any()]:
-        layouts.setdefault(name.removesuffix(" channels-last"), []).append(name)
-    called = {name: tool(BENCH_SETTINGS[name], short=True) for name in layouts}
-    kinds = pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in layouts.items()})
-    sparse = kinds[~kinds.all(axis="columns")]
+    layouts = _layouts(timed)
+    every = pd.DataFrame({name: timed[columns].all(axis="columns") for name, columns in layouts.items()})
+    sparse = timed.index[~_kinds(timed).all(axis="columns")]
     said: list[str] = []
-    for names, group in sparse.groupby(sparse.columns.tolist(), sort=False):
-        has = [called[name] for name, there in zip(sparse.columns, names, strict=True) if there]
-        verb = "" if said else " was timed" if len(has) == 1 else " were timed"
-        said.append(f"only {_listed(has)}{verb} for {_listed([_kind(network) for network in group.index])}")
+    for settings, group in timed.loc[sparse].groupby(timed.columns.tolist(), sort=False):
+        has = dict(zip(timed.columns, settings, strict=True))
+        tools = []
+        for name, columns in layouts.items():
+            there = [column for column in columns if has[column]]
+            alone = "channels-last" if there and there[0].endswith(_LAST) else "contiguous"
+            tools += [f"{_called(name)}{f' ({alone})' if len(there) < len(columns) else ''}"] if there else []
+        verb = "" if said else " was timed" if len(tools) == 1 else " were timed"
+        said.append(f"only {_listed(tools)}{verb} for {_listed([_kind(network) for network in group.index])}")
     said = [f"{', '.join(said)}."] if said else []
-    timed = timed.drop(index=sparse.index)
-    gaps: list[str] = []
-    for name, columns in layouts.items():
-        every = timed[columns].all(axis="columns")
-        both, one = ([_kind(network) for network in every.index[which]] for which in (every, ~every))
+    for name in layouts:
+        both = every.index[every[name]]
+        one = every.index.difference(both, sort=False).difference(sparse, sort=False)
+        which = [[_kind(network) for network in networks] for networks in (both, one)]
         if len(one) > len(both) > 0:  # the shorter list
-            gaps.append(f"{called[name]} was timed in both layouts only for {_listed(both)}.")
-        elif one:
-            gaps.append(f"{called[name]} was timed in only one layout{f' for {_listed(one)}' if both else ''}.")
-    if said and gaps:
-        gaps[0] = f"elsewhere {gaps[0]}"
-    return [f"{text[0].upper()}{text[1:]}" for text in (*said, *gaps)]
+            said.append(f"{_called(name)} was timed in both layouts only for {_listed(which[0])}.")
+        elif len(one):
+            said.append(
+                f"{_called(name)} was timed in only one layout{f' for {_listed(which[1])}' if len(both) else ''}."
+            )
+    return [f"{text[0].upper()}{text[1:]}" for text in said]
 
 
 def _farther(ours: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:

@@ -19,7 +19,7 @@ from medddpm import switches
 from medddpm.fast.patch import accelerate, restore
 from medddpm.runtime import cuda_graphs
 from medddpm.study.bench.networks import Network
-from medddpm.switches import Switches
+from medddpm.switches import Switches, laid_out
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class BenchSetting:
         """Puts the process and `network` under the setting; yields the module to call in the network's place."""
         with contextlib.ExitStack() as stack:
             if not self.untouched:
-                stack.enter_context(self.switches.on(network))
+                stack.enter_context(self.switches.on(network, inputs=not self.compiled))
             if self.search:
                 stack.enter_context(searching())
             if self.reader:
@@ -82,8 +82,26 @@ class BenchSetting:
                 stack.callback(restore, network)
             elif not self.graph:
                 stack.enter_context(cuda_graphs.off())
-            # the compiled network is an OptimizedModule
-            yield cast(nn.Module, torch.compile(network, mode=self.compiled)) if self.compiled else network
+            called = network
+            if self.compiled:
+                called = cast(nn.Module, torch.compile(network, mode=self.compiled))  # an OptimizedModule
+                if self.switches.channels_last and not self.switches.fast:
+                    called = _ChannelsLast(called)
+            yield called
+
+
+class _ChannelsLast(nn.Module):
+    """A compiled network that is given its inputs in the layout, as a user's loop does."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Any) -> Any:
+        """The network's output for volumes (N, C, D, H, W), and what else it takes."""
+        last = torch.channels_last_3d
+        volumes = (isinstance(each, torch.Tensor) and each.dim() == 5 for each in inputs)
+        return self.network(*(laid_out(x, last) if known else x for x, known in zip(inputs, volumes, strict=True)))
 
 
 @contextlib.contextmanager
@@ -174,11 +192,15 @@ All but PyTorch out of the box have `cudnn.benchmark` and the fused Adam, and wh
 CAPTURED = tuple(
     _like(
         base,
-        f"compile graph{suffix}",
-        f"BF16 autocast, torch.compile, the step in one CUDA graph{layout}",
-        compiled="default",
+        f"{name} graph{suffix}",
+        f"BF16 autocast, {how}, the step in one CUDA graph{layout}",
+        compiled=mode,
         graph=True,
         **_searched,
+    )
+    for name, how, mode in (
+        ("compile", "torch.compile", "default"),
+        ("max-autotune", "torch.compile, max-autotune", "max-autotune-no-cudagraphs"),
     )
     for base, suffix, layout in _layouts
 )

@@ -26,7 +26,7 @@ from medddpm.runtime.processes import pick_device, wait
 from medddpm.study.profile import trace
 from medddpm.study.records.machine import software
 from medddpm.study.records.schemas import VIEWS
-from medddpm.switches import SETTINGS, Switches
+from medddpm.switches import SETTINGS, Switches, laid_out
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
 
@@ -179,8 +179,7 @@ def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
     """Puts 5-D weights into the setting's layout on the CPU; copies, which are no launches, carry them."""
     for parameter in network.parameters():
         if parameter.dim() == 5:
-            laid_out = parameter.data.cpu().contiguous(memory_format=setting.memory_format)
-            parameter.data = laid_out.to(parameter.device)
+            parameter.data = laid_out(parameter.data.cpu(), setting.memory_format).to(parameter.device)
 
 
 if __name__ == "__main__":

@@ -184,9 +184,32 @@ def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytes
     assert counts == {"compile benchmark": 0, "reduce-overhead": 4, "max-autotune channels-last": 4}
 
 
+@pytest.mark.parametrize("name", ["reduce-overhead", "reduce-overhead channels-last", "compile channels-last"])
+def test_what_is_compiled_has_no_hook_and_gets_its_inputs_in_the_layout(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`torch.compile` would make the hook a graph of its own, which `accelerate` has not."""
+    seen: list[tuple[int, ...]] = []
+
+    class Compiled(nn.Module):
+        def forward(self, x: torch.Tensor, t: torch.Tensor) -> None:
+            seen.append(x.stride())
+
+    monkeypatch.setattr(torch, "compile", lambda module, mode: Compiled())
+    network, setting = build(NETWORKS["monai-mednext"], 32, 8), BENCH_SETTINGS[name]
+    with setting.on(network) as called:
+        assert not network._forward_pre_hooks
+        strides = {p.stride()[1] for p in network.parameters() if p.dim() == 5 and p.shape[1] == 1 < p.shape[2]}
+        called(x := torch.zeros(1, 1, 4, 4, 4), torch.zeros(1))
+    last = setting.switches.channels_last
+    assert strides == ({1} if last else {343}), "depthwise too"
+    assert seen == [(x.to(memory_format=torch.channels_last_3d) if last else x).stride()]
+
+
 def test_a_compiled_step_is_captured_as_a_whole() -> None:
     """Beside what its best user sets, as for the other opponents."""
-    assert {s.switches.channels_last for s in CAPTURED} == {False, True}
+    modes = ("default", "max-autotune-no-cudagraphs")
+    assert {(s.compiled, s.switches.channels_last) for s in CAPTURED} == set(itertools.product(modes, (False, True)))
     assert all(s.graph and s.compiled and s.autocast and s.search and s.fused_adam for s in CAPTURED)
     assert not any(s.replays or s.reader or s.switches.fast for s in CAPTURED)
     assert {s.name for s in CAPTURED}.isdisjoint(ORDINARY), "accelerate stands in an ordinary loop"

@@ -265,34 +265,55 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
     assert sentences.network_limits(table).splitlines() == [
         "- `accelerate` is slower than the best tool for `UNet` with batch norm (0.800): in an ordinary loop the GPU "
         "waits for the host.",
-        "- Only autocast was timed for `UNet` with batch norm.",
+        "- `reduce-overhead` was not timed for `UNet` with batch norm.",
         "- A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times.",
-        "- Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30% (the best tool's there: 30%). These "
-        "errors are at most 2.00 times the best tool's and 1.20 times BF16 autocast's.",
+        "- Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 2.00 times as much as the "
+        "best tool's.",
     ]
+    said = sentences.network_gaps(table)
+    assert (
+        said
+        == "Only autocast was timed for `UNet` with batch norm. Errors are at most 1.20 times those of BF16 autocast."
+    )
     loops = table.assign(median_ms=table["median_ms"].where(table["median_ms"] != 4.0, 5.5))
     assert sentences.network_limits(loops).startswith("- In an ordinary loop around `UNet` with batch norm the GPU")
-    fast = sentences.network_limits(table[table["network"] == "nnunet-plain-deep"])
-    assert fast.startswith("- A step's memory is "), "nothing is lost or missing"
-    vnet = [row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)]
+    fast = table[table["network"] == "nnunet-plain-deep"]
+    assert sentences.network_limits(fast).startswith("- A step's memory is "), "nothing is lost or missing"
+    assert sentences.network_gaps(fast).startswith("Errors are at most"), "nothing is missing"
+
+
+def test_the_networks_sentences_say_which_tools_and_layouts_were_not_timed() -> None:
+    table = networks_table()
+
+    def gaps(*rows: dict[str, object]) -> str:
+        return sentences.network_gaps(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
+
+    vnet = row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, rel_error_output=0.01, rel_error_grad=0.3)
     compiled = [row(network, "compile", "step", 60.0) for network in ("nnunet-plain-deep", "monai-unet-batch")]
-    several = sentences.network_limits(pd.concat([table, pd.DataFrame([*vnet, *compiled])], ignore_index=True))
-    lacks = "Only `torch.compile` and autocast were timed for `UNet` with batch norm, only autocast for `VNet`.\n- A"
-    assert lacks in several
-    contiguous = [row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)]
-    layouts = sentences.network_limits(pd.concat([table, pd.DataFrame([*vnet, *contiguous])], ignore_index=True))
-    assert "Only autocast was timed for `VNet`. Elsewhere `reduce-overhead` was timed in only one layout.\n" in layouts
-    contiguous += [row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
-    layouts = sentences.network_limits(pd.concat([table, pd.DataFrame(contiguous)], ignore_index=True))
-    assert "`reduce-overhead` was timed in only one layout for `UNet` with batch norm." in layouts
+    lacks = "Only `torch.compile` and autocast were timed for `UNet` with batch norm, only autocast for `VNet`. Errors"
+    assert gaps(vnet, *compiled).startswith(lacks)
+    replayed = row("monai-unet-batch", "reduce-overhead", "step", 4.0, peak_gib=8.0)
+    assert gaps(vnet, replayed).startswith(
+        "Only autocast was timed for `VNet`. `reduce-overhead` was timed in only one layout. Errors"
+    )
+    both = [replayed, row("nnunet-plain-deep", "reduce-overhead", "step", 41.0, peak_gib=8.0)]
+    assert gaps(*both).startswith("`reduce-overhead` was timed in only one layout for `UNet` with batch norm. Errors")
     taken = {"peak_gib": 6.0, "rel_error_output": 0.01, "rel_error_grad": 0.3}
     most = [row("monai-vnet", name, "step", 2.0, **taken) for name in ("accelerate", "reduce-overhead")]
-    said = sentences.network_limits(pd.concat([table, pd.DataFrame([*contiguous, *most])], ignore_index=True))
-    assert "`reduce-overhead` was timed in both layouts only for `PlainConvUNet` with deep supervision.\n- A" in said
+    only = "`reduce-overhead` was timed in both layouts only for `PlainConvUNet` with deep supervision. Errors"
+    assert gaps(*both, *most).startswith(only)
+    names = ("accelerate", "graphed_step", "reduce-overhead")
+    sparse = [row("monai-attention-unet", name, "step", 2.0, **taken) for name in names]
+    said = "Only `reduce-overhead` (contiguous) was timed for `AttentionUnet`. "
+    assert gaps(*both, *most, *sparse).startswith(said + only)
+
+
+def test_the_networks_errors_are_those_of_the_networks_that_have_both() -> None:
+    table = networks_table()
     lacking = table[(table["network"] != "monai-unet-batch") | (table["setting"] != "autocast benchmark")]
     lacking = pd.concat([lacking, pd.DataFrame([row("monai-unet-batch", "compile", "step", 4.0, peak_gib=8.0)])])
-    said = sentences.network_limits(lacking.reset_index(drop=True))
-    assert said.endswith(" and 1.00 times BF16 autocast's, where measured."), "of the networks that have it"
+    said = sentences.network_gaps(lacking.reset_index(drop=True))
+    assert said.endswith("Errors are at most 1.00 times those of BF16 autocast, where measured.")
     errors = {"rel_error_output": 0.01, "rel_error_grad": 0.3}
     rows = [
         row("monai-vnet", "accelerate", "step", 2.0, peak_gib=6.0, **errors),
@@ -301,10 +322,11 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         row("monai-attention-unet", "compile benchmark", "step", 5.0, rel_error_output=0.004, rel_error_grad=0.3),
         row("nnunet-plain-deep", "compile", "step", 60.0, rel_error_output=0.001, rel_error_grad=0.3),
     ]
-    compiled = sentences.network_limits(pd.concat([table, pd.DataFrame(rows)], ignore_index=True))
-    assert compiled.endswith("at most 2.50 times the best tool's and 1.20 times BF16 autocast's, where measured."), (
-        "torch.compile's errors are not autocast's"
-    )
+    compiled = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
+    assert "at most 2.50 times as much as the best tool's" in sentences.network_limits(compiled)
+    assert sentences.network_gaps(compiled).endswith(
+        "Errors are at most 1.20 times those of BF16 autocast, where measured."
+    ), "torch.compile's errors are not autocast's"
 
 
 def test_the_tools_picture_has_the_settings_of_the_sentence() -> None:
