@@ -131,7 +131,7 @@ def network_limits(table: pd.DataFrame) -> str:
     """
     found = _whole(table)
     slower = found["ratio"][found["ratio"].round(3) < 1]
-    waiting = found.index[found["step_ratio"] > _WAITS * found["ratio"]]
+    waiting = found.index[found["accelerate_ms"] > _WAITS * found["step_ms"]]
     said, same = [], slower.index.equals(waiting)
     if len(slower):
         each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])

@@ -160,6 +160,11 @@ def test_others_are_held_against_their_best_setting() -> None:
     assert one["step_ratio"] == one["best_ms"] / one["step_ms"] < one["ratio"], "with graphed_step, its own ratio"
     without = tables.others(bench_table(("compile",)))
     assert set(without["best"]) == {"cudnn.benchmark"}, "each ordinary tool counts"
+    measured = networks_table()
+    captured = row("monai-unet-batch", "compile graph", "step", 3.5)
+    beside = tables.others(pd.concat([measured, pd.DataFrame([captured])], ignore_index=True)).loc["monai-unet-batch"]
+    assert (beside["best_ms"], beside["ratio"]) == (4.0, 0.8), "accelerate stands in an ordinary loop"
+    assert beside["step_ratio"] == 3.5 / 3.2, "graphed_step does not"
 
 
 def only(*settings: str) -> pd.DataFrame:
