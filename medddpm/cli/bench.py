@@ -146,7 +146,10 @@ def add_bench(commands: Commands[Parser]) -> None:
     command.add_argument("--batch", type=whole(1), help="volumes in a step (1; segmentation networks 2)")
     command.add_argument("--channels", type=whole(32, also=MULTIPLE), default=64, help=f"base width, {MULTIPLE} (64)")
     command.add_argument("--again", action="store_true", help="measure finished rows again")
-    command.add_argument("--seconds", type=whole(1), help="the longest time for a row (600)")
+    command.add_argument(
+        "--seconds", type=whole(1), help="the longest time for a row (1800, as a search by max-autotune takes minutes; "
+        "with --throughput, --endurance and --scaling 600)",
+    )  # fmt: skip
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     command.add_argument(
         "--device", default="auto",
@@ -196,7 +199,8 @@ def bench(arguments: argparse.Namespace) -> int:
         # The default sizes would fill a host's memory and take hours there: nobody gets them by leaving --device out.
         remedy = "run it on a machine with one, see the commands by --dry-run, or give --device cpu and a small --size"
         raise BadInput("bench", "PyTorch finds no NVIDIA GPU here", remedy)
-    arguments.samples, arguments.seconds = arguments.samples or 20, arguments.seconds or 600
+    within, arguments.samples = arguments.seconds, arguments.samples or 20
+    arguments.seconds = within or 600
     if arguments.coverage:
         return _coverage(arguments)
     if arguments.throughput is not None:
@@ -230,7 +234,7 @@ def bench(arguments: argparse.Namespace) -> int:
     options = Options(
         samples=arguments.samples,
         again=arguments.again,
-        seconds=arguments.seconds,
+        seconds=within or Options.seconds,
         device=arguments.device,
         rounds=arguments.rounds or 1,
     )

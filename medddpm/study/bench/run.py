@@ -59,7 +59,7 @@ class Options:
 
     samples: int = 20
     again: bool = False
-    seconds: int = 600
+    seconds: int = 1800
     device: str = "auto"
     rounds: int = 1
 
