@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import gc
+import math
 import os
 import statistics
 import sys
@@ -31,7 +32,7 @@ from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import end_with_parent, pick_device
 from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.study.bench.networks import NETWORKS as BENCHED
-from medddpm.study.bench.worker import peak, reset_peak, timed, warm_up
+from medddpm.study.bench.worker import SETTLING, peak, reset_peak, timed, warm_up
 from medddpm.study.records.machine import now
 from medddpm.study.scaling.cases import NETWORKS, Case, case
 from medddpm.study.scaling.sharded import ShardedTrainer
@@ -178,6 +179,8 @@ class Bench:
         with SETTINGS[self.config.setting].on(trainer.unet):
             warm_up(work, self.device)
             once = timed(work, 1, self.device)[0][0]
+            if self.device.type == "cuda":  # until its clocks have fallen, as in the bench; all processes as often
+                timed(work, self.ranks.told(math.ceil(1e3 * SETTLING / once)), self.device)
             samples = self.ranks.told(min(self.samples, max(LEAST, int(1e3 * SECONDS / once))))
             times, _ = timed(work, samples, self.device)
             cuda_graphs.forget(trainer.unet)

@@ -19,7 +19,7 @@ class Lever:
         setting: a name in `medddpm.switches.SETTINGS`.
         brats: four modalities at 192×192×144, two blocks a level; else one at 128³.
         batch: volumes in a micro-step; a step has one micro-step.
-        autocast: "bfloat16" or "float16" where forward and backward pass run under autocast.
+        autocast: "bfloat16" or "float16" where the forward pass runs under autocast.
         recompute: of `medddpm.unet.RECOMPUTED`.
         graph: whether a step is one CUDA graph.
         fused: whether Adam's update is one kernel; else PyTorch's default, a few kernels for many weights at once.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import Phantom
@@ -35,7 +35,7 @@ from medddpm.unet import UNet3D
 
 SUBJECTS = 16
 RAM_DISK = Path("/dev/shm")  # Linux's
-WARMUP = 3  # steps: kernels are compiled, the graph captured, and the loader has filled its queue
+WARMUP = 3  # steps: kernels are compiled and the graph captured; further ones empty the loader's queue
 LEAST_STEPS, MOST_STEPS = 3, 500
 RECORDED = 5  # steps that CUPTI records, after those that are timed
 
@@ -102,14 +102,22 @@ def trained(
     if not lever.fused:
         default = {"lr": config.learning_rate, "capturable": trainer.optimizer.defaults["capturable"]}
         trainer.optimizer = torch.optim.Adam(trainer.unet.parameters(), **default)
-    cast = torch.autocast(device.type, getattr(torch, lever.autocast)) if lever.autocast else contextlib.nullcontext()
-    with SETTINGS[lever.setting].on(trainer.unet), cast, contextlib.closing(trainer):
+    forward = trainer._forward
+
+    def cast(image: Tensor, mask: Tensor, micro: int) -> Tensor:
+        with torch.autocast(device.type, getattr(torch, lever.autocast)):  # it keeps cast weights until its end
+            return forward(image, mask, micro)
+
+    if lever.autocast:
+        trainer._forward = cast  # type: ignore[method-assign]
+    with SETTINGS[lever.setting].on(trainer.unet), contextlib.closing(trainer):
         if lever.loads_otherwise:
             trainer._batches = trainer.batches(lever.pinned, lever.prefetch)
         trainer.train_step()
         if lever.source == "device":
             trainer.keep_on_device()
-        for _ in range(WARMUP):
+        ahead = 0 if lever.source == "device" else lever.workers * lever.prefetch  # made before the clock starts
+        for _ in range(WARMUP + ahead):
             trainer.train_step()
         wait(device)
         began = time.perf_counter()

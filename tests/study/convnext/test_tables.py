@@ -39,6 +39,13 @@ def test_a_versions_roof_is_memorys_or_its_own_units(
     assert (found["roof"], found["of_roof_pct"]) == (roof, pytest.approx(1000 / roof))
 
 
+def test_a_blocks_depthwise_convolution_stays_on_the_cuda_cores() -> None:
+    """With 64 channels it is 49 of 561 multiplications."""
+    found = point("tensor", operator="block", dram_mb=0.001, tensor_pct=2)
+    assert found["roof"] == pytest.approx(561 / (49 / LIMITS["fp32"] + 512 / LIMITS["bf16"]))
+    assert point("fused", operator="block", dram_mb=0.001, tensor_pct=0)["roof"] == LIMITS["fp32"]
+
+
 def test_a_layer_norm_has_the_name_of_the_other_tables() -> None:
     assert point("warp", operator="layer_norm", dram_mb=1, tensor_pct=0)["version"] == "a warp a row"
     assert point("warp", dram_mb=1, tensor_pct=0)["version"] == "warp"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -132,6 +133,23 @@ def test_only_one_lever_trains_with_an_optimizer_of_its_own(key: str, same: bool
     assert (trainer.optimizer is own) is same
     assert not trainer.optimizer.defaults["fused"]
     assert not torch.equal(trainer.unet.out[2].weight, before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_forward_pass_has_an_autocast_of_its_own(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One around them all would keep the first step's cast weights; what loaders have ready is no volume of theirs."""
+    lever = dataclasses.replace(BY_KEY["precision-bf16-autocast"], workers=workers, source="phantom")
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), workers=workers, accumulation=1)
+    trainer = Trainer(config, Phantom(3, (8, 8, 8)), torch.device("cpu"))
+    monkeypatch.setattr(worker, "Trainer", lambda *_, **__: trainer)
+    entered, steps = [], []
+    made, stepped = torch.autocast, trainer.train_step
+    monkeypatch.setattr(torch, "autocast", lambda *given: entered.append(given) or made(*given))
+    monkeypatch.setattr(trainer, "train_step", lambda: steps.append(None) or stepped())
+    found = worker.trained(lever, config, trainer.volumes, trainer.device, 0.0)
+    assert entered == [("cpu", torch.bfloat16)] * len(steps)
+    recorded = len(steps) - found["steps"] - (2 + worker.WARMUP)
+    assert recorded - workers * lever.prefetch == min(found["steps"], worker.RECORDED)
 
 
 def test_a_loader_of_its_own_trains_on_the_same_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
