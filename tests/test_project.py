@@ -656,8 +656,9 @@ def test_readme_and_summary_repeat_how_many_numbers_hold() -> None:
     said = f"On the H100, {held} of the {window} numbers measured in the paper's window are reproduced, "
     assert f"{said}and {held_there} of the {step} measured over a whole step " in page_text("README.md")
     lead = " ".join(nbformat.read(ROOT / "notebooks" / "00_summary.ipynb", as_version=4).cells[0].source.split())
-    assert f"{held} of the {window} numbers that were measured on an H100" in lead
-    assert f"Over a whole training step {held_there} of {step} are" in lead
+    assert window == step
+    assert f"{held} of the {window} numbers measured on an H100 are reproduced; " in lead
+    assert f"over a whole step, whose means weight launches by time, {held_there}. " in lead
 
 
 def test_the_policy_page_repeats_what_the_paper_s_own_card_changed() -> None:

@@ -1,14 +1,16 @@
 """The paper's 204 claims beside our numbers: which are reproduced, which differ, and which are open.
 
 One policy for all. A measured quantity reproduces the paper's if it lies within the tolerance of its rule, 20% either
-way: between the paper's runs and ours lie three years of PyTorch and cuDNN, and clocks that nobody fixed. Two runs on
+way: between the paper's runs and ours lie three years of PyTorch and cuDNN, and other clocks (ncu locks the SMs to
+their base clock unless told not to; the paper names no such option, and our runs leave the clocks alone). Two runs on
 one card differ by far less, and each reason says by how much. What is counted or named (settings, versions, kernels,
 ranks) must be equal; a rank that is shared reproduces each that it spans. The paper's qualifiers count: "more than" and
 the like bound from below, strictly; "only" from above, a range "73-80" at both ends, and the tolerance widens these
-bounds. A ratio to another setting must also lie on the paper's side of 1: 1.07 says *more*, and 0.95 does not reproduce
-that, close as it is. A zero of the paper is met below `FLOOR`, half a unit (of percentage points): a third of the
-smallest share that the paper tells from zero, 1.4%. What a data sheet or a driver settles is *checked against source*
-where it agrees. A number of another card than the paper's is a *proxy*: it stands beside, and decides nothing.
+bounds. A ratio to another setting must also lie on the paper's side of 1: 1.07 says *more*, and neither 0.95 nor 1
+reproduces that, close as they are. A zero of the paper is met below `FLOOR`, half a unit (of percentage points): a
+third of the smallest share that the paper tells from zero, 1.4%. What a data sheet or a driver settles is *checked
+against source* where it agrees. A number of another card than the paper's is a *proxy*: it stands beside, and decides
+nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
     if tolerance and numbers == (0.0, 0.0):
         low, high = -FLOOR, FLOOR
     if tolerance and claim.rule.base and claim.rule.form == "ratio":
-        low = max(low, 1.0) if numbers[0] > 1 else low
-        high = min(high, 1.0) if numbers[1] < 1 else high
+        low = max(low, math.nextafter(1.0, math.inf)) if numbers[0] > 1 else low
+        high = min(high, math.nextafter(1.0, -math.inf)) if numbers[1] < 1 else high
     if claim.qualifier in AT_LEAST:
         low, high = math.nextafter(numbers[0], math.inf), math.inf
     if claim.qualifier in AT_MOST:
