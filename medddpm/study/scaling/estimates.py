@@ -10,12 +10,14 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from medddpm.data.layouts import BRATS, HEAD
-from medddpm.study.bench.networks import NETWORKS
+from medddpm.study.bench.networks import NETWORKS, Problem, planned
 from medddpm.study.bench.tables import rows_of
 from medddpm.study.scaling.tables import as_trained
 from medddpm.training.config import TrainConfig
+from medddpm.training.gradients import gradient_sum
 
 COUNTS = tuple(2**power for power in range(11))  # 1 to 1024
 BACKWARD = 2 / 3  # of a step's work: a backward pass is two forward passes'
@@ -146,6 +148,34 @@ def weights(network: str, channels: int = 64) -> int:
         return sum(parameter.numel() for parameter in own.build(own.side, channels).parameters())
 
 
+@functools.cache
+def filled(network: str, dtype: str = "fp32") -> float:
+    """The share of a backward pass's work, in multiplications, that is done when the first bucket of gradients is full.
+
+    Counted from shapes, at the network's own size. It is large: the last layers come first, whose volumes are the
+    largest and whose weights are the fewest.
+    """
+    own = NETWORKS[network]
+    model, problem = planned(own, own.side, 64), Problem(own, own.side, 1, torch.device("meta"))
+    first = gradient_sum(list(model.parameters()), TrainConfig(gradient_dtype=dtype)).buckets[0]
+    with FlopCounterMode(display=False) as counter:
+        loss, _ = problem.loss(model, *problem.inputs)
+        forward = counter.get_total_flops()
+        done: list[int] = []
+        for parameter in first.parameters:
+            parameter.register_post_accumulate_grad_hook(lambda _: done.append(counter.get_total_flops() - forward))
+        loss.backward()
+    return done[-1] / (counter.get_total_flops() - forward)
+
+
+def hidden_ms(rate: Rate, dtype: str = "fp32") -> float:
+    """The time in which sums go on beside the backward pass: from its first full bucket to its end.
+
+    The last bucket is full only at that end. It is small, and its sum is left to what was measured.
+    """
+    return BACKWARD * rate.step_ms * (1 - filled(rate.network, dtype))
+
+
 def communication_ms(rate: Rate, gpus: int, cluster: Cluster, dtype: str = "fp32") -> float:
     """The time in which all GPUs sum a step's gradients, if nothing hides it.
 
@@ -167,8 +197,8 @@ def estimate(
 ) -> dict[str, Any]:
     """A training on so many GPUs, each with one volume a step.
 
-    A step takes as long as computing, and what of the communication the backward pass does not hide, but at least what
-    was measured; or as long as its volumes take to come, where no memory holds them all.
+    A step takes as long as computing, and what of the communication the backward pass does not hide once a bucket is
+    full, but at least what was measured; or as long as its volumes take to come, where no memory holds them all.
 
     Returns:
         data, setting, gpus; step_ms; limited_by: "computing", "communication" or "loading"; hours; gpu_hours; read_gbs,
@@ -176,7 +206,7 @@ def estimate(
     """
     cluster = cluster or Cluster()
     sent = communication_ms(rate, gpus, cluster, dtype)
-    hidden = BACKWARD * rate.step_ms
+    hidden = hidden_ms(rate, dtype)
     left = (rate.left_ms or 0.0) if gpus > 1 else 0.0
     shown = max(sent - hidden, left)
     loading = 0.0 if kept(data, cluster) != "storage" else gpus * data.volume_mb / cluster.storage_gbs
@@ -234,13 +264,13 @@ def limits(
     Returns:
         network, setting; gpu_gbs, what one GPU reads in GB/s; loading, the GPUs from which the file system is too slow;
         and for each dtype the network that a machine needs for the backward pass to hide the sum on 1024 GPUs, in GB/s,
-        latency left aside.
+        latency and the last bucket left aside.
     """
     cluster, rows = cluster or Cluster(), []
     for rate in found:
         volume = next(data.volume_mb for data in DATA_SETS if data.network == rate.network)
         needs = {
-            f"network_{dtype}": _ring(COUNTS[-1]) * size * weights(rate.network) / 1e6 / (BACKWARD * rate.step_ms)
+            f"network_{dtype}": _ring(COUNTS[-1]) * size * weights(rate.network) / 1e6 / hidden_ms(rate, dtype)
             for dtype, size in BYTES.items()
         }
         rows.append(

@@ -8,12 +8,13 @@ import pytest
 import torch
 from helpers.repository import ROOT
 from helpers.scaling_records import record
+from torch import nn
 
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.layouts import BRATS, HEAD
 from medddpm.data.phantom import Phantom
 from medddpm.study.bench import tables as bench
-from medddpm.study.bench.networks import NETWORKS
+from medddpm.study.bench.networks import NETWORKS, Problem, planned
 from medddpm.study.scaling import estimates
 from medddpm.study.scaling.estimates import Cluster, DataSet, Rate, communication_ms, estimate
 
@@ -77,7 +78,42 @@ def test_what_is_slowest_sets_the_pace(cluster: Cluster, gpus: int, limited_by: 
     if limited_by == "loading":
         assert found["read_gbs"] == pytest.approx(cluster.storage_gbs)
     if limited_by == "communication":
-        assert found["step_ms"] == pytest.approx(40 - 2 * 40 / 3 + communication_ms(FAST, gpus, cluster))
+        hidden = 2 / 3 * 40 * (1 - estimates.filled("med-ddpm"))
+        assert found["step_ms"] == pytest.approx(40 - hidden + communication_ms(FAST, gpus, cluster))
+
+
+@pytest.mark.parametrize(
+    ("network", "dtype", "share"),
+    [
+        ("med-ddpm", "fp32", 0.77),
+        ("med-ddpm", "bf16", 0.78),
+        ("med-ddpm-brats", "fp32", 0.71),
+        ("med-ddpm-brats", "bf16", 0.72),
+    ],
+)
+def test_sums_are_hidden_only_once_a_bucket_is_full(network: str, dtype: str, share: float) -> None:
+    """Held against a count by layers: a weight's numbers times the voxels of what its layer gives, last layer first."""
+    own, work = NETWORKS[network], dict[int, int]()
+    model, problem = planned(own, own.side, 64), Problem(own, own.side, 1, torch.device("meta"))
+
+    def count(layer: nn.Module, _: object, y: torch.Tensor) -> None:
+        work[id(layer.weight)] = layer.weight.numel() * y.numel() // len(layer.weight)
+
+    for layer in model.modules():
+        if isinstance(layer, (nn.Conv1d, nn.Conv3d, nn.Linear)):
+            layer.register_forward_hook(count)
+    model(*problem.forward_inputs())
+    done = size = 0
+    for parameter in reversed(list(model.parameters())):
+        if size >= 2**25:
+            break
+        size += parameter.numel() * {"fp32": 4, "bf16": 2}[dtype]
+        done += work.get(id(parameter), 0)
+    found = estimates.filled(network, dtype)
+    assert found == pytest.approx(done / sum(work.values()), abs=0.005)
+    assert found == pytest.approx(share, abs=0.005)
+    rate = Rate(network, "FAST", 30.0, "bench")
+    assert estimates.hidden_ms(rate, dtype) == pytest.approx(20 * (1 - found))
 
 
 def test_what_fits_into_memory_is_read_once() -> None:
