@@ -64,8 +64,8 @@ def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
     best = min(good, key=seconds.__getitem__)
     return (
         f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[full]:.3g} s, "
-        f"{seconds[full] / seconds[best]:.0f} times as fast, and in the mean of the masks (one model, untested) no more "
-        "than a margin worse on any metric"
+        f"{seconds[full] / seconds[best]:.0f} times as fast, and in the mean of the masks (one model, untested) no "
+        "more than a margin worse on any metric"
     )
 
 
