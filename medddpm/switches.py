@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from medddpm.runtime import cuda_graphs
 from medddpm.runtime.reports import log
@@ -79,10 +80,14 @@ class Switches:
             for tensor in tensors:
                 tensor.data = laid_out(tensor.data, self.memory_format)
             if inputs and not self.fast:
-                undo.callback(network.register_forward_pre_hook(self._convert_inputs, with_kwargs=True).remove)
+                undo.callback(self.converting(network).remove)
             if self.fast and not cuda_graphs.is_accelerated(network):
                 self._accelerate(network, undo)
             yield self
+
+    def converting(self, module: nn.Module) -> RemovableHandle:
+        """Has each call of `module` convert its 5-D inputs, until the handle's `remove`."""
+        return module.register_forward_pre_hook(self._convert_inputs, with_kwargs=True)
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
         from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for

@@ -199,8 +199,8 @@ def bench(arguments: argparse.Namespace) -> int:
         # The default sizes would fill a host's memory and take hours there: nobody gets them by leaving --device out.
         remedy = "run it on a machine with one, see the commands by --dry-run, or give --device cpu and a small --size"
         raise BadInput("bench", "PyTorch finds no NVIDIA GPU here", remedy)
-    within, arguments.samples = arguments.seconds, arguments.samples or 20
-    arguments.seconds = within or 600
+    arguments.samples = arguments.samples or 20
+    arguments.seconds = arguments.seconds or (600 if _mode(arguments) else Options.seconds)
     if arguments.coverage:
         return _coverage(arguments)
     if arguments.throughput is not None:
@@ -234,16 +234,21 @@ def bench(arguments: argparse.Namespace) -> int:
     options = Options(
         samples=arguments.samples,
         again=arguments.again,
-        seconds=within or Options.seconds,
+        seconds=arguments.seconds,
         device=arguments.device,
         rounds=arguments.rounds or 1,
     )
     return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 
 
+def _mode(arguments: argparse.Namespace) -> str:
+    """The one of `INSTEAD` that was asked for; empty for the bench's own."""
+    return next((name for name in INSTEAD if getattr(arguments, name) not in (None, False)), "")
+
+
 def _refuse_unread(arguments: argparse.Namespace) -> None:
     """Ends the command, as a wrong argument does, where an option is given that its mode does not read."""
-    mode = next((name for name in INSTEAD if getattr(arguments, name) not in (None, False)), "")
+    mode = _mode(arguments)
     for given in dict.fromkeys(name for names in READ.values() for name in names):
         if given in READ[mode] or getattr(arguments, given) in (None, False):
             continue

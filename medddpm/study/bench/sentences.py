@@ -15,6 +15,7 @@ _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
 _AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
 _LAST = " channels-last"
 _ERRORS = ["rel_error_output", "rel_error_grad"]
+_OURS = ["accelerate", "graphed_step"]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
@@ -147,11 +148,11 @@ def network_limits(table: pd.DataFrame) -> str:
     peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
-    ours, theirs = _errors(table, found)
-    every = 100 * pd.concat(ours)
+    errors = _errors(table, found)
+    every = 100 * pd.concat([rows.loc[_OURS] for rows in errors.values()])
     outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in _ERRORS)
-    best = {network: theirs[network].loc[name] for network, name in found["best"].items()}
-    most = f"{_farther(ours, best):.2f} times as much as the best tool's"
+    best = {network: errors[network].loc[name] for network, name in found["best"].items()}
+    most = f"{_farther(errors, best):.2f} times as much as the best tool's"
     said.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
     return "\n".join(f"- {point}" for point in said)
 
@@ -163,22 +164,19 @@ def network_gaps(table: pd.DataFrame) -> str:
         table: as for `network_limits`.
     """
     found = _whole(table)
-    ours, theirs = _errors(table, found)
-    known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in theirs.items()}
+    errors = _errors(table, found)
+    known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in errors.items()}
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
     said = _gaps(found[_TOOLS].notna())
     if first:
         where = ", where measured" if len(first) < len(found) else ""
-        said.append(f"Errors are at most {_farther(ours, first):.2f} times those of BF16 autocast{where}.")
+        said.append(f"Errors are at most {_farther(errors, first):.2f} times those of BF16 autocast{where}.")
     return " ".join(said)
 
 
-def _errors(
-    table: pd.DataFrame, found: pd.DataFrame
-) -> tuple[dict[Hashable, pd.DataFrame], dict[Hashable, pd.DataFrame]]:
-    """The distances from float32 under every setting, by network: ours, and all."""
-    steps = {network: rows_of(table, str(network), "step")[_ERRORS] for network in found.index}
-    return {network: rows.loc[["accelerate", "graphed_step"]] for network, rows in steps.items()}, steps
+def _errors(table: pd.DataFrame, found: pd.DataFrame) -> dict[Hashable, pd.DataFrame]:
+    """The distances from float32 under every setting, by network."""
+    return {network: rows_of(table, str(network), "step")[_ERRORS] for network in found.index}
 
 
 def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
@@ -231,9 +229,9 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}" for text in said]
 
 
-def _farther(ours: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
+def _farther(errors: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
     """How many times as large our errors are as the other's in the same network, at most."""
-    return pd.Series([(ours[network] / row).max().max() for network, row in theirs.items()]).max()
+    return pd.Series([(errors[network].loc[_OURS] / row).max().max() for network, row in theirs.items()]).max()
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:

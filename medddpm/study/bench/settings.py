@@ -19,7 +19,7 @@ from medddpm import switches
 from medddpm.fast.patch import accelerate, restore
 from medddpm.runtime import cuda_graphs
 from medddpm.study.bench.networks import Network
-from medddpm.switches import Switches, laid_out
+from medddpm.switches import Switches
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,8 @@ class BenchSetting:
             if self.compiled:
                 called = cast(nn.Module, torch.compile(network, mode=self.compiled))  # an OptimizedModule
                 if self.switches.channels_last and not self.switches.fast:
-                    called = _ChannelsLast(called)
+                    stack.callback(self.switches.converting(called).remove)  # outside of what is compiled
             yield called
-
-
-class _ChannelsLast(nn.Module):
-    """A compiled network that is given its inputs in the layout, as a user's loop does."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, *inputs: Any) -> Any:
-        """The network's output for volumes (N, C, D, H, W), and what else it takes."""
-        last = torch.channels_last_3d
-        volumes = (isinstance(each, torch.Tensor) and each.dim() == 5 for each in inputs)
-        return self.network(*(laid_out(x, last) if known else x for x, known in zip(inputs, volumes, strict=True)))
 
 
 @contextlib.contextmanager
@@ -220,6 +206,8 @@ ORDINARY = (
     *(setting.name for setting in OPPONENTS),
 )
 """What a user gets without this package: FAST is compared with the best of these."""
+TOOLS = (*ORDINARY, *(setting.name for setting in CAPTURED))
+"""These, and what else `graphed_step` is held against."""
 OF_A_LOOP = ("FAST eager", "accelerate", "graphed_step")
 """FAST as a reader has it."""
 SAMPLED = ("BASE", "FAST")
@@ -231,19 +219,17 @@ def default_settings(network: Network, ladder: bool = False, opponents: bool = F
 
     Args:
         network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the
-            fast path, every ordinary tool and `CAPTURED`).
+            fast path and `TOOLS`).
         ladder: whether med-ddpm is measured under every setting of `LADDER` and `BESIDE`.
-        opponents: whether our networks are measured under every setting of `ORDINARY` and `CAPTURED` too, and FAST as a
-            reader has it.
+        opponents: whether our networks are measured under every setting of `TOOLS` too, and FAST as a reader has it.
     """
-    tools = [*ORDINARY, *(setting.name for setting in CAPTURED)]
     if not network.ours:
-        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *tools]
+        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS]
     elif network.name == "med-ddpm":
         every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
         names = every if ladder else list(switches.SETTINGS)
     else:
         names = ["BASE", "FAST"]
     if opponents and network.ours:
-        names = list(dict.fromkeys((*names, *OF_A_LOOP, *tools)))
+        names = list(dict.fromkeys((*names, *OF_A_LOOP, *TOOLS)))
     return [BENCH_SETTINGS[name] for name in names]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import CEILINGS_TABLE, report_key
-from medddpm.study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, ORDINARY
+from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, TOOLS
 from medddpm.study.profile.families import family_named
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import of_every_machine, read_meta, read_table
@@ -163,10 +163,9 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, accelerate_ms (in
         an ordinary loop), ratio (best_ms divided by it), step_ms (with `graphed_step`), step_ratio (the time of the
-        best of `ORDINARY` and `CAPTURED`, divided by it), error_output and error_grad (accelerate's distance from
+        best of `TOOLS` divided by it), error_output and error_grad (accelerate's distance from
         BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`).
     """
-    captured = [setting.name for setting in CAPTURED]
     rows = {}
     for network in NETWORKS.values():
         step = rows_of(table, network.name, "step")
@@ -184,7 +183,7 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
             "accelerate_ms": called,
             "ratio": time / called,
             "step_ms": graphed,
-            "step_ratio": step["median_ms"].reindex([*ORDINARY, *captured]).min() / graphed,
+            "step_ratio": step["median_ms"].reindex(list(TOOLS)).min() / graphed,
             "error_output": step["rel_error_output"].get("accelerate", np.nan),
             "error_grad": step["rel_error_grad"].get("accelerate", np.nan),
             "best_error_grad": step["rel_error_grad"].get(best, np.nan),

@@ -37,6 +37,7 @@ from medddpm.study.bench.settings import (
     OF_A_LOOP,
     OPPONENTS,
     ORDINARY,
+    TOOLS,
     default_settings,
 )
 from medddpm.study.bench.worker import Case, Row
@@ -49,7 +50,6 @@ CPU = torch.device("cpu")
 SMALL = ["--size", "8", "--channels", "32", "--device", "cpu"]
 TOY = [*SMALL, "--samples", "2"]
 WAIT = "wait for it, or choose another --out"
-TOOLS = [*ORDINARY, *(setting.name for setting in CAPTURED)]
 
 
 def names(jobs: list[run.Job]) -> list[str]:
