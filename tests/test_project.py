@@ -11,12 +11,10 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import nbformat
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -30,7 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from medddpm.study.bench import sentences, tables
-from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
+from medddpm.study.bench.settings import ORDINARY
 from medddpm.study.claims import verdicts
 from medddpm.study.convnext import tables as convnext
 from medddpm.study.profile import summaries, windows
@@ -463,26 +461,9 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     now = tables.others(anew)
     best = now["best_ms"].dropna()
     assert best.equals(tables.others(record)["best_ms"][best.index]), "an older tool is faster"
-    third = anew["date"] >= "2026-11-28"
-    last = anew[(anew["date"] >= "2026-11-27T14:50") & ~third]
-    settings = last.groupby("network")["setting"].agg(set)
-    tools = {network: found & set(ORDINARY) for network, found in settings.items()}
-    apart = {"monai-attention-unet", "monai-basic-unet"}
-    whole = {network for network in settings.index if "accelerate" in settings[network]}
-    later = {"monai-unet-batch", "nnunet-plain-deep", "nnunet-residual"}
-    assert whole == set(best.index) - apart - later, "the page names those of another host"
-    assert set(anew[third]["network"]) == later
-    assert {len(tools[network]) for network in whole} == {1, 2, 3}
-    for network in whole:
-        assert {"accelerate", "graphed_step"} <= settings[network]
-    assert np.ptp(pd.to_datetime(last["date"])) < pd.Timedelta("30min")
-    assert "For ten of them `accelerate`, `graphed_step` and one to three tools were measured on one host" in page
-    for network in apart:
-        assert "graphed_step" in settings[network]
-        assert "accelerate" not in settings[network]
     searched = now.filter(like="max-autotune").notna().any(axis="columns")
-    assert searched.sum() == 9
-    assert "`max-autotune` for nine networks" in page
+    assert searched.sum() == 10
+    assert "`max-autotune` for ten networks" in page
     both = now.filter(like="max-autotune").notna().all(axis="columns")
     assert set(both.index[both]) == {"monai-unet-batch", "nnunet-plain-deep"}
     h100 = tables.others(records["H100"])
@@ -492,6 +473,34 @@ def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     assert f"{unetr:.2f} times as fast as `reduce-overhead` for `UNETR` and {vnet:.2f} times for `VNet`" in page
     replays = h100.filter(like="reduce-overhead").dropna(how="all").idxmin(axis="columns")
     assert all(pd.notna(now.loc[network, replays[network]]) for network in best.index)
+
+
+def test_pages_say_what_the_tools_timed_again_come_to() -> None:
+    records, page, readme = tables.recorded(ROOT), page_text("site/fast_path.md"), page_text("README.md")
+    mednext = tables.rows_of(records["H200"], "monai-mednext", "step")["median_ms"]
+    best = mednext[mednext.index.isin(ORDINARY)].idxmin()
+    assert best == "max-autotune channels-last"
+    strided, contiguous = (mednext[tool] / mednext["accelerate"] for tool in (best, "reduce-overhead"))
+    took = f"takes {mednext[best]:.0f} ms (`max-autotune`) in place of {mednext['reduce-overhead']:.0f} ms"
+    assert f"{took}, and `accelerate` is {strided:.2f} times as fast, not {contiguous:.1f}." in page
+    assert f"[with them](site/fast_path.md#how-the-tools-were-timed) {strided:.1f} (H200)" in readme
+    assert f"README's {tables.others(records['H100']).loc['monai-mednext', 'ratio']:.2f} is too large" in page
+    attention = {name: tables.rows_of(records[name], "monai-attention-unet", "step") for name in records}
+    h200, h100 = (attention[name]["median_ms"] for name in ("H200", "H100"))
+    hooked = {name: rows.loc["reduce-overhead channels-last", "date"] for name, rows in attention.items()}
+    assert hooked["H100"] < "2026-11-28" < hooked["H200"]  # it went between them
+    ours, theirs = (ms["reduce-overhead channels-last"] / ms["accelerate"] for ms in (h200, h100))
+    said = f"takes {ours:.2f} times as long as `accelerate` for `AttentionUnet` on an H200"
+    assert f"{said}; with it, on the H100, it takes {theirs:.2f} times as long." in page
+    captured = "compile graph channels-last"
+    batch = next(rows["median_ms"] for rows in tables.on_other_hosts(ROOT, "H200") if captured in rows.index)
+    assert batch[captured] < batch["compile graph"]
+    for ms, network in ((batch, "`UNet` with batch norm on an H200"), (h200, "`AttentionUnet`")):
+        longer = "times as long as `graphed_step`'s" if ms is batch else "times as long."
+        assert f"{ms[captured]:.2f} ms for {network}, {ms[captured] / ms['graphed_step']:.2f} {longer}" in page
+    ratios = sorted(ms[captured] / ms["graphed_step"] for ms in (batch, h200))
+    low, high = map("{:.2f}".format, ratios)
+    assert f"`graphed_step` was {low} and {high} times as fast as compiled steps captured by hand (H200)." in readme
 
 
 def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> None:
@@ -516,112 +525,37 @@ def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> No
     assert f"`default` it takes {low:.1f} to {high:.1f} times (`BasicUNet`, on two hosts) as long" in page
 
 
-HOSTS = {
-    "H100": ["1", "2", "3", "4", "5", "6", "7", "8, first time", "8, third time", "8, second time", "9 (README's)"],
-    "H200": ["1", "2", "3", "4", "5", "7, first time", "7, second time", "6", "8"],
-}
-"""What the fast path's page calls a card's hosts, in the order of the records; the last is the host of `bench.csv`."""
-README_S = ("H100", HOSTS["H100"][-1])
-
-
-def hosts() -> dict[tuple[str, str], pd.DataFrame]:
-    """The rows of a step of `UNet` with batch norm on each card's hosts, by setting."""
-    found = {}
-    for card, names in HOSTS.items():
-        record = tables.rows_of(tables.recorded(ROOT)[card], "monai-unet-batch", "step")
-        each = zip(names, [*tables.on_other_hosts(ROOT, card), record], strict=True)
-        found |= {(card, name): rows for name, rows in each}
-    return found
-
-
-def against_the_best(rows: pd.DataFrame, tools: Sequence[str] = tuple(ORDINARY), ours: str = "accelerate") -> float:
-    return rows["median_ms"].reindex(list(tools)).min() / rows.loc[ours, "median_ms"]
-
-
 def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     readme, page = page_text("README.md"), page_text("site/fast_path.md")
-    table, every = (ROOT / "site" / "fast_path.md").read_text(), hosts()
-    gains = {host: against_the_best(rows) for host, rows in every.items()}
-    others = {host: rows for host, rows in every.items() if host != README_S}
-    elsewhere = [gains[host] for host in others]
-    graphed = [against_the_best(r, ours="graphed_step") for r in others.values() if "graphed_step" in r.index]
-    assert (
-        "In [other runs](site/fast_path.md) (most without `max-autotune`) `UNet` with batch norm had ratios of "
-        f"{min(elsewhere):.2f} to {max(elsewhere):.2f}, with `graphed_step` {min(graphed):.2f} to {max(graphed):.2f}."
-        in readme
+    runs = {card: tables.every_run(ROOT, card) for card in ("H100", "H200")}
+    table = (ROOT / "site" / "fast_path.md").read_text()
+    assert "".join(f"{row}\n" for row in sentences.run_rows(runs)) in table
+    others = pd.concat([runs["H100"].iloc[:-1], runs["H200"]])  # README has the H100's last
+    (low, high), (least, most) = (others[ratio].agg(["min", "max"]) for ratio in ("ratio", "step_ratio"))
+    said = (
+        f"`UNet` with batch norm had ratios of {low:.2f} to {high:.2f}, with `graphed_step` {least:.2f} to {most:.2f}."
     )
-    waitless = (against_the_best(every[host], ours="graphed_step") for host in (("H100", "1"), ("H200", "8")))
-    assert [f"{ratio:.2f}" for ratio in waitless] == ["1.37", "1.27"], "the page says so"
-    assert len(re.findall(r"^\|H\d00, ", table, re.MULTILINE)) == len(every)
-    assert len({(card, name[0]) for card, name in every}) == 17
-    assert "It was timed on seventeen hosts, ms:" in page
-    for (card, name), rows in every.items():
-        ms = rows["median_ms"]
-        best = ms.reindex(list(ORDINARY)).idxmin()
-        tool = f"{ms[best]:.2f} ({sentences.tool(BENCH_SETTINGS[best], short=True)})"
-        replayed = f"{ms['graphed_step']:.2f}" if "graphed_step" in ms else "–"
-        assert f"|{card}, {name}|{ms['accelerate']:.2f}|{tool}|{gains[card, name]:.3f}|{replayed}|\n" in table
-    searched = {host for host, rows in every.items() if rows.index.str.startswith("max-autotune").any()}
-    assert searched == {
-        *(("H100", name) for name in ("1", "7", "8, second time", "9 (README's)")),
-        *(("H200", name) for name in ("3", "4", "6", "8")),
-    }
-    said = "`max-autotune` was timed for the H100's first, seventh, eighth (the second time) and ninth host and for"
-    assert f"{said} the H200's third, fourth, sixth and eighth." in page
-    assert "For the H100's first it was timed on another host." in page
-    ninth = every["H100", "9 (README's)"]["median_ms"][["reduce-overhead channels-last", "max-autotune"]]
-    for tool, took in zip(("`reduce-overhead`, channels-last", "`max-autotune`, contiguous"), ninth, strict=True):
-        assert f"{tool} ({took:.2f} ms)" in page
-    eighth = every["H200", "8"].drop("accelerate")
-    beside = eighth["median_ms"][eighth["samples"] > 1500].sort_values().map("{:.2f}".format)
-    least, middle, most = beside
-    assert f"`accelerate` and three tools ({least}, {middle} and {most} ms) were timed in turn, twice each" in page
-    launches = pd.Series({host: rows.loc["accelerate", "host_ms"] for host, rows in every.items()})
-    assert launches.idxmin() == ("H200", "8")
-    said = f"run it: {launches.min():.2f} (the H200's eighth host) to {launches.max():.2f} ms, where the GPU takes 2.4."
-    assert said in page
-
-
-def test_the_fast_paths_page_says_when_the_smallest_step_was_timed() -> None:
-    page, every = page_text("site/fast_path.md"), hosts()
-    far = []
-    for (card, name), rows in every.items():
-        dates = pd.to_datetime(rows["date"])
-        apart = (dates - dates["accelerate"]).abs() > pd.Timedelta("10min")
-        if name == HOSTS[card][-1]:  # the record has older rows, of slower tools
-            apart = apart[[rows["median_ms"].reindex(list(ORDINARY)).idxmin(), "graphed_step"]]
-        far += [(card, name, setting) for setting in apart.index[apart]]
-    assert far == [("H100", "1", "max-autotune")], "the page says so"
-    for card, name, within in (("H100", "8", "17min"), ("H200", "7", "5min")):
-        dates = pd.concat([rows["date"] for host, rows in every.items() if host[0] == card and f"{name}, " in host[1]])
-        dates = pd.to_datetime(dates[dates > "2026-11-28"])  # without the record's older rows
-        assert np.ptp(dates) < pd.Timedelta(within), card
-    assert (
-        "The H100's eighth's rows are of three runs within 17 minutes, the H200's seventh's of two within five" in page
-    )
-    began = {host: rows.loc["accelerate", "date"] for host, rows in every.items()}
-    sooner = {host for host, date in began.items() if "2026-11-27T18:45" < date < "2026-11-28T04"}  # after b6766a8
-    assert sooner == {*(("H100", name) for name in "456"), ("H200", "5"), ("H200", "6")}
-    assert "The H100's fourth to sixth host and the H200's fifth and sixth were timed after a change" in page
-    low, high = (f(against_the_best(every[host]) for host in sooner) for f in (min, max))
-    assert f"sooner. The ratio is {low:.2f} to {high:.2f} there. The H100's eighth and ninth and the" in page
-    latest = [rows for host, rows in every.items() if began[host] > "2026-11-28T04"]  # after e9136a5
-    assert len(latest) == 7
-    low, high = (f(map(against_the_best, latest)) for f in (min, max))
-    replayed = [against_the_best(rows, ("reduce-overhead", "reduce-overhead channels-last")) for rows in latest]
-    said = f"The ratio is {low:.2f} to {high:.2f} there, against `reduce-overhead` alone {min(replayed):.2f} to"
-    assert f"{said} {max(replayed):.2f}." in page
+    assert f"In [other runs](site/fast_path.md#the-smallest-step) (most without `max-autotune`) {said}" in readme
+    every = pd.concat(runs.values())
+    low, high = every["launch_ms"].agg(["min", "max"])
+    assert f"than the GPU takes to run it: {low:.2f} to {high:.2f} ms, where the GPU takes 2.4." in page
+    assert set(every["step_ms"].dropna().round(1)) == {2.4}
+    assert (every["launch_ms"] > 2.4).mean() > 0.9
+    of_each = [rows for card in runs for rows in tables.on_other_hosts(ROOT, card)]
+    searched = sum(rows.index.str.startswith("max-autotune").any() for rows in of_each) + len(runs)
+    assert (searched, len(every)) == (8, 21)
+    assert "Eight of the runs include `max-autotune`." in page
 
 
 def test_the_fast_paths_page_says_how_many_tests_passed_on_the_cards() -> None:
     said = []
     for card, name, where in (("H100", "gpu_tests", "an H100"), ("H200", "gpu_tests_2_gpus", "two H200s")):
         record = ROOT / "figures" / "records" / card / f"{name}.csv"
-        assert read_meta(record)["date"].startswith("2026-11-28")
+        day = pd.Timestamp(read_meta(record)["date"]).day
         counts = read_table(record, schemas.GPU_TESTS).groupby("outcome")["tests"].sum()
         assert set(counts.index) == {"passed", "skipped"}
-        said.append(f"{counts['passed']} passed and {counts['skipped']} were skipped on {where}")
-    assert f"on 28 November {'; '.join(said)}." in page_text("site/fast_path.md")
+        said.append(f"{counts['passed']} passed and {counts['skipped']} were skipped on {where} ({day} November)")
+    assert f"records the tests on the cards: {'; '.join(said)}." in page_text("site/fast_path.md")
 
 
 def test_pages_say_what_pytorch_out_of_the_box_takes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 
 import pandas as pd
@@ -119,6 +120,24 @@ def network_gains(table: pd.DataFrame, gpu: str) -> str:
         f"{middle['ratio']:.2f} times in the median; `graphed_step` is {graphed}, {middle['step_ratio']:.2f} in the "
         "median."
     )
+
+
+def run_rows(runs: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What the runs of `every_run` came to, as rows of a Markdown table.
+
+    Args:
+        runs: by card, as H200.
+
+    Returns:
+        The card; how many runs; from the least to the most accelerate's time in ms, its ratio, graphed_step's time and
+        its ratio.
+    """
+    columns = ["accelerate_ms", "ratio", "step_ms", "step_ratio"]
+    spans = {card: rows[columns].agg(["min", "max"]).map("{:.2f}".format) for card, rows in runs.items()}
+    return [
+        f"|{card}|{len(runs[card])}|{'|'.join(f'{low} to {high}' for low, high in span.T.to_numpy())}|"
+        for card, span in spans.items()
+    ]
 
 
 def network_limits(table: pd.DataFrame) -> str:
@@ -254,6 +273,13 @@ def _parts(network: object) -> tuple[str, str, str]:
 
 def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def apart(hours: float) -> str:
+    """How long two rows were measured apart: "5 min", "7 h"; "–" where that is not known."""
+    if math.isnan(hours):
+        return "–"
+    return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.0f} h"
 
 
 def cell(value: str | float) -> str:

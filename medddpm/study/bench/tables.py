@@ -19,6 +19,7 @@ from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
 NAME = "bench.csv"
 OTHER_HOSTS = "bench_other_hosts.csv"
+HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
 OURS = "med-ddpm"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
@@ -39,9 +40,9 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
-    """A card's rows of a network beside other hosts than its record's, by setting: a table for each time.
+    """A card's rows of `HOST_BOUND` beside other hosts than its record's, by setting: a table for each run.
 
-    The rows of a time begin with `accelerate`'s.
+    The rows of a run begin with `accelerate`'s.
 
     Raises:
         BadInput: the table is missing, or does not fit its schema.
@@ -49,6 +50,24 @@ def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
     table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
     each = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
     return [rows.set_index("setting") for _, rows in each]
+
+
+def every_run(root: Path, gpu: str) -> pd.DataFrame:
+    """A training step of `HOST_BOUND` in every run on a card, those on other hosts first, then its record's.
+
+    Returns:
+        date (of accelerate's row) and launch_ms (the host's time to launch accelerate's step to an idle GPU), then as
+        `others` has them: best, best_ms, accelerate_ms, ratio, step_ms, step_ratio, apart_h.
+
+    Raises:
+        BadInput: a record is missing, or does not fit its schema.
+    """
+    runs = [*on_other_hosts(root, gpu), rows_of(recorded(root)[gpu], HOST_BOUND, "step")]
+    ours = [rows.loc["accelerate"] for rows in runs]
+    found = pd.DataFrame(map(_compared, runs))
+    found.insert(0, "date", [row["date"][:10] for row in ours])
+    found.insert(1, "launch_ms", [row["host_ms"] for row in ours])
+    return found
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:
@@ -163,35 +182,46 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, accelerate_ms (in
         an ordinary loop), ratio (best_ms divided by it), step_ms (with `graphed_step`), step_ratio (the time of the
-        best of `TOOLS` divided by it), error_output and error_grad (accelerate's distance from
-        BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`).
+        best of `TOOLS` divided by it), apart_h (hours from accelerate's measurement to the best's), error_output and
+        error_grad (accelerate's distance from BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's),
+        peak_step_gib (with `graphed_step`).
     """
     rows = {}
     for network in NETWORKS.values():
         step = rows_of(table, network.name, "step")
         if network.ours or step.empty:
             continue
-        ordinary = step["median_ms"].reindex(list(ORDINARY))
-        best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
-        time = ordinary.min()
-        called, graphed = (step["median_ms"].get(name, np.nan) for name in ("accelerate", "graphed_step"))
+        times = _compared(step)
         rows[network.name] = {
             "title": network.title,
-            **ordinary.to_dict(),
-            "best": best,
-            "best_ms": time,
-            "accelerate_ms": called,
-            "ratio": time / called,
-            "step_ms": graphed,
-            "step_ratio": step["median_ms"].reindex(list(TOOLS)).min() / graphed,
+            **{name: step["median_ms"].get(name, np.nan) for name in ORDINARY},
+            **times,
             "error_output": step["rel_error_output"].get("accelerate", np.nan),
             "error_grad": step["rel_error_grad"].get("accelerate", np.nan),
-            "best_error_grad": step["rel_error_grad"].get(best, np.nan),
-            "peak_best_gib": step["peak_gib"].get(best, np.nan),
+            "best_error_grad": step["rel_error_grad"].get(times["best"], np.nan),
+            "peak_best_gib": step["peak_gib"].get(times["best"], np.nan),
             "peak_gib": step["peak_gib"].get("accelerate", np.nan),
             "peak_step_gib": step["peak_gib"].get("graphed_step", np.nan),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def _compared(step: pd.DataFrame) -> dict[str, Any]:
+    """A network's step on the fast path beside the best tool, of its rows by setting; NaN where it was not measured."""
+    took = step["median_ms"]
+    ordinary = took.reindex(list(ORDINARY))
+    best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
+    called, graphed = (took.get(name, np.nan) for name in ("accelerate", "graphed_step"))
+    when = pd.to_datetime(step["date"]).reindex(["accelerate", best])
+    return {
+        "best": best,
+        "best_ms": ordinary.min(),
+        "accelerate_ms": called,
+        "ratio": ordinary.min() / called,
+        "step_ms": graphed,
+        "step_ratio": took.reindex(list(TOOLS)).min() / graphed,
+        "apart_h": when.diff().dt.total_seconds().abs().iloc[-1] / 3600,
+    }
 
 
 def ours(table: pd.DataFrame) -> pd.DataFrame:

@@ -483,6 +483,34 @@ def test_a_saved_picture_is_the_same_each_time(tmp_path: Path, monkeypatch: pyte
     assert set(first) == {"16_ladder.png", "16_ladder.svg"}
 
 
+def test_rows_say_how_long_apart_they_were_measured() -> None:
+    measured = networks_table()
+    times = {"accelerate": "2026-11-27T12:20:00+00:00", "autocast benchmark": "2026-11-27T12:02:00+00:00"}
+    hours = tables.others(measured.assign(date=measured["setting"].map(times)))["apart_h"]
+    assert hours["monai-unet-batch"] == pytest.approx(0.3)
+    assert hours.drop("monai-unet-batch").isna().all(), "no date, or no accelerate"
+    assert [sentences.apart(hour) for hour in (0.3, 1.99, 36.3, float("nan"))] == ["18 min", "119 min", "36 h", "–"]
+
+
+def test_every_run_of_the_smallest_step_is_read_the_records_last(tmp_path: Path) -> None:
+    root = written(tmp_path, networks_table())
+    other = [
+        row("monai-unet-batch", "accelerate", "step", 4.0, host_ms=3.5),
+        row("monai-unet-batch", "max-autotune", "step", 3.0),
+        row("monai-unet-batch", "accelerate", "step", 3.0),
+        row("monai-unet-batch", "graphed_step", "step", 2.0),
+        row("monai-unet-batch", "compile graph", "step", 2.5),
+    ]
+    path = root / "figures" / "records" / "H200" / tables.OTHER_HOSTS
+    write_table(pd.DataFrame(other), path, schemas.BENCH, {"date": "2026-11-27", "command": "medddpm bench"})
+    runs = tables.every_run(root, "H200")
+    assert runs["accelerate_ms"].tolist() == [4.0, 3.0, 5.0]
+    assert runs["best"].tolist() == ["max-autotune", "", "autocast benchmark"]
+    assert runs["launch_ms"].iloc[0] == 3.5
+    assert runs["step_ratio"].dropna().tolist() == [1.25, 1.25]
+    assert sentences.run_rows({"H200": runs}) == ["|H200|3|3.00 to 5.00|0.75 to 0.80|2.00 to 3.20|1.25 to 1.25|"]
+
+
 def test_a_cell_is_a_name_or_a_number_or_says_that_there_is_none() -> None:
     assert [sentences.cell(value) for value in ("reduce-overhead", 2.0, 1234.5, float("nan"))] == [
         "reduce-overhead", "2.00", "1234", "–",
