@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from medddpm.study.bench.sentences import exact, tool
 from medddpm.study.bench.settings import BENCH_SETTINGS
-from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import KIND_COLOURS, SETTING_COLOURS, name_rows, new_figure
 from medddpm.study.parity.samplers import SAMPLER_NAMES
 
 # Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
@@ -50,10 +50,8 @@ def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
         "training step, median, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
         fontsize=axes[0].xaxis.label.get_fontsize(),
     )
-    axes[0].set_yticks(range(len(settings)), [_label(name) for name in settings])
-    axes[0].set_ylim(len(settings) - 0.4, -0.6)
     for axis in axes:
-        axis.tick_params(axis="y", length=0)
+        name_rows(axis, [_label(name) for name in settings])
     return figure
 
 
@@ -88,7 +86,7 @@ def _log(axis: Axes, low: float, high: float) -> None:
     axis.set_xscale("log")
     axis.set_xlim(low, high)
     axis.xaxis.set_major_locator(LogLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
@@ -125,7 +123,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
         )  # fmt: skip
     axis.set_yscale("log")
     _log(axis, low, high)
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
     axis.set_title(card, loc="left")
@@ -166,9 +164,7 @@ def remaining_figure(parts: pd.DataFrame, card: str, least_ms: float = 0.1) -> F
             va="center", fontsize=7,
         )  # fmt: skip
         names.append(f"{len(rest)} smaller")
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    name_rows(axis, names)
     axis.margins(x=0.25)
     axis.set_xlim(0, None)
     axis.set_xlabel("time in a step, ms; black line: floor")
@@ -207,13 +203,11 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
         best = tool(BENCH_SETTINGS[row["best"]], short=True).replace("`", "")
         beside.append(f"{exact(theirs)} → {exact(ours)} ms  ({best})")
     axis.axvline(1, color="black", linewidth=0.8)
-    axis.set_yticks(range(len(table)), list(table["title"]))
-    axis.set_ylim(len(table) - 0.4, -0.6)
+    name_rows(axis, list(table["title"]))
     right = axis.secondary_yaxis("right")
     right.set_yticks(range(len(table)), beside)
     right.spines["right"].set_visible(False)
-    for side in (axis, right):
-        side.tick_params(axis="y", length=0)
+    right.tick_params(axis="y", length=0)
     ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
     least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
     low, high = min(0.85, 0.95 * least), max(1.1, 1.05 * most)
@@ -245,9 +239,7 @@ def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
     axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=7)
     if "BASE" in peaks.index:
         axis.axvline(float(peaks["BASE"]) / 3, color="black", linewidth=0.8, linestyle="--")
-    axis.set_yticks(range(len(peaks)), list(peaks.index))
-    axis.set_ylim(len(peaks) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    name_rows(axis, list(peaks.index))
     axis.margins(x=0.1)
     axis.set_xlim(0, None)
     axis.set_xlabel("peak memory of a training step, GiB; dashed: a third of BASE's")
@@ -275,9 +267,7 @@ def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("B
         axis.annotate(exact(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
         at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
         names.append(f"{SAMPLER_NAMES[row['sampler']]}, {row['steps']} steps{at_once}")
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    name_rows(axis, names)
     _log(axis, float(shown["seconds"].min()) / 1.5, float(shown["seconds"].max()) * 3)
     axis.grid(axis="x", color="#EEEEEE")
     axis.set_xlabel("seconds per volume")

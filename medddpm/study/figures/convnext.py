@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.bench.sentences import exact
 from medddpm.study.figures.style import MACHINE_COLOURS, VERSION_COLOURS, new_figure
@@ -53,7 +52,7 @@ def shares_figure(report: Mapping[str, float], measured: Mapping[str, Mapping[st
     axis.set_yticks(range(len(shown)), shown)
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.grid(color="#EEEEEE")
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from medddpm.study.claims.paper import Stated
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure, say
@@ -216,7 +216,7 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
         axis.set_xscale("log")
         axis.set_xlim(min(least, 1) / 1.3, max(most, 1) * 1.3)
         axis.xaxis.set_major_locator(LogLocator(subs=(1,) if most / least > 30 else (1, 2, 5)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.axvline(1, color="black", linewidth=0.5, zorder=1)
     else:

@@ -6,9 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
-from medddpm.study.figures.style import PRECISION_COLOURS, new_figure
+from medddpm.study.figures.style import PRECISION_COLOURS, name_rows, new_figure
 
 KIND_MARKERS = {"latent diffusion": "o", "diffusion": "D", "GAN": "s"}
 CLOSE = 1.8  # times another's hours: such names would lie on each other
@@ -50,7 +49,7 @@ def _with_cost(table: pd.DataFrame, axis: Axes, ipc: str) -> None:
             label, (float(at), hours), (away, 0), textcoords="offset points", ha=side, va="center", fontsize=7
         )
     axis.set(yscale="log", ylabel=f"published training time,\n{OWN} GPU-hours")
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.set_ylim(every.min() / 2, every.max() * 2)
 
 
@@ -58,9 +57,7 @@ def _without_cost(table: pd.DataFrame, axis: Axes, ipc: str) -> None:
     names = list(dict.fromkeys(table["model"]))
     for place, name in enumerate(names):
         _points(axis, place, table[table["model"] == name], ipc)
-    axis.set_yticks(range(len(names)), [str(table.loc[table["model"] == name, "title"].iloc[0]) for name in names])
-    axis.set_ylim(len(names) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    name_rows(axis, [str(table.loc[table["model"] == name, "title"].iloc[0]) for name in names])
     axis.set_title("no published training time", loc="left")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, new_figure, say
+from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, name_rows, new_figure, say
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.instructions import CLASSES
 from medddpm.study.profile.kernel_names import function_name
@@ -94,9 +94,7 @@ def stack_figure(stacks: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
             left += rows[name].to_numpy()
         for place, total in enumerate(left):
             axis.annotate(f"{total:.2f}", (total, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
-        axis.set_yticks(range(len(rows)), list(rows.index))
-        axis.set_ylim(most - 0.4, -0.6)
-        axis.tick_params(axis="y", length=0)
+        name_rows(axis, list(rows.index), most)
         axis.set_title(f"{gpu}, {view}", loc="left")
         axis.set_xlim(0, LIMIT * 1.05)
     for axis in axes[-1]:

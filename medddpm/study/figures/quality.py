@@ -11,15 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import (
-    FixedLocator,
-    FormatStrFormatter,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from medddpm.study.figures.slices import slice_rows
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
@@ -209,7 +201,7 @@ def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str 
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters
     axis.yaxis.set_major_locator(FixedLocator([-50, -20, -margin, 0, margin, 20, 50]))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_locator(NullLocator())
     keys = {"a seed": "0.7", "mean, 90% interval": colour}
     axis.legend(handles=[Line2D([], [], color=of, label=what) for what, of in keys.items()], loc="upper right")
@@ -232,7 +224,7 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
     for axis in (left, right):
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-        axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
     right.set(xlabel="minutes of training", ylabel="")
     left.set_title(f"{_side(rows)}: held-out loss by step")
@@ -355,7 +347,7 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
             axis.axhline(float(table[ideal].mean()), color="black", linewidth=0.7, linestyle="--")
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.margins(x=0.12, y=0.22)  # above there is room for the numbers of steps
         axis.set_title(("PSNR, dB" if name == ("psnr", "all") else TITLES[name]) + ARROWS.get(better(name[0]), ""))

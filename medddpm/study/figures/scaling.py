@@ -7,7 +7,6 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.figures.style import SETTING_COLOURS, new_figure
@@ -79,7 +78,7 @@ def estimates_figure(table: pd.DataFrame) -> Figure:
         axis.set_title(name)
         axis.set_xlabel("GPUs")
         axis.set_xticks([1, 8, 64, 512])
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(color="#EEEEEE")
     axes[0].set_ylabel("hours")
     axes[-1].legend(loc="upper right")

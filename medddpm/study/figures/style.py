@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medddpm.runtime.files import replacing
@@ -105,6 +107,13 @@ def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
     """
     use_style()
     return Drawing(figsize=(width, height), layout="constrained")
+
+
+def name_rows(axis: Axes, names: Sequence[str], room: int | None = None) -> None:
+    """Names rows 0, 1, … from the top down, without ticks, with room for so many rows, by default for these."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim((room or len(names)) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
 
 
 def say(mark: Artist, words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from medddpm.study.figures.style import SETTING_COLOURS, new_figure
+from medddpm.study.figures.style import SETTING_COLOURS, name_rows, new_figure
 from medddpm.study.throughput.levers import LEVERS
 
 SETTINGS = {(lever.group, lever.choice): lever.setting for lever in LEVERS}
@@ -41,11 +41,9 @@ def levers_figure(table: pd.DataFrame, card: str) -> Figure:
             edge = mark if rate < mark < rate + CLEAR * limit else rate
             others = _other_references(table, rate) if levers[place][0] == "reference" else ""
             axis.annotate(f"  {rate:.3g}{others}", (edge, place), va="center", fontsize=7)
-        axis.set_yticks(places, [_name(*lever) for lever in levers])
-        axis.set_ylim(len(rows) - 0.4, -0.6)
+        name_rows(axis, [_name(*lever) for lever in levers])
         axis.set_xlim(0, limit)
         axis.set_title(f"{card}, {title}", loc="left")
-        axis.tick_params(axis="y", length=0)
     axes[-1].set_xlabel("volumes per second; black mark: predicted from FAST in the same run")
     return figure
 

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from medddpm.study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure, say
 from medddpm.study.profile.windows import PAPERS_START, WINDOW, first_step, phases
@@ -40,7 +39,7 @@ def phases_figure(traces: Mapping[str, Mapping[str, pd.DataFrame]]) -> Figure:
             axis.axvspan(PAPERS_START, PAPERS_START + WINDOW, **frame)
             axis.set_yscale("log")
             axis.set_title(f"{gpu}, {name}", loc="left")
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.yaxis.set_major_formatter("{x:g}")
     axes[0, 0].set_xlim(-5, longest + 5)
     size = mpl.rcParams["axes.labelsize"]
     figure.supylabel("ms a launch", fontsize=size)
@@ -83,7 +82,7 @@ def starts_figure(
         _shade(axis, stretches, last)
         axis.set(yscale="log", title=f"{title}, OPT2 divided by BASE", xlim=(-5, last + 5))
         axis.set_ylim(top=4 * axis.get_ylim()[1])  # room for the names of the phases
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_major_formatter("{x:g}")
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         for said, level in ((f"paper: {span}", high * 1.2), (f"a whole step: {whole[counter]:.2f}", whole[counter])):
             axis.annotate(
