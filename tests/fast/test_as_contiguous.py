@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import recordings
-from helpers.networks import block, distance, farthest, passed, volume
+from helpers.networks import block, check_near, distance, passed, volume
 from torch import Tensor, nn
 
 from medddpm.fast.as_contiguous import sees_layout, views_in_backward
@@ -68,9 +68,7 @@ def test_what_is_written_through_a_view(kind: str) -> None:
     torch.manual_seed(0)
     network = Writes(kind)
     fast = accelerate(copy.deepcopy(network), report=None)
-    ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
-    assert distance(b, a) < 1e-5
-    assert farthest(found, gradients) < 1e-3
+    check_near(passed(fast, X), passed(network, X), 1e-5, 1e-3)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -110,9 +108,7 @@ def test_maps_of_pairs_viewed_as_complex(how: str, reduced: bool) -> None:
     fast = accelerate(copy.deepcopy(network), report=None)
     if reduced:
         fast.forward.reduced_on = ("cpu",)  # type: ignore[union-attr]
-    ((a,), gradients), ((b,), found) = passed(network, x), passed(fast, x)
-    assert distance(b, a) < (2e-2 if reduced else 1e-5)
-    assert farthest(found, gradients) < (5e-2 if reduced else 1e-3)
+    check_near(passed(fast, x), passed(network, x), *((2e-2, 5e-2) if reduced else (1e-5, 1e-3)))
 
 
 def flat(x: Tensor) -> Tensor:
@@ -205,9 +201,7 @@ def test_views_by_whatever_a_module_calls(name: str) -> None:
     network = HELD[name]()
     fast = accelerate(copy.deepcopy(network), report=None)
     assert sees_layout(network)
-    ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
-    assert distance(b, a) < 1e-5
-    assert farthest(found, gradients) < 1e-3
+    check_near(passed(fast, X), passed(network, X), 1e-5, 1e-3)
 
 
 def test_the_mode_costs_nothing_where_nobody_views() -> None:
@@ -262,9 +256,7 @@ def test_a_gradient_that_a_function_views(within: bool, graphs: bool, monkeypatc
     network = Within() if within else nn.Sequential(nn.Conv3d(3, 4, 1), Scaled(), nn.Conv3d(4, 2, 1))
     fast = accelerate(copy.deepcopy(network), "tf32", report=None)
     for _ in range(4):
-        ((a,), gradients), ((b,), found) = passed(network, X), passed(fast, X)
-        assert distance(b, a) < 1e-5
-        assert farthest(found, gradients) < 1e-3
+        check_near(passed(fast, X), passed(network, X), 1e-5, 1e-3)
     assert fast.acceleration.graphs.captured == graphs  # type: ignore[union-attr]
 
 

@@ -13,7 +13,7 @@ import monai.data
 import pytest
 import torch
 from helpers.gpu import DEVICE
-from helpers.networks import NETWORKS, block, distance, farthest, inputs, made, passed, volume
+from helpers.networks import NETWORKS, block, check_near, distance, farthest, inputs, made, passed, volume
 from helpers.pages import page_text
 from monai.data import MetaTensor
 from monai.data import MetaTensor as Scan
@@ -119,11 +119,7 @@ def test_maps_may_be_viewed(inside: bool) -> None:
     torch.manual_seed(0)
     plain: nn.Module = nn.Sequential(nn.Conv3d(3, 3, 1), Viewing()) if inside else Viewing()
     fast = accelerated(copy.deepcopy(plain))
-    for a, b in zip((r for r in passed(plain, X)), (r for r in passed(fast, X)), strict=True):
-        if isinstance(a, dict):
-            assert farthest(b, a) < 1e-3
-        else:
-            assert max(distance(*pair) for pair in zip(b, a, strict=True)) < 1e-5
+    check_near(passed(fast, X), passed(plain, X), 1e-5, 1e-3)
 
 
 VIEWING: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
@@ -141,14 +137,9 @@ def test_networks_of_monai_that_view_their_maps(name: str) -> None:
     torch.manual_seed(0)
     plain = make()
     fast = accelerated(copy.deepcopy(plain))
-    found = []
-    for network in (plain, fast):
-        torch.manual_seed(1)  # of the latent draw
-        found.append(passed(network, *args))
-    (outputs, gradients), (fast_outputs, fast_gradients) = found
-    assert len(outputs) > 1
-    assert max(distance(b, a) for a, b in zip(outputs, fast_outputs, strict=True)) < 1e-4
-    assert farthest(fast_gradients, gradients) < 1e-3
+    expected = passed(plain, *args)
+    assert len(expected[0]) > 1
+    check_near(passed(fast, *args), expected, 1e-4, 1e-3)
 
 
 class Sampling(nn.Module):
@@ -489,9 +480,7 @@ def test_a_forward_that_changes_weights(kind: type[nn.Module], reduced: bool) ->
     torch.manual_seed(0)
     plain = kind()
     fast = accelerated(copy.deepcopy(plain), reduced)
-    (outputs, gradients), (found, sums) = passed(plain, X), passed(fast, X)
-    assert distance(found[0], outputs[0]) < (2e-2 if reduced else 1e-5)
-    assert farthest(sums, gradients) < (5e-2 if reduced else 1e-4)
+    check_near(passed(fast, X), passed(plain, X), *((2e-2, 5e-2) if reduced else (1e-5, 1e-4)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32])

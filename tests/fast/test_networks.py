@@ -15,6 +15,7 @@ from helpers.networks import (
     NETWORKS,
     alive,
     beyond,
+    check_near,
     diffusion,
     distance,
     distances,
@@ -50,7 +51,7 @@ def test_outputs_and_gradients_are_the_network_s(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_in_float32_and_restored_to_the_bit(name: str) -> None:
     network, given = made(name), inputs(name)
-    outputs, gradients = passed(network, *given)
+    expected = passed(network, *given)
     before = {key: (value.clone(), value.stride()) for key, value in network.state_dict().items()}
     types = [type(m) for m in network.modules()]
 
@@ -59,17 +60,15 @@ def test_in_float32_and_restored_to_the_bit(name: str) -> None:
     assert list(state) == list(before)
     assert all(torch.equal(state[key], value) for key, (value, _) in before.items())
     assert [type(m) for m in network.modules()] == types
-    fast_outputs, fast_gradients = passed(network, *given)
-    assert max(distance(a, b) for a, b in zip(fast_outputs, outputs, strict=True)) < 1e-4
-    assert farthest(fast_gradients, gradients) < 1e-3
+    check_near(passed(network, *given), expected, 1e-4, 1e-3)
 
     restore(network)
     assert not any("forward" in m.__dict__ for m in network.modules())
     assert not hasattr(network, "acceleration")
     assert all(value.stride() == before[key][1] for key, value in network.state_dict().items())
     again, gradients_again = passed(network, *given)
-    assert all(torch.equal(a, b) for a, b in zip(again, outputs, strict=True))
-    assert all(g is None or torch.equal(g, gradients_again[n]) for n, g in gradients.items())
+    assert all(torch.equal(a, b) for a, b in zip(again, expected[0], strict=True))
+    assert all(g is None or torch.equal(g, gradients_again[n]) for n, g in expected[1].items())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -271,9 +270,7 @@ def test_a_block_of_the_decoder_that_was_changed(where: str, change: Callable[[n
     accelerate(fast, report=None)
     if when == "after":
         change(fast.get_submodule(where))
-    ((a,), gradients), ((b,), found) = (passed(each, *inputs(name)) for each in (network, fast))
-    assert distance(b, a) < 1e-4
-    assert farthest(found, gradients) < 1e-3
+    check_near(passed(fast, *inputs(name)), passed(network, *inputs(name)), 1e-4, 1e-3)
 
 
 def test_dropout_stays_dropout() -> None:
@@ -303,14 +300,9 @@ def dropping(name: str) -> nn.Module:
 @pytest.mark.parametrize("name", ["DynUNet", "UNet"])
 def test_a_seed_drops_the_same_values_in_every_branch(name: str) -> None:
     network = dropping(name)
-    outs = []
-    for change in (restore, lambda network: accelerate(network, report=None)):
-        change(network)
-        torch.manual_seed(1)
-        outs.append(passed(network, *inputs(name)))
-    (plain, gradients), (fast, fast_gradients) = outs
-    assert distance(fast[0], plain[0]) < 1e-4
-    assert farthest(fast_gradients, gradients) < 1e-3
+    expected = passed(network, *inputs(name))
+    accelerate(network, report=None)
+    check_near(passed(network, *inputs(name)), expected, 1e-4, 1e-3)
 
 
 @pytest.mark.gpu
@@ -357,14 +349,9 @@ def test_two_dimensional_networks_compute_what_they_did(name: str) -> None:
     side = 64 if name == "SwinUNETR" else 32
     x = torch.randn(2, 1, side, side, dtype=torch.float64)
     given = (x, torch.tensor([3, 7])) if name == "DiffusionModelUNet" else (x,)
-    found = []
-    for change in (restore, lambda network: accelerate(network, report=None)):
-        change(network)
-        torch.manual_seed(1)
-        found.append(passed(network, *given))
-    (plain, gradients), (fast, fast_gradients) = found
-    assert all(distance(a, b) < 1e-9 for a, b in zip(fast, plain, strict=True))
-    assert farthest(fast_gradients, gradients) < 1e-9
+    expected = passed(network, *given)
+    accelerate(network, report=None)
+    check_near(passed(network, *given), expected, 1e-9, 1e-9)
 
 
 def test_stochastic_depth_and_squeeze_excitation_are_left_to_the_block() -> None:

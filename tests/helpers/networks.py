@@ -112,7 +112,10 @@ def inputs(name: str, dtype: torch.dtype = torch.float32, side: int = 8) -> tupl
     return (*steps, torch.randn(2, 4, 8, generator=generator, dtype=dtype)) if "context" in name else steps
 
 
-def passed(network: nn.Module, *args: Tensor) -> tuple[list[Tensor], dict[str, Tensor | None]]:
+Passed = tuple[list[Tensor], dict[str, Tensor | None]]
+
+
+def passed(network: nn.Module, *args: Tensor) -> Passed:
     """Outputs of a forward pass, and the gradients of a sum of them under fixed weights, by name."""
     network.zero_grad(set_to_none=True)
     torch.manual_seed(4)  # dropout is the same in every pass
@@ -145,6 +148,14 @@ def distances(
 def farthest(gradients: dict[str, Tensor | None], others: dict[str, Tensor | None]) -> float:
     """The largest of their `distances`."""
     return max(distances(gradients, others).values())
+
+
+def check_near(found: Passed, expected: Passed, outputs: float, gradients: float) -> None:
+    """What `passed` found of a network is no farther than this from what it found of another."""
+    away = [distance(a, b) for a, b in zip(found[0], expected[0], strict=True)]
+    assert all(each < outputs for each in away), away
+    far = farthest(found[1], expected[1])
+    assert far < gradients, far
 
 
 def beyond(found: dict[str, float], usual: dict[str, float], times: float) -> list[str]:
