@@ -22,6 +22,26 @@ def volume(*shape: int, dtype: torch.dtype = F64, device: str = "cpu") -> Tensor
     return torch.randn(shape, dtype=dtype, device=device).contiguous(memory_format=torch.channels_last_3d)
 
 
+def norm_inputs(
+    widths: Widths, space: Widths, more: str = "", dtype: torch.dtype = F64, device: str = "cpu"
+) -> dict[str, Any]:
+    """Random arguments of `group_norm` by name: x, perhaps other, weight and bias unless plain, what `more` names."""
+    c = sum(widths)
+    like: Any = {"dtype": dtype if dtype in (F64, FP16) else FP32, "device": device}  # parameters stay wide beside BF16
+    given = {"x": volume(2, widths[0], *space, dtype=dtype, device=device)}
+    if len(widths) == 2:
+        given["other"] = 2 * volume(2, widths[1], *space, dtype=dtype, device=device) + 1
+    if "plain" not in more:
+        given |= {"weight": 1 + 0.5 * torch.randn(c, **like), "bias": torch.randn(c, **like)}
+    if "shift" in more:
+        given["shift"] = torch.randn((c,) if "one shift" in more else (2, c), **like)
+    if "residual" in more:
+        given["residual"] = volume(2, c, *space, dtype=dtype, device=device)
+    if "slope" in more:
+        given["slopes"] = torch.rand(1 if "one slope" in more else c, **like)
+    return given
+
+
 @torch.no_grad()
 def error(a: Tensor, right: Tensor) -> float:
     return float((a.double() - right.double()).norm() / right.double().norm())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.gpu import DEVICE
-from helpers.kernels import BF16, CLOSE, F64, FP32, LARGE, ODD, POINT, Widths, check, error, volume
+from helpers.kernels import BF16, CLOSE, F64, FP32, LARGE, ODD, POINT, Widths, check, error, norm_inputs, volume
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.nn import functional
@@ -19,32 +19,14 @@ from medddpm.kernels.running import Running
 
 CASE = ("widths", "space", "more", "activation")
 CASES = [
-    ((64,), (3, 1, 33), "shift", "silu"),
+    ((64,), (3, 1, 33), "one shift", "silu"),
     ((32,), (16, 8, 8), "", "leaky_relu"),  # tiles without a rest
     ((96,), (7, 3, 2), "residual", "leaky_relu"),
-    ((20,), (3, 7, 1), "residual slopes shift", "prelu"),
+    ((20,), (3, 7, 1), "residual slopes one shift", "prelu"),
     ((130,), POINT, "", "none"),  # two values a channel
-    ((32, 64), (1, 7, 1), "plain shift residual", "silu"),
+    ((32, 64), (1, 7, 1), "plain one shift residual", "silu"),
     ((5,), ODD, "plain", "elu"),
 ]
-
-
-def given_to(widths: Widths, space: Widths, more: str, dtype: torch.dtype = F64, device: str = "cpu") -> dict[str, Any]:
-    """Random arguments of a batch norm by name, two samples."""
-    c = sum(widths)
-    like: Any = {"dtype": F64 if dtype == F64 else FP32, "device": device}
-    given = {"x": volume(2, widths[0], *space, dtype=dtype, device=device)}
-    if len(widths) == 2:
-        given["other"] = 2 * volume(2, widths[1], *space, dtype=dtype, device=device) + 1
-    if "plain" not in more:
-        given |= {"weight": 1 + 0.5 * torch.randn(c, **like), "bias": torch.randn(c, **like)}
-    if "shift" in more:
-        given["shift"] = torch.randn(c, **like)
-    if "residual" in more:
-        given["residual"] = volume(2, c, *space, dtype=dtype, device=device)
-    if "slopes" in more:
-        given["slopes"] = torch.rand(c, **like)
-    return given
 
 
 def statistics(c: int, fixed: bool, momentum: float | None = 0.1, device: str = "cpu") -> Running:
@@ -82,11 +64,11 @@ def pytorchs(given: dict[str, Any], running: Running, activation: str) -> Tensor
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize(CASE, CASES)
 def test_batch_norm_is_pytorchs(widths: Widths, space: Widths, more: str, activation: Any, fixed: bool) -> None:
-    given, running = given_to(widths, space, more), statistics(sum(widths), fixed)
+    given, running = norm_inputs(widths, space, more), statistics(sum(widths), fixed)
     right = pytorchs(given, running, activation)
     assert error(batch_norm(running, activation=activation, **given), right) < 1e-12
 
-    given = given_to((2, 4)[: len(widths)], (1, 2, 3), more)
+    given = norm_inputs((2, 4)[: len(widths)], (1, 2, 3), more)
     running = statistics(channels(given), fixed)
 
     def tiny(*leaves: Tensor) -> Tensor:
@@ -124,11 +106,11 @@ def test_what_is_no_batch_norm_is_refused() -> None:
 @pytest.mark.gpu(kernels=True)
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize(CASE, [*CASES, ((64,), LARGE, "shift", "silu")])
+@pytest.mark.parametrize(CASE, [*CASES, ((64,), LARGE, "one shift", "silu")])
 def test_batch_norm_kernels(
     widths: Widths, space: Widths, more: str, activation: str, fixed: bool, dtype: torch.dtype
 ) -> None:
-    given = given_to(widths, space, more, dtype, DEVICE)
+    given = norm_inputs(widths, space, more, dtype, DEVICE)
     running = statistics(sum(widths), fixed, device=DEVICE)
     arguments = NormArguments(
         groups=channels(given), joined=True, running=running, **given, **{"activation": activation}

@@ -19,6 +19,7 @@ from helpers.kernels import (
     Widths,
     check,
     error,
+    norm_inputs,
     volume,
 )  # fmt: skip
 from torch import Tensor
@@ -56,27 +57,7 @@ def kept(**arguments: Any) -> tuple[Tensor, ...]:
     return tuple(a for a in norm.kept_group_norm(NormArguments(**arguments)) if a is not None)
 
 
-def norm_inputs(
-    widths: Widths, space: Widths, more: str = "", dtype: torch.dtype = F64, device: str = "cpu"
-) -> dict[str, Tensor]:
-    """Random arguments of `group_norm` by name: x, perhaps other, weight and bias unless plain, what `more` names."""
-    c = sum(widths)
-    like: Any = {"dtype": dtype if dtype in (F64, FP16) else FP32, "device": device}  # parameters stay wide beside BF16
-    given = {"x": volume(2, widths[0], *space, dtype=dtype, device=device)}
-    if len(widths) == 2:
-        given["other"] = 2 * volume(2, widths[1], *space, dtype=dtype, device=device) + 1
-    if "plain" not in more:
-        given |= {"weight": 1 + 0.5 * torch.randn(c, **like), "bias": torch.randn(c, **like)}
-    if "shift" in more:
-        given["shift"] = torch.randn((c,) if "one shift" in more else (2, c), **like)
-    if "residual" in more:
-        given["residual"] = volume(2, c, *space, dtype=dtype, device=device)
-    if "slope" in more:
-        given["slopes"] = torch.rand(1 if "one slope" in more else c, **like)
-    return given
-
-
-def pytorchs_norm(given: dict[str, Tensor], groups: int, activation: str = "silu", slope: float = 0.01) -> Tensor:
+def pytorchs_norm(given: dict[str, Tensor], groups: int, activation: str = "silu") -> Tensor:
     """What `group_norm` should give, by PyTorch's own group norm."""
     h = torch.cat([given["x"], given["other"]], 1) if "other" in given else given["x"]
     if "shift" in given:
@@ -86,7 +67,7 @@ def pytorchs_norm(given: dict[str, Tensor], groups: int, activation: str = "silu
         h = h + given["residual"]
     if activation == "prelu":
         return functional.prelu(h, given["slopes"])
-    return {"none": h, "silu": h * torch.sigmoid(h), "leaky_relu": torch.where(h > 0, h, slope * h)}[activation]
+    return {"none": h, "silu": h * torch.sigmoid(h), "leaky_relu": torch.where(h > 0, h, 0.01 * h)}[activation]
 
 
 @pytest.mark.parametrize(CASE, CASES)
