@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.study.convnext.results import TABLES
+from medddpm.study.convnext.versions import block_products
 from medddpm.study.records.tables import of_any_machine
 
 CASE = ["operator", "batch", "size", "stride", "version"]
@@ -71,9 +72,9 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
     on_tensor_cores = np.where(rows["version"].str.contains("TF32"), limits["tf32"], limits["bf16"])
     # The counter of the Tensor Cores is not 0 for all of cuDNN's FP32.
     takes_none = (rows["tensor_pct"] < IDLE) | rows["version"].str.contains("FP32")
-    # A block's depthwise convolution, 49 of 49 + 8C multiplications, is no matrix product: it stays on the CUDA cores.
-    channels = rows["size"].str.rpartition("x")[2].astype(int)
-    apart = np.where(rows["operator"] == "block", 49 / (49 + 8 * channels), 0.0)
+    # A block's depthwise convolution is no matrix product: it stays on the CUDA cores.
+    parts = map(block_products, rows["size"].str.rpartition("x")[2].astype(int))
+    apart = np.where(rows["operator"] == "block", [one / (one + rest) for one, rest in parts], 0.0)
     mixed = 1 / (apart / limits["fp32"] + (1 - apart) / on_tensor_cores)
     units = np.where(takes_none, limits["fp32"], mixed)
     rows["roof"] = np.minimum(rows["intensity"] * limits["copy"] / 1e3, units)

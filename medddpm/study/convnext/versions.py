@@ -21,6 +21,11 @@ SEED = 0
 TIME = 8  # width of a timestep's embedding where a block stands alone
 
 
+def block_products(channels: int) -> tuple[int, int]:
+    """A block's multiplications a pixel: of its depthwise convolution, and of its two products over channels."""
+    return 49 * channels, 8 * channels**2
+
+
 @dataclass(frozen=True)
 class Case:
     """One operator at one size.
@@ -48,7 +53,8 @@ class Case:
     def flop(self) -> int:
         """Floating-point operations of products and convolutions; of a layer norm 8 a value."""
         pixels, c = self.batch * (self.side // self.stride) ** 2, self.channels
-        return {"conv2d": 2 * 9 * c * c, "layer_norm": 8 * c, "block": 2 * (49 * c + 8 * c * c)}[self.operator] * pixels
+        a_pixel = {"conv2d": 2 * 9 * c * c, "layer_norm": 8 * c, "block": 2 * sum(block_products(c))}
+        return a_pixel[self.operator] * pixels
 
     @property
     def least_bytes(self) -> int:
@@ -118,16 +124,15 @@ class Problem:
         return float(apart.norm() / (self.exact - self.base).norm())
 
 
-def problem(case: Case, device: torch.device, libraries: bool = True) -> Problem:
+def problem(case: Case, device: torch.device) -> Problem:
     """The versions of a case on a device.
 
     Args:
         case: which operator, at which size.
         device: a GPU, or a CPU, where numba's simulator computes our kernels.
-        libraries: whether PyTorch's versions, Triton's and the compiled ones are among them.
     """
     make = {"conv2d": _conv2d, "layer_norm": _layer_norm, "block": _block}[case.operator]
-    return make(case, torch.Generator(device).manual_seed(SEED), libraries)
+    return make(case, torch.Generator(device).manual_seed(SEED))
 
 
 def _ours(name: str, listed: list[launches.Launch], out: Tensor) -> Version:
@@ -172,7 +177,7 @@ def _last(found: object) -> Tensor:
     return _whole(found).permute(0, 2, 3, 1)
 
 
-def _conv2d(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+def _conv2d(case: Case, generator: torch.Generator) -> Problem:
     c, device = case.channels, generator.device
     x = torch.randn(case.batch, case.side, case.side, c, generator=generator, device=device)
     weight = torch.randn(3, 3, c, c, generator=generator, device=device) / (3 * c**0.5)
@@ -183,23 +188,22 @@ def _conv2d(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
     for name in launches.CONVOLUTIONS:
         out = torch.full(exact.shape, float("nan"), device=device)
         versions.append(_ours(name, launches.convolution(name, x, weight, bias, out, case.stride, 1), out))
-    if libraries:
-        dense = images.contiguous(), filters.contiguous(), bias
-        last = images, filters.contiguous(memory_format=torch.channels_last), bias
-        half = tuple(t.bfloat16() for t in last)
-        for name, switches, inputs in (
-            ("cuDNN FP32", BASE, dense),
-            ("cuDNN FP32, channels-last", BASE, last),
-            ("cuDNN TF32", OPT1, dense),
-            ("cuDNN TF32, channels-last", OPT1, last),
-            ("cuDNN BF16, channels-last", OPT1, half),
-        ):
-            run = functools.partial(functional.conv2d, *inputs, case.stride, 1)
-            versions.append(_library(name, switches, run, _last))
+    dense = images.contiguous(), filters.contiguous(), bias
+    last = images, filters.contiguous(memory_format=torch.channels_last), bias
+    half = tuple(t.bfloat16() for t in last)
+    for name, switches, inputs in (
+        ("cuDNN FP32", BASE, dense),
+        ("cuDNN FP32, channels-last", BASE, last),
+        ("cuDNN TF32", OPT1, dense),
+        ("cuDNN TF32, channels-last", OPT1, last),
+        ("cuDNN BF16, channels-last", OPT1, half),
+    ):
+        run = functools.partial(functional.conv2d, *inputs, case.stride, 1)
+        versions.append(_library(name, switches, run, _last))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
 
-def _layer_norm(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+def _layer_norm(case: Case, generator: torch.Generator) -> Problem:
     c, device = case.channels, generator.device
     x = torch.randn(case.batch, case.side, case.side, c, generator=generator, device=device)
     gain, bias = (torch.randn(c, generator=generator, device=device) for _ in range(2))
@@ -208,13 +212,12 @@ def _layer_norm(case: Case, generator: torch.Generator, libraries: bool) -> Prob
     for name in launches.NORMS:
         out = torch.full(x.shape, float("nan"), device=device)
         versions.append(_ours(name, launches.layer_norm(name, x, gain, bias, out), out))
-    if libraries:
-        run = functools.partial(functional.layer_norm, x, (c,), gain, bias, EPSILON)
-        versions.append(Version("PyTorch", run, _whole))
+    run = functools.partial(functional.layer_norm, x, (c,), gain, bias, EPSILON)
+    versions.append(Version("PyTorch", run, _whole))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
 
-def _block(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
+def _block(case: Case, generator: torch.Generator) -> Problem:
     c, device = case.channels, generator.device
     torch.manual_seed(SEED)
     module = ConvNeXtBlock(c, TIME).to(device)
@@ -233,8 +236,7 @@ def _block(case: Case, generator: torch.Generator, libraries: bool) -> Problem:
             continue
         out = torch.full(x.shape, float("nan"), device=device)
         versions.append(_ours(name, launches.convnext_block(name, x, together, weights, out), out))
-    if libraries:
-        versions += _library_blocks(module, x, shift, together, weights)
+    versions += _library_blocks(module, x, shift, together, weights)
     return Problem(case, versions, exact, x.double())
 
 
