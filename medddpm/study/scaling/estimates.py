@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -251,15 +251,12 @@ def kept(data: DataSet, cluster: Cluster) -> str:
     return "GPU" if whole <= cluster.gpu_gb / 2 else "host" if whole <= cluster.host_gb / 2 else "storage"
 
 
-def limits(
-    found: Iterable[Rate], cluster: Cluster | None = None, names: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def limits(found: Iterable[Rate], cluster: Cluster | None = None) -> pd.DataFrame:
     """Where loading and where communication begin to set the pace, if every volume is read at every epoch.
 
     Args:
         found: rates.
         cluster: assumptions.
-        names: what networks are called.
 
     Returns:
         network, setting; gpu_gbs, what one GPU reads in GB/s; loading, the GPUs from which the file system is too slow;
@@ -275,7 +272,7 @@ def limits(
         }
         rows.append(
             {
-                "network": (names or {}).get(rate.network, rate.network),
+                "network": rate.network,
                 "setting": rate.setting,
                 "gpu_gbs": volume / rate.step_ms,
                 "loading": math.ceil(cluster.storage_gbs * rate.step_ms / volume),
