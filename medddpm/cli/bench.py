@@ -199,16 +199,12 @@ def bench(arguments: argparse.Namespace) -> int:
         # The default sizes would fill a host's memory and take hours there: nobody gets them by leaving --device out.
         remedy = "run it on a machine with one, see the commands by --dry-run, or give --device cpu and a small --size"
         raise BadInput("bench", "PyTorch finds no NVIDIA GPU here", remedy)
+    mode = _mode(arguments)
     arguments.samples = arguments.samples or 20
-    arguments.seconds = arguments.seconds or (600 if _mode(arguments) else Options.seconds)
-    if arguments.coverage:
-        return _coverage(arguments)
-    if arguments.throughput is not None:
-        return _throughput(arguments)
-    if arguments.endurance is not None:
-        return _endurance(arguments)
-    if arguments.scaling:
-        return _scaling(arguments)
+    arguments.seconds = arguments.seconds or (600 if mode else Options.seconds)
+    if mode:
+        measure = {"coverage": _coverage, "throughput": _throughput, "endurance": _endurance, "scaling": _scaling}[mode]
+        return measure(arguments)
     networks, measures = arguments.network or ["med-ddpm"], arguments.measure or MEASURES
     drawn = "med-ddpm" in networks and "sample" in measures
     ours = any(name.startswith("med-ddpm") for name in networks)

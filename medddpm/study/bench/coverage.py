@@ -7,7 +7,6 @@ convolution over channels-last memory, or a matrix product. What else the step l
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -124,9 +123,8 @@ def measure(
                 check_fits([(name, size, width)])
                 done, launches = _recorded(network, size, width, where)
             except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
-                store.failed[name] = first_line(error)
                 print("failed", flush=True)
-                print(f"medddpm: {name}: {store.failed[name]}", file=sys.stderr, flush=True)
+                store.fail(name, first_line(error))
             else:
                 found = rows_of(name, size, network.batch, launches)
                 total = sum(row["ms"] for row in found)

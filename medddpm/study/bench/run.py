@@ -176,7 +176,7 @@ def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> N
         print("BASE's output and gradient first … ", end="", flush=True)
         if problem := _process(store, Job(job.case, BASE, ()), options):
             print("failed", flush=True)
-            _fail(store, f"{job.case.network} BASE", f"without it there are no distances: {problem}")
+            store.fail(f"{job.case.network} BASE", f"without it there are no distances: {problem}")
             print(f"{label} … ", end="", flush=True)
         store.stamp_reference(job.case)
     for measure in missing:
@@ -196,7 +196,7 @@ def _row(store: Results, job: Job, options: Options, label: str, turn: int) -> N
     times = [_time(found) for path in results.values() if (found := store.read(path))]
     print(", ".join([*times, *(["failed"] if problem else []), f"{time.monotonic() - began:.0f} s"]), flush=True)
     if problem:
-        _fail(store, job.title, problem)
+        store.fail(job.title, problem)
 
 
 def _rounds(found: dict[str, Any]) -> int:
@@ -222,11 +222,6 @@ def _process(store: Results, job: Job, options: Options) -> str:
     return programs.problem(programs.run(row_command(job, options, store.folder), options.seconds))
 
 
-def _fail(store: Results, title: str, problem: str) -> None:
-    store.failed[title] = problem
-    print(f"medddpm: {title}: {problem}", file=sys.stderr, flush=True)
-
-
 def _ceilings(store: Results, options: Options) -> None:
     path = store.folder / ceilings.NAME
     if store.read(path) is not None and not options.again:
@@ -238,7 +233,7 @@ def _ceilings(store: Results, options: Options) -> None:
     command = [sys.executable, "-m", "medddpm.study.bench.ceilings", *map(str, words)]
     if problem := programs.problem(programs.run(command, options.seconds)):
         print("failed", flush=True)
-        _fail(store, "ceilings", problem)
+        store.fail("ceilings", problem)
         return
     store.stamp(path)
     values = [f"{row['ceiling']} {row['value']:.3g} {row['unit']}" for row in (store.read(path) or {})["rows"]]

@@ -116,8 +116,7 @@ def _part(store: Results, part: str, options: Options) -> None:
     problem = _count(store, options) if part == COUNTERS else _process(store, part, options)
     print(f"{'failed, ' if problem else ''}{time.monotonic() - began:.0f} s", flush=True)
     if problem:
-        store.failed[part] = problem
-        print(f"medddpm: {part}: {problem}", file=sys.stderr, flush=True)
+        store.fail(part, problem)
 
 
 def _process(store: Results, part: str, options: Options) -> str:

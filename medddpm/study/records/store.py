@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,11 @@ class Store:
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Keeps a result as one of this run."""
         write_json(path, {**content, "run": self.run})
+
+    def fail(self, title: str, problem: str) -> None:
+        """Keeps in mind what could not be measured and why, and says so in a line on stderr."""
+        self.failed[title] = problem
+        print(f"medddpm: {title}: {problem}", file=sys.stderr, flush=True)
 
     def stamp(self, path: Path, **known: object) -> None:
         """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""
