@@ -26,14 +26,16 @@ def volume(h: Tensor, like: Tensor) -> Tensor:
     return h.reshape(h.shape[0], *like.shape[2:], h.shape[2]).permute(0, 4, 1, 2, 3)
 
 
-class SelfAttention(Forward):
-    """`SABlock`."""
-
+class _Attention(Forward):
     what = "attention"
 
     def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
         super().__init__(module)
         self.handled = tuple(m for m in module.children() if type(m).__name__ == "Rearrange")
+
+
+class SelfAttention(_Attention):
+    """`SABlock`."""
 
     def compute(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         """x: (N, L, C). Returns (N, L, C)."""
@@ -48,14 +50,8 @@ class SelfAttention(Forward):
         return block.drop_output(block.out_proj(h) if block.include_fc else h)
 
 
-class CrossAttention(Forward):
+class CrossAttention(_Attention):
     """`CrossAttentionBlock`."""
-
-    what = "attention"
-
-    def __init__(self, module: nn.Module, features: frozenset[str]) -> None:
-        super().__init__(module)
-        self.handled = tuple(m for m in module.children() if type(m).__name__ == "Rearrange")
 
     def compute(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """x: (N, L, C); context: (N, M, E), by default x. Returns (N, L, C)."""

@@ -327,15 +327,11 @@ def _layer_norm(module: nn.Module, features: frozenset[str]) -> Forward | None:
     return LayerNorm(module, features) if "casts" in features else None
 
 
-def _dropout(module: nn.Module, features: frozenset[str]) -> Forward | None:
-    return Dropout(module, features)
-
-
 RULES: dict[str, Rule] = {
     "torch.nn.modules.conv.Conv1d": _linear,
     "torch.nn.modules.conv.Conv3d": _convolution,
     "torch.nn.modules.conv.ConvTranspose3d": _convolution,
-    "torch.nn.modules.dropout.Dropout": _dropout,
+    "torch.nn.modules.dropout.Dropout": Dropout,
     "torch.nn.modules.linear.Linear": _linear,
     "torch.nn.modules.normalization.LayerNorm": _layer_norm,
     "torch.nn.modules.pooling.AvgPool3d": _pool,
