@@ -18,7 +18,7 @@ import torch
 from helpers import recordings
 from helpers.graphs import Network
 from helpers.pages import page_block
-from helpers.pair import Pair, adam, batch, loss_of
+from helpers.pair import Pair, adam, batch, loss_of, of_a_domain
 from monai.data import MetaTensor
 from torch import Tensor, nn
 from torch.nn import functional
@@ -90,21 +90,16 @@ def test_a_parameter_that_is_not_used_is_left_as_it_is(device: torch.device, acc
 
 def test_a_parameter_that_only_the_last_of_an_accumulation_uses(device: torch.device) -> None:
     """As where every other batch comes from another domain, with a head of its own."""
-
-    def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        first, second = network(x)
-        return functional.mse_loss(*((first, y) if x.shape[-1] == 5 else (second, y[:, :2])))
-
     torch.manual_seed(0)
     plain = Network().to(device)
     fast = copy.deepcopy(plain)
     optimizers = [adam(n.parameters()) for n in (plain, fast)]
-    step = graphed_step(fast, loss, optimizers[1], batch(device), accumulate=2)
+    step = graphed_step(fast, of_a_domain, optimizers[1], batch(device), accumulate=2)
     for number in range(6):
         given = batch(device, number, 5 - number % 2)
         if number % 2 == 0:
             optimizers[0].zero_grad()
-        (loss(plain, *given) / 2).backward()
+        (of_a_domain(plain, *given) / 2).backward()
         if number % 2:
             optimizers[0].step()
         step(*given)

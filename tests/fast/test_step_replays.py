@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import recordings
 from helpers.graphs import Doubles, Network, weight_normed
-from helpers.pair import Pair, adam, alike, batch, loss_of
+from helpers.pair import Pair, adam, alike, batch, loss_of, of_a_domain
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
@@ -478,11 +478,6 @@ def test_a_network_with_graphs_of_its_own_beside_the_step(device: torch.device) 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_parameter_without_a_gradient_in_one_accumulation(device: torch.device, frozen: bool) -> None:
     """A head for each of two domains, and batches of one or both; or a layer frozen amid. AdamW would move it."""
-
-    def of_a_domain(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        first, second = network(x)
-        return functional.mse_loss(*((first, y) if x.shape[-1] == 5 else (second, y[:, :2])))
-
     pair = Pair(device, loss=of_a_domain, accumulate=2)
     for number, side in enumerate((5, 5, 4, 4, 5, 4, 4, 4, 5, 5, 4, 5, 4, 5, 5, 5)):
         if frozen and number in (5, 9):
