@@ -37,12 +37,7 @@ def to_grid(img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS") 
 
 
 def from_grid(
-    data: npt.NDArray[np.floating],
-    size: Size,
-    like: nib.Nifti1Image,
-    nearest: bool = False,
-    axes: str = "RAS",
-    background: float = 0.0,
+    data: npt.NDArray[np.floating], size: Size, like: nib.Nifti1Image, nearest: bool = False, axes: str = "RAS"
 ) -> npt.NDArray[np.float32]:
     """Puts an array of the model's grid back on the grid of `like`; undoes `to_grid`.
 
@@ -52,16 +47,15 @@ def from_grid(
         like: the volume whose shape, orientation and affine the result gets.
         nearest: nearest neighbour for labels, else trilinear.
         axes: as in `to_grid`.
-        background: the value outside the model's field of view.
 
     Returns:
-        float32, in the shape of `like`.
+        float32, in the shape of `like`; 0 outside the model's field of view.
     """
     if _fits(like, size, axes):
         turn = ornt_transform(axcodes2ornt(axes), io_orientation(like.affine))
         return np.ascontiguousarray(apply_orientation(data, turn), np.float32)
     source = nib.Nifti1Image(np.asarray(data, np.float32), grid_affine(like, size, axes))
-    return _resample(source, like.shape, like.affine, nearest, background)
+    return _resample(source, like.shape, like.affine, nearest, 0.0)
 
 
 def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDArray[np.float64]:

@@ -40,25 +40,24 @@ ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
 Plane = npt.NDArray[np.generic]
 
 
-def figure_1(slices: Slices, quality: pd.DataFrame, subject: int = 0) -> Figure:
+def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
     """Conventional above, mask-conditioned synthetic below, a column for each contrast; lesions are outlined.
 
-    Where several models draw a contrast, the one that was trained longest is shown.
+    The first held-out subject; where several models draw a contrast, the one that was trained longest is shown.
 
     Args:
         slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of the models that are shown; a contrast that none draws is left out.
-        subject: a held-out one.
     """
     runs = drawn(quality).sort_values("step", kind="stable")
     columns: dict[str, tuple[Plane, Plane, Plane]] = {}
     for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
         run = runs[runs["contrast"] == contrast].iloc[-1]
-        at = f"{contrast}/{subject}/{PLANES[0]}"
+        at = f"{contrast}/0/{PLANES[0]}"
         columns[contrast] = (
             slices[f"truth/{run['subjects']}/-/{at}"],
             slices[f"sample/{run['run']}/{run['what']}/{at}"],
-            _lesion(slices, run, subject),
+            _lesion(slices, run, 0),
         )
     rows = {
         "held out": [planes[0] for planes in columns.values()],
@@ -172,23 +171,22 @@ def losses_figure(loss: pd.DataFrame) -> Figure:
     return figure
 
 
-def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str = REFERENCE) -> Figure:
-    """How far a setting's held-out loss is above the reference's at the same step, %: each seed, and their mean.
+def loss_pairs_figure(loss: pd.DataFrame) -> Figure:
+    """How far FAST's held-out loss is above the reference's at the same step, %: each seed, and their mean.
 
     The band is the mean's 90% interval; the black lines are the stated margin. Seeds that both have at every step.
 
     Args:
         loss: schema `LOSS`, of one plan.
-        setting, reference: which two.
     """
     figure = new_figure(height=2.6, width=5.6)
     axis = figure.subplots()
-    rows = loss[(loss["part"] == "held-out") & loss["setting"].isin((setting, reference))]
+    rows = loss[(loss["part"] == "held-out") & loss["setting"].isin(("FAST", REFERENCE))]
     wide = rows.pivot(index=["step", "seed"], columns="setting", values="loss").dropna()
-    apart = (100 * (wide[setting] / wide[reference] - 1)).unstack("seed").dropna(axis="columns")
+    apart = (100 * (wide["FAST"] / wide[REFERENCE] - 1)).unstack("seed").dropna(axis="columns")
     seeds, mean, deviation = apart.shape[1], apart.mean(axis="columns"), apart.std(axis="columns")
     low, high = mean - reach(seeds) * deviation, mean + reach(seeds) * deviation
-    colour = SETTING_COLOURS[setting]
+    colour = SETTING_COLOURS["FAST"]
     axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
     axis.fill_between(apart.index, low, high, color=colour, alpha=0.25, linewidth=0)
     axis.plot(apart.index, mean, color=colour, linewidth=1.9)
@@ -196,7 +194,7 @@ def loss_pairs_figure(loss: pd.DataFrame, setting: str = "FAST", reference: str 
     for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
         axis.axhline(at, color="black", linewidth=width)
     beyond = f"beyond the margin (±{margin:g}%) logarithmic"
-    axis.set(xlabel="step", ylabel=f"{setting}'s loss above {reference}'s, %\n{beyond}")
+    axis.set(xlabel="step", ylabel=f"FAST's loss above {REFERENCE}'s, %\n{beyond}")
     axis.set_title(f"{_side(rows)}, {seeds} seeds: held-out loss")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters
@@ -366,25 +364,22 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def samplers_slices(
-    slices: Slices, quality: pd.DataFrame, samplers: Sequence[SamplerSteps], subject: int = 0
-) -> Figure:
-    """What samplers draw for one mask from the same noise, beside the held-out volume; the lesion outlined in all.
+def samplers_slices(slices: Slices, quality: pd.DataFrame, samplers: Sequence[SamplerSteps]) -> Figure:
+    """What samplers draw for the first held-out mask from the same noise, beside its volume; the lesion outlined.
 
     Args:
         slices: those of `parity.results.Kept`.
         quality: schema `QUALITY`, of the plan samplers.
         samplers: those shown, in this order.
-        subject: a held-out one.
     """
     run = drawn(quality).iloc[-1]
-    at = f"{run['contrast']}/{subject}/{PLANES[0]}"
+    at = f"{run['contrast']}/0/{PLANES[0]}"
     names = [f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in samplers]
     titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in samplers)]
     shown = [slices[name] for name in (f"truth/{run['subjects']}/-/{at}", *names)]
     figure = slice_rows({"": shown}, titles, GREY)  # type: ignore[dict-item]
     for axis in figure.axes:
-        outline(axis, _lesion(slices, run, subject))
+        outline(axis, _lesion(slices, run, 0))
     return figure
 
 

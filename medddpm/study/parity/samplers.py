@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps
+from medddpm.study.parity.plans import FULL, SAMPLERS
 from medddpm.study.parity.tables import MARGINS, METRIC, NOT_MEASURED, Metric, badness
 
 SECONDS: Metric = ("seconds_a_volume", "all")
@@ -28,43 +28,39 @@ def samplers(quality: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(index=["sampler", "steps"]).iloc[np.argsort(places, kind="stable")]
 
 
-def shortfall(table: pd.DataFrame, full: SamplerSteps = FULL) -> pd.DataFrame:
-    """How many margins worse each row is than all timesteps, by metric; negative where it is better.
-
-    Args:
-        table: of `samplers`.
-        full: the row of all timesteps.
+def shortfall(table: pd.DataFrame) -> pd.DataFrame:
+    """How many margins worse each row of `samplers` is than that of all timesteps, by metric; negative where better.
 
     Raises:
-        BadInput: it is not in the table.
+        BadInput: the row of all timesteps, `FULL`, is not in the table.
     """
-    if full not in table.index:
-        raise BadInput("samplers", f"no {named(full)} to compare with", "measure it too")
+    if FULL not in table.index:
+        raise BadInput("samplers", f"no {named(FULL)} to compare with", "measure it too")
     found = {}
     for name in [name for name in MARGINS if name in table]:
         worse = badness(table, name)
-        found[name] = (worse - worse[full]) / MARGINS[name].of(float(table[name][full]))
+        found[name] = (worse - worse[FULL]) / MARGINS[name].of(float(table[name][FULL]))
     return pd.DataFrame(found)
 
 
-def advice(table: pd.DataFrame, full: SamplerSteps = FULL) -> str:
+def advice(table: pd.DataFrame) -> str:
     """Which sampler to use: the quickest that is no more than a margin worse than all timesteps by any metric."""
-    if full not in table.index or len(table) < 2:
+    if FULL not in table.index or len(table) < 2:
         return NOT_MEASURED
-    worst: dict[Any, float] = shortfall(table, full).max(axis="columns").to_dict()
+    worst: dict[Any, float] = shortfall(table).max(axis="columns").to_dict()
     seconds: dict[Any, float] = table[SECONDS].to_dict()
-    others = [row for row in seconds if row != full]
+    others = [row for row in seconds if row != FULL]
     good = [row for row in others if worst[row] <= 1]
     if not good:
         best = min(others, key=worst.__getitem__)
         return (
-            f"{named(full)}: nothing shorter stays within the margins; the nearest is {named(best)}, {worst[best]:.1f} "
-            f"margins worse on its worst metric, in {seconds[best]:.3g} s instead of {seconds[full]:.3g} s"
+            f"{named(FULL)}: nothing shorter stays within the margins; the nearest is {named(best)}, {worst[best]:.1f} "
+            f"margins worse on its worst metric, in {seconds[best]:.3g} s instead of {seconds[FULL]:.3g} s"
         )
     best = min(good, key=seconds.__getitem__)
     return (
-        f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[full]:.3g} s, "
-        f"{seconds[full] / seconds[best]:.0f} times as fast, and in the mean of the masks (one model, untested) no "
+        f"{named(best)}: {seconds[best]:.3g} s per volume instead of {seconds[FULL]:.3g} s, "
+        f"{seconds[FULL] / seconds[best]:.0f} times as fast, and in the mean of the masks (one model, untested) no "
         "more than a margin worse on any metric"
     )
 
