@@ -311,19 +311,12 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if zipped else open(path, "rb")
 
 
-def _nifti1(block: bytes) -> nib.Nifti1Header:
-    return nib.Nifti1Header(block, check=False)
-
-
-def _nifti2(block: bytes) -> nib.Nifti1Header:
-    return nib.Nifti2Header(block, check=False)
-
-
 def _header(path: Path, start: bytes) -> nib.Nifti1Header:
-    for header_of, length, magic in ((_nifti1, 348, b"n+1"), (_nifti2, _HEADER_BYTES, b"n+2")):
+    kind: Any
+    for kind, length, magic in ((nib.Nifti1Header, 348, b"n+1"), (nib.Nifti2Header, _HEADER_BYTES, b"n+2")):
         if len(start) < length:
             continue
-        header = header_of(start[:length])
+        header = kind(start[:length], check=False)
         if int(header["sizeof_hdr"]) == length and bytes(header["magic"]).startswith(magic):
             return header
     if len(start) < 348:
