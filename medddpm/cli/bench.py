@@ -67,8 +67,8 @@ def add_bench(commands: Commands[Parser]) -> None:
         "reduce-overhead-channels-last, max-autotune-channels-last. A compiled step that its user captures as one "
         "graph, as graphed-step does: compile-graph, max-autotune-graph, compile-graph-channels-last, "
         "max-autotune-graph-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats "
-        "base and fast; for other people's networks opt1, fast, fast-eager, accelerate, graphed-step and all of "
-        "PyTorch's own",
+        "base and fast; for other people's networks opt1, fast, fast-eager, accelerate, graphed-step, the ordinary "
+        "tools and the captured steps",
     )  # fmt: skip
     command.add_argument(
         "--ladder",
@@ -77,9 +77,9 @@ def add_bench(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--opponents", action="store_true",
-        help="for med-ddpm and med-ddpm-brats: also the ordinary tools that --setting lists, fast-eager, accelerate "
-        "and graphed-step. Other people's networks are timed with these anyway. Tools that search for the fastest "
-        "kernels, by cudnn.benchmark or max-autotune, take minutes",
+        help="for med-ddpm and med-ddpm-brats: also the ordinary tools and the captured steps that --setting lists, "
+        "fast-eager, accelerate and graphed-step. Other people's networks are timed with these anyway. Tools that "
+        "search for the fastest kernels, by cudnn.benchmark or max-autotune, take minutes",
     )  # fmt: skip
     command.add_argument(
         "--network", type=bench_networks, metavar="NAME,…",

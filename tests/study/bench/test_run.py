@@ -284,6 +284,17 @@ def test_opponents_are_measured_beside_what_else_is_asked() -> None:
     assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", *OF_A_LOOP, *TOOLS]
 
 
+def test_the_help_says_that_captured_steps_are_timed_too(capsys) -> None:
+    captured = [setting.name for setting in CAPTURED]
+    assert names(plan(["monai-unet"]))[-len(captured) :] == captured
+    assert names(plan(["med-ddpm"], opponents=True))[-len(captured) :] == captured
+    with pytest.raises(SystemExit):
+        parser().parse_args(["bench", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "graphed-step, the ordinary tools and the captured steps" in said
+    assert "also the ordinary tools and the captured steps that --setting lists" in said
+
+
 def test_the_plan_takes_what_is_asked() -> None:
     jobs = plan(["med-ddpm", "monai-unet"], ["fast", "autocast-channels-last"], ["sample"], side=64, batch=3)
     assert names(jobs) == ["FAST", "autocast channels-last"], "a network that draws no samples has no row"
