@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from medddpm.study.bench import sentences, tables
-from medddpm.study.bench.settings import ORDINARY
+from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
 from medddpm.study.claims import verdicts
 from medddpm.study.convnext import tables as convnext
 from medddpm.study.profile import summaries, windows
@@ -498,9 +498,18 @@ def test_pages_say_what_the_tools_timed_again_come_to() -> None:
     for ms, network in ((batch, "`UNet` with batch norm on an H200"), (h200, "`AttentionUnet`")):
         longer = "times as long as `graphed_step`'s" if ms is batch else "times as long."
         assert f"{ms[captured]:.2f} ms for {network}, {ms[captured] / ms['graphed_step']:.2f} {longer}" in page
+    assert f"as the setting `{BENCH_SETTINGS[captured].slug}` of `medddpm bench` does" in page
     ratios = sorted(ms[captured] / ms["graphed_step"] for ms in (batch, h200))
     low, high = map("{:.2f}".format, ratios)
-    assert f"`graphed_step` was {low} and {high} times as fast as compiled steps captured by hand (H200)." in readme
+    by_hand = "[captured by hand](site/fast_path.md#how-the-tools-were-timed) (H200)"
+    assert f"`graphed_step` was {low} and {high} times as fast as compiled steps {by_hand}." in readme
+    plain = tables.rows_of(records["H200"], "nnunet-plain-deep", "step")
+    replay, search = (plain.loc[[tool, f"{tool} channels-last"]] for tool in ("reduce-overhead", "max-autotune"))
+    slower = replay["median_ms"].iloc[1] / replay["median_ms"].iloc[0]
+    hours = pd.to_datetime(replay["date"]).diff().dt.total_seconds().abs().iloc[1] / 3600
+    assert f"contiguous is {slower:.2f} times as fast as channels-last with `reduce-overhead` (measured ten" in page
+    assert round(hours) == 10
+    assert search["median_ms"].iloc[1] == pytest.approx(search["median_ms"].iloc[0], rel=1e-3), "as fast, says the page"
 
 
 def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> None:
@@ -544,7 +553,15 @@ def test_pages_say_what_the_host_makes_of_the_smallest_step() -> None:
     of_each = [rows for card in runs for rows in tables.on_other_hosts(ROOT, card)]
     searched = sum(rows.index.str.startswith("max-autotune").any() for rows in of_each) + len(runs)
     assert (searched, len(every)) == (8, 21)
-    assert "Eight of the runs include `max-autotune`." in page
+    searches = every["best"].str.startswith("max-autotune")
+    assert every["apart_h"][searches].round().eq(6).sum() == 1
+    assert every["apart_h"].gt(1).sum() == 1
+    assert every["step_ms"].isna().sum() == 4
+    said = "include `max-autotune`, one of them six hours after `accelerate`; four lack `graphed_step`."
+    assert f"Eight of the runs {said} In one run on an H200" in page
+    by_hand = [rows.index.str.contains("graph channels-last").any() for rows in of_each]
+    assert [card for card in runs for _ in tables.on_other_hosts(ROOT, card)][by_hand.index(True)] == "H200"
+    assert sum(by_hand) == 1
 
 
 def test_the_fast_paths_page_says_how_many_tests_passed_on_the_cards() -> None:
