@@ -390,6 +390,15 @@ def test_a_half_network_returns_half(end: nn.Module, given: torch.dtype) -> None
     assert distance(found.float(), expected.float()) < 2e-2
 
 
+@pytest.mark.parametrize(("reduced", "returned"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_an_output_cast_to_bf16_stays_so_where_the_network_computes_in_float32(
+    reduced: bool, returned: torch.dtype
+) -> None:
+    """As on a CPU; where it computes in BF16 its own outputs cannot be told from that one."""
+    plain, fast = pair(lambda b, x: b(x).bfloat16(), reduced=reduced)
+    assert (plain(X).dtype, fast(X).dtype) == (torch.bfloat16, returned)
+
+
 def test_the_inputs_decide_for_a_network_of_several_dtypes() -> None:
     """As one whose body was cast and whose end was not."""
     plain, fast = pair(lambda b, x: b[3](b[:3](x.half()).to(x.dtype)), reduced=True)
