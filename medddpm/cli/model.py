@@ -82,9 +82,9 @@ def add_train(commands: Commands[Parser]) -> None:
     )
     command.add_argument(
         "--channels",
-        type=whole(32, 4096, f"{MULTIPLE}, or of --norm-groups"),
+        type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
         default=64,
-        help=f"base width, {MULTIPLE}, or of --norm-groups (64)",
+        help=f"base width, {MULTIPLE} or of --norm-groups (64)",
     )
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(

@@ -38,10 +38,12 @@ class Report:
 
     def __str__(self) -> str:
         """One line: layout, cases, shapes, problems."""
-        layout = f"{self.layout.name} layout" if self.layout else "no published layout"
+        problems = _count(len(self.problems), "problem")
+        if self.layout is None:
+            return f"{self.root}: nothing to check, {problems}"
         shapes = ", ".join("x".join(map(str, shape)) for shape, _ in self.shapes.most_common(3))
         counts = f"{_count(len(self.cases), 'case')}{f' ({shapes})' if shapes else ''}"
-        return f"{self.root}: {layout}, {counts}, {_count(len(self.problems), 'problem')}"
+        return f"{self.root}: {self.layout.name} layout, {counts}, {problems}"
 
 
 def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report:

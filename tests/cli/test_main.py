@@ -500,7 +500,7 @@ def test_an_empty_path_is_not_the_current_folder(command: list[str], capsys) -> 
 def test_a_width_is_told_to_be_a_multiple(command: list[str], most: int, capsys) -> None:
     with pytest.raises(SystemExit):
         main([*command, "--out", "o.csv", "--channels", "20"])
-    groups = ", or of --norm-groups" if command[0] == "train" else ""
+    groups = " or of --norm-groups" if command[0] == "train" else ""
     said = f"argument --channels: '20' is not a whole number from 32 to {most}, a multiple of 32{groups}"
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 

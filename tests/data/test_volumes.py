@@ -389,7 +389,7 @@ def test_check_of_no_data_set_reports_instead_of_raising(tmp_path: Path) -> None
     report = check_folder(tmp_path)
     assert report.layout is None
     assert [problem.problem for problem in report.problems] == ["an empty folder"]
-    assert str(report) == f"{tmp_path}: no published layout, 0 cases, 1 problem"
+    assert str(report) == f"{tmp_path}: nothing to check, 1 problem"
 
 
 # The real case

@@ -593,7 +593,7 @@ def test_optimizers_and_averages_that_no_graph_repeats_are_refused(device: torch
     network, given = Network().to(device), batch(device)
     average = torch.optim.swa_utils.AveragedModel(network)
     damped = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, dampening=0.5)
-    waits, others = "graphed_step: the optimizer's update waits for the device; ", "use Adam, AdamW or SGD, made with"
+    waits, others = "graphed_step: the optimizer's update waits for the device; ", "use Adam, AdamW, RMSprop, or SGD"
     odd = [
         (torch.optim.NAdam(network.parameters(), 0.1), None, "NAdam begins otherwise than with zeros; use Adam, "),
         (damped, None, "SGD begins otherwise than with zeros"),

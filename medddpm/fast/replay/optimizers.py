@@ -51,7 +51,7 @@ def waits(optimizer: torch.optim.Optimizer) -> BadInput:
     """Says that the optimizer reads values on the host, which a graph cannot do."""
     on_a_gpu = not isinstance(optimizer, torch.optim.Adagrad)  # which has the fused update on a CPU alone
     fusing = on_a_gpu and "fused" in optimizer.defaults
-    remedy = "make the optimizer with fused=True" if fusing else "use Adam, AdamW or SGD, made with fused=True"
+    remedy = "make the optimizer with fused=True" if fusing else FITTING
     return BadInput("graphed_step", f"{UPDATE} waits for the device", remedy)
 
 
