@@ -49,6 +49,11 @@ from medddpm.fast.replay.step import graphed_step
 from medddpm.runtime import cuda_graphs
 
 
+@pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    return recordings.device(request.param, monkeypatch)
+
+
 def test_a_loop_is_replayed_and_trains_as_the_network_does(device: torch.device) -> None:
     twins = Twins(device)
     twins.train(3)

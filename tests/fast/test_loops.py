@@ -27,6 +27,11 @@ from medddpm import accelerate, graphed_step
 from medddpm.errors import BadInput
 
 
+@pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    return recordings.device(request.param, monkeypatch)
+
+
 def parts(network: Any) -> list[list[nn.Parameter]]:
     """The parameters in two halves, each for an optimizer of its own."""
     encoder, decoder = (network.first, network.norm, network.batch), (network.second, network.aside)

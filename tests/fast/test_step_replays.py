@@ -27,6 +27,11 @@ def check_gradients(pair: Pair) -> None:
     alike([p.grad for p in pair.fast.parameters()], [p.grad for p in pair.plain.parameters()])
 
 
+@pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    return recordings.device(request.param, monkeypatch)
+
+
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1, "scaled": True}, {"accumulate": 2}], ids=" ".join)
 def test_gradients_are_left_as_behind_a_loop(device: torch.device, options: dict[str, Any]) -> None:
     pair = Pair(device, **options)
