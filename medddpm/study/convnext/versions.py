@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -214,6 +215,10 @@ def _layer_norm(case: Case, generator: torch.Generator) -> Problem:
         versions.append(_ours(name, launches.layer_norm(name, x, gain, bias, out), out))
     run = functools.partial(functional.layer_norm, x, (c,), gain, bias, EPSILON)
     versions.append(Version("PyTorch", run, _whole))
+    if x.is_cuda:
+        compiled = torch.compile(functional.layer_norm, dynamic=False)
+        run = functools.partial(compiled, x, (c,), gain, bias, EPSILON)
+        versions.append(Version("torch.compile", run, _whole, compiled=True))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
 
@@ -243,7 +248,10 @@ def _block(case: Case, generator: torch.Generator) -> Problem:
 def _library_blocks(
     module: ConvNeXtBlock, x: Tensor, shift: Tensor, together: Tensor, w: BlockWeights
 ) -> list[Version]:
-    """Triton's version and PyTorch's: eager, and compiled; float32 as it comes, TF32, BF16 by autocast."""
+    """Triton's version and PyTorch's: eager, and compiled; float32 as it comes, TF32, BF16 by autocast.
+
+    Autocast casts weights at each call, "cast once" has them in BF16.
+    """
     found = []
     if importlib.util.find_spec("triton") and x.is_cuda:
         from medddpm.study.convnext.kernels.block_triton import convnext_block
@@ -268,18 +276,34 @@ def _library_blocks(
     def plain(function: Callable[..., Tensor], image: Tensor) -> Callable[[], Tensor]:
         return lambda: function(image, shift)
 
-    body = _Body(module)
+    body, cast = _Body(module), _Body(_products_in_bf16(module))
     found += [
         _library("PyTorch FP32", BASE, plain(body, dense), _last),
         _library("PyTorch TF32", OPT1, plain(body, dense), _last),
         _library("PyTorch TF32, channels-last", OPT1, plain(body, last), _last),
         _library("PyTorch BF16, channels-last", OPT1, mixed(body, last), _last),
+        _library("PyTorch BF16, cast once", OPT1, mixed(cast, last), _last),
     ]
     if x.is_cuda:
-        for name, how in (("torch.compile TF32", plain), ("torch.compile BF16", mixed)):
-            compiled = torch.compile(_Body(module), dynamic=False)
+        searched = "max-autotune-no-cudagraphs"  # `timing.graphed` captures every version
+        for name, how, computed, mode in (
+            ("torch.compile TF32", plain, body, "default"),
+            ("torch.compile BF16", mixed, body, "default"),
+            ("torch.compile BF16, cast once", mixed, cast, "default"),
+            ("torch.compile TF32, max-autotune", plain, body, searched),
+            ("torch.compile BF16, cast once, max-autotune", mixed, cast, searched),
+        ):
+            compiled = torch.compile(copy.deepcopy(computed), dynamic=False, mode=mode)
             found.append(_library(name, OPT1, how(compiled, last), _last, compiled=True))
     return found
+
+
+def _products_in_bf16(module: ConvNeXtBlock) -> ConvNeXtBlock:
+    """A copy whose weights autocast need not cast at each call."""
+    cast = copy.deepcopy(module)
+    for layer in (cast.depthwise, cast.expand, cast.project):
+        layer.bfloat16()
+    return cast
 
 
 class _Body(nn.Module):
