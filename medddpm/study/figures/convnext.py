@@ -20,6 +20,7 @@ ASIDE = 0.3  # of a row: between two machines' dots
 GAP = 2  # pixels between images
 ONE_CLUSTER = 0.25  # decades: points no further apart than this share a column of numbers
 LETTER = 0.12  # inches: the height of a number, with what keeps it off the next
+A_NAME = 0.147  # inches: the height of a line of the legend
 SHORT = {"layer_norm": "norm", "conv2d": "conv"}  # operators in a legend
 
 
@@ -94,7 +95,8 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
         limits: "copy" in GB/s; "fp32", "tf32" and "bf16" in TFLOP/s.
         card: on which they were measured.
     """
-    figure = new_figure(height=3.8)
+    height = max(3.8, A_NAME * len(points))
+    figure = new_figure(height)
     axis, beside = figure.subplots(1, 2, width_ratios=[1.6, 1])
     low, high = points["intensity"].min() / 3, max(points["intensity"].max() * 3, 1e3)
     corners = {}
@@ -108,7 +110,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     bottom, top = points["tflops"].min() / 2, limits["bf16"] * 2
     axis.set(xscale="log", yscale="log", xlim=(low / 1.2, max(high, ridge) * 1.2), ylim=(bottom, top))
     axis.set(xlabel="FLOPs per byte of DRAM traffic", ylabel="TFLOP/s", title=card)
-    letter = LETTER * np.log10(top / bottom) / 3.0  # decades; the axis is some three inches high
+    letter = LETTER * np.log10(top / bottom) / (height - 0.8)  # decades; the axis has the rest of the height
     places = number_places(points["intensity"].to_numpy(float), points["tflops"].to_numpy(float), letter)
     for number, (point, place) in enumerate(zip(points.to_dict("records"), places, strict=True), 1):
         at, colour = (point["intensity"], point["tflops"]), colour_of(point["version"])
