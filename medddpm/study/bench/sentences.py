@@ -88,18 +88,20 @@ def network_rows(table: pd.DataFrame) -> list[str]:
     """Other people's networks as rows of a Markdown table, by what they gain with `accelerate`, the most first.
 
     Args:
-        table: schema `BENCH`, of one machine; a network without `accelerate` or `graphed_step` has no row.
+        table: schema `BENCH`, as `tables.compared` has it, or of one machine; a network without `accelerate` or
+            `graphed_step` has no row.
 
     Returns:
-        The network; the best ordinary tool's time in ms, and which it is; that time divided by `accelerate`'s and by
-        `graphed_step`'s.
+        The network (and the card, where most have another); the best ordinary tool's time in ms, and which it is;
+        that time divided by `accelerate`'s and by `graphed_step`'s.
     """
     rows = []
     for name, row in _whole(table).sort_values("ratio", ascending=False).iterrows():
         network = NETWORKS[str(name)]
         maker, kind, variant = _parts(name)
         at_once = f" ×{network.batch}" if network.batch > 1 else ""
-        called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}"
+        elsewhere = row["title"].removeprefix(network.title)
+        called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
         best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
         rows.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
     return rows

@@ -12,14 +12,17 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import CEILINGS_TABLE, report_key
-from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, TOOLS
+from medddpm.study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, ORDINARY, TOOLS
 from medddpm.study.profile.families import family_named
 from medddpm.study.records import schemas
+from medddpm.study.records.machine import gpu_folder_name
 from medddpm.study.records.tables import of_every_machine, read_meta, read_table
 
 NAME = "bench.csv"
 OTHER_HOSTS = "bench_other_hosts.csv"
 HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
+ELSEWHERE = {"monai-mednext": "H200"}
+"""Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card where not."""
 OURS = "med-ddpm"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
@@ -37,6 +40,13 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
         BadInput: there is none, or one does not fit its schema.
     """
     return of_every_machine(root, NAME, schemas.BENCH, notebook="16")
+
+
+def compared(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The H100's rows of what `recorded` returns, but another card's for the networks of `ELSEWHERE`."""
+    h100 = records["H100"]
+    apart = [records[card][records[card]["network"] == network] for network, card in ELSEWHERE.items()]
+    return pd.concat([h100[~h100["network"].isin(ELSEWHERE)], *apart], ignore_index=True)
 
 
 def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
@@ -180,20 +190,22 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
     """Other people's networks: a training step with the best of ordinary tools, and on the fast path.
 
     Returns:
-        index network; title, then the time of each setting of `ORDINARY`, best (a setting), best_ms, accelerate_ms (in
-        an ordinary loop), ratio (best_ms divided by it), step_ms (with `graphed_step`), step_ratio (the time of the
-        best of `TOOLS` divided by it), apart_h (hours from accelerate's measurement to the best's), error_output and
-        error_grad (accelerate's distance from BASE), best_error_grad, peak_best_gib, peak_gib (accelerate's),
-        peak_step_gib (with `graphed_step`).
+        index network; title (with the card, where most networks have another), then the time of each setting of
+        `ORDINARY`, best (a setting), best_ms, accelerate_ms (in an ordinary loop), ratio (best_ms divided by it),
+        step_ms (with `graphed_step`), step_ratio (the time of the best of `TOOLS` divided by it), apart_h (hours
+        from accelerate's measurement to the best's), error_output and error_grad (accelerate's distance from BASE),
+        best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`).
     """
     rows = {}
+    card = _card(table)
     for network in NETWORKS.values():
         step = rows_of(table, network.name, "step")
         if network.ours or step.empty:
             continue
         times = _compared(step)
+        here = _card(step) or card
         rows[network.name] = {
-            "title": network.title,
+            "title": network.title if here == card else f"{network.title} ({here})",
             **{name: step["median_ms"].get(name, np.nan) for name in ORDINARY},
             **times,
             "error_output": step["rel_error_output"].get("accelerate", np.nan),
@@ -204,6 +216,12 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
             "peak_step_gib": step["peak_gib"].get("graphed_step", np.nan),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def _card(rows: pd.DataFrame) -> str:
+    """The card of most rows that name one, as its records folder is called; else ""."""
+    found = rows["gpu"].dropna().mode()
+    return gpu_folder_name(str(found.iloc[0])) if len(found) else ""
 
 
 def _compared(step: pd.DataFrame) -> dict[str, Any]:
@@ -222,6 +240,17 @@ def _compared(step: pd.DataFrame) -> dict[str, Any]:
         "step_ratio": took.reindex(list(TOOLS)).min() / graphed,
         "apart_h": when.diff().dt.total_seconds().abs().iloc[-1] / 3600,
     }
+
+
+def by_hand(table: pd.DataFrame) -> pd.Series[float]:
+    """How many times as long as `graphed_step` the best compiled step takes that a user captures by hand, by network.
+
+    Args:
+        table: schema `BENCH`, of one machine; a network without either has none.
+    """
+    steps = table[table["measure"] == "step"].pivot_table("median_ms", "network", "setting")
+    best = steps.filter([setting.name for setting in CAPTURED]).min(axis="columns")
+    return (best / steps["graphed_step"]).dropna()
 
 
 def ours(table: pd.DataFrame) -> pd.DataFrame:
