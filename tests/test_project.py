@@ -501,26 +501,22 @@ def test_pages_say_what_the_tools_timed_again_come_to() -> None:
     batch = next(rows["median_ms"] for rows in tables.on_other_hosts(ROOT, "H200") if captured in rows.index)
     by_hand = tables.by_hand(records["H200"]).sort_values()
     slower = batch[[captured, "compile graph"]].min() / batch["graphed_step"]
-    assert [by_hand.index[place] for place in (0, -1)] == ["monai-vnet", "monai-segresnet"]
-    assert (len(by_hand) + 1, tables.HOST_BOUND in by_hand.index) == (7, False)
+    assert [by_hand.index[place] for place in (0, -1)] == ["monai-vnet", "monai-basic-unet"]
+    assert (len(by_hand) + 1, tables.HOST_BOUND in by_hand.index) == (6, False)
     low, high = by_hand.iloc[0], by_hand.iloc[-1]
     assert low < slower < high
-    said = f"takes {low:.2f} times (`VNet`) to {high:.2f} times (`SegResNet`) as long as `graphed_step`'s, in seven"
+    said = f"takes {low:.2f} times (`VNet`) to {high:.2f} times (`BasicUNet`) as long as `graphed_step`'s, in six"
     assert f"{said} networks; {batch[captured]:.2f} ms for `UNet` with batch norm, {slower:.2f} times" in page
     assert f"as the setting `{BENCH_SETTINGS[captured].slug}` of `medddpm bench` does" in page
     others = tables.others(records["H200"]).loc[by_hand.index]
     faster = (others["best_ms"] / others["step_ms"])[others["best_ms"] < by_hand * others["step_ms"]]
-    names = ["monai-segresnet", "monai-unet", "monai-attention-unet"]
+    names = ["monai-unet", "monai-attention-unet"]
     assert set(faster.index) == set(names)
-    said = "it takes {:.2f}, {:.2f} and {:.2f} times as long as `graphed_step`".format(*faster[names])
-    told = "For `SegResNet`, `UNet` and `AttentionUnet` the ordinary `max-autotune`, timed on another H200, is faster"
+    said = "it takes {:.2f} and {:.2f} times as long as `graphed_step`".format(*faster[names])
+    told = "For `UNet` and `AttentionUnet` the ordinary `max-autotune`, timed on another H200, is faster"
     assert f"{told} than such a step: {said}" in page
-    segresnet = tables.rows_of(records["H200"], "monai-segresnet", "step")["median_ms"]
-    assert segresnet["reduce-overhead"] < segresnet["reduce-overhead channels-last"], "the page says so"
-    captured_there = (
-        "[captured by hand](site/fast_path.md#how-the-tools-were-timed) (default mode; seven networks, H200s)"
-    )
-    assert f"was {low:.2f} to {high:.2f} times as fast as compiled steps {captured_there}." in readme
+    where = "[captured by hand](site/fast_path.md#how-the-tools-were-timed) (default mode; six networks, H200s)"
+    assert f"was {low:.2f} to {high:.2f} times as fast as compiled steps {where}." in readme
     basic = tables.rows_of(records["H200"], "monai-basic-unet", "step")["median_ms"]
     said = f"takes {basic['compile graph']:.2f} ms on an H200 (`reduce-overhead`: {basic['reduce-overhead']:.2f})."
     assert said in page
@@ -547,7 +543,7 @@ def test_the_fast_paths_page_says_what_torch_compile_makes_of_accelerate() -> No
     least, middle, most, batch = relative.loc["FAST reduce-overhead"].map("{:.2f}".format)
     told = f"for `BasicUNet`, {middle} times for `UNet`, {most} times for `SegResNet` (all three were timed some"
     assert f"takes {least} times as long as with `accelerate` alone {told} 40 hours before `accelerate`," in page
-    assert f"on other hosts) and {batch} times for `UNet` with batch norm, after" in page
+    assert f"on other hosts) and {batch} times for `UNet` with batch norm." in page
     dates = {network: tables.rows_of(record, network, "step")["date"] for network in networks[:3]}
     when = pd.DataFrame(dates).apply(pd.to_datetime)
     hours = (when.loc["accelerate"] - when.loc["FAST reduce-overhead"]).dt.total_seconds() / 3600

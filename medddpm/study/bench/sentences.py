@@ -9,12 +9,11 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
-from medddpm.study.bench.tables import OURS, against, called_of, others, rows_of
+from medddpm.study.bench.tables import LAST, OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
 _AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
-_LAST = " channels-last"
 _ERRORS = ["rel_error_output", "rel_error_grad"]
 _OURS = ["accelerate", "graphed_step"]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
@@ -204,7 +203,7 @@ def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
     """The columns of each tool, by its name without the layout; a tool that no network has is left out."""
     layouts: dict[str, list[str]] = {}
     for name in timed.columns[timed.any()]:
-        layouts.setdefault(name.removesuffix(_LAST), []).append(name)
+        layouts.setdefault(name.removesuffix(LAST), []).append(name)
     return layouts
 
 
@@ -232,7 +231,7 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
         tools = []
         for name, columns in layouts.items():
             there = [column for column in columns if has[column]]
-            alone = "channels-last" if there and there[0].endswith(_LAST) else "contiguous"
+            alone = "channels-last" if there and there[0].endswith(LAST) else "contiguous"
             tools += [f"{_called(name)}{f' ({alone})' if len(there) < len(columns) else ''}"] if there else []
         verb = "" if said else " was timed" if len(tools) == 1 else " were timed"
         said.append(f"only {_listed(tools)}{verb} for {_listed([_kind(network) for network in group.index])}")

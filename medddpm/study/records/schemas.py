@@ -230,11 +230,6 @@ THROUGHPUT = Schema(
         "costs": Column("str", "what it takes beside time", nullable=True),
         "date": Column("str", "when it was measured"),
         **_MACHINE,
-        "commit": replace(
-            _MACHINE["commit"],
-            meaning="the commit that measured it; the H200's rows of 2026-11-23T02:42 lack it and their versions, as "
-            "their table's description is of a later run",
-        ),
     }
 )
 ENDURANCE = Schema(
