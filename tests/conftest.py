@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from helpers.repository import SHARED
 
 from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import VolumeFolder
+
+gc.set_threshold(10_000, 10, 10)
+
+
+def pytest_collection_finish() -> None:
+    """What all imports made stays: no search for garbage goes through it again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
