@@ -14,7 +14,7 @@ from helpers.repository import SHARED
 from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import VolumeFolder
 
-gc.set_threshold(10_000, 10, 10)
+gc.set_threshold(10_000, 10, 10)  # Python 3.11's 700 has it search every few milliseconds of a test
 
 
 def pytest_collection_finish() -> None:
