@@ -179,3 +179,36 @@ def test_what_follows_from_other_numbers(judged: Tables, section: str) -> None:
         assert stated[name][0] / stated["P126"][0] == pytest.approx(stated["P201"][0], rel=0.06)
     rest = both(without(judged, "P001", "P002", "P201"))
     assert f"All three differ in both views; without them {rest} are reproduced." in section
+
+
+def test_which_card_decides(judged: Tables, section: str) -> None:
+    every = findings.every_run(ROOT)
+    said = {}
+    for view, table in judged.items():
+        found = findings.findings(PAPER, every, view)
+        theirs = {name: replace(found[name], our_value=found[name].other_value) for name in table.index}
+        status = pd.Series({name: verdicts.status_of(CLAIMS[name], finding) for name, finding in theirs.items()})
+        changed = status.index[status != table["status"]]
+        more, fewer = ([name for name in changed if status[name] == verdict] for verdict in ("reproduced", "differs"))
+        said[view] = (f"{(status == 'reproduced').sum()} of {len(status)}", more, fewer)
+    (window, more, fewer), (step, others, none) = said["window"], said["step"]
+    assert (len(more), len(fewer), len(others), none) == (4, 2, 4, [])
+    also = f"(also {', '.join(more[:3])} and {more[3]}, not {' and '.join(fewer)})"
+    assert f"{window} would be reproduced in the window {also} and {step} in the step" in section
+    assert f"in the step (also {', '.join(others[:3])} and {others[3]})." in section
+
+
+def test_which_run_counts(runs: Runs, judged: Tables, section: str) -> None:
+    changed = {}
+    for view, table in judged.items():
+        for number, run in enumerate(runs["H100", view]):
+            alone = counted({**runs, ("H100", view): [run]}, view)
+            other = alone["status"] != table["status"].reindex(alone.index)
+            changed |= {(view, number, name): alone.loc[name, "our_value"] for name in alone.index[other]}
+    assert list(changed) == [("step", 0, "P161"), ("step", 2, "P129")]
+    first, third = (float(value) for value in changed.values())
+    means = [float(judged["step"].loc[name, "our_value"]) for name in ("P161", "P129")]
+    assert f"the first alone reproduces P161 ({first:.1f}; the mean of three is {means[0]:.1f}), the third" in section
+    assert f"P129 ({third:.1f}; the mean is {means[1]:.1f}, beyond its limit by" in section
+    limit = max(verdicts.accepted(CLAIMS["P129"], CLAIMS["P129"].rule.tolerance))
+    assert f"{means[1] - limit:.2f}" == "0.04"
