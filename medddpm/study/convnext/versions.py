@@ -87,14 +87,12 @@ class Version:
         name: as in the record.
         run: computes it once, from prepared tensors.
         output: gives the last result as (N, H, W, C); of `run` where that returns it.
-        compiled: whether the first run compiles for seconds.
         settings: PyTorch's, within which it is run and timed: those under which it is fastest.
     """
 
     name: str
     run: Callable[[], object]
     output: Callable[[object], Tensor]
-    compiled: bool = False
     settings: tuple[Settings, ...] = (contextlib.nullcontext,)
 
     @property
@@ -158,15 +156,13 @@ def _settings(switches: Switches, search: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _library(
-    name: str, switches: Switches, run: Callable[[], Tensor], output: Callable[..., Tensor], compiled: bool = False
-) -> Version:
+def _library(name: str, switches: Switches, run: Callable[[], Tensor], output: Callable[..., Tensor]) -> Version:
     """A library's version as its best users have it: cuDNN's own choice of an algorithm, or its search's.
 
     The search times each algorithm once; where they take some microseconds it may keep a slower one.
     """
     both = tuple(functools.partial(_settings, switches, search) for search in (False, True))
-    return Version(name, run, output, compiled, both)
+    return Version(name, run, output, both)
 
 
 def _whole(found: object) -> Tensor:
@@ -219,7 +215,7 @@ def _layer_norm(case: Case, generator: torch.Generator) -> Problem:
     if x.is_cuda:
         compiled = torch.compile(functional.layer_norm, dynamic=False, fullgraph=True)
         run = functools.partial(compiled, x, (c,), gain, bias, EPSILON)
-        versions.append(Version("torch.compile", run, _whole, compiled=True))
+        versions.append(Version("torch.compile", run, _whole))
     return Problem(case, versions, exact, torch.zeros_like(exact))
 
 
@@ -260,9 +256,7 @@ def _library_blocks(
         out = torch.full_like(x, float("nan"))
         products = [m.weight.detach().bfloat16().contiguous() for m in (module.expand, module.project)]
         vectors = (w.taps(), w.gain, w.bias, products[0], w.expand_bias, products[1], w.project_bias)
-        found.append(
-            Version("Triton", lambda: convnext_block(x, together, vectors, out, EPSILON), lambda _: out, compiled=True)
-        )
+        found.append(Version("Triton", lambda: convnext_block(x, together, vectors, out, EPSILON), lambda _: out))
     last = x.permute(0, 3, 1, 2)  # channels-last, as ours
     dense = last.contiguous()
     device = x.device.type
@@ -295,7 +289,7 @@ def _library_blocks(
             ("torch.compile BF16, cast once, max-autotune", mixed, cast, searched),
         ):
             compiled = torch.compile(copy.deepcopy(computed), dynamic=False, fullgraph=True, mode=mode)
-            found.append(_library(name, OPT1, how(compiled, last), _last, compiled=True))
+            found.append(_library(name, OPT1, how(compiled, last), _last))
     return found
 
 
