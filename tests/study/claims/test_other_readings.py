@@ -24,9 +24,14 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
-def runs() -> Runs:
+def every() -> Runs:
+    return findings.every_run(ROOT)
+
+
+@pytest.fixture(scope="module")
+def runs(every: Runs) -> Runs:
     """The H100's, the one card of the paper's that was measured."""
-    return {key: own for key, own in findings.every_run(ROOT).items() if key[0] == "H100"}
+    return {key: own for key, own in every.items() if key[0] == "H100"}
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +186,7 @@ def test_what_follows_from_other_numbers(judged: Tables, section: str) -> None:
     assert f"All three differ in both views; without them {rest} are reproduced." in section
 
 
-def test_which_card_decides(judged: Tables, section: str) -> None:
-    every = findings.every_run(ROOT)
+def test_which_card_decides(every: Runs, judged: Tables, section: str) -> None:
     said = {}
     for view, table in judged.items():
         found = findings.findings(PAPER, every, view)
