@@ -456,7 +456,7 @@ def test_the_page_of_commands_repeats_what_a_step_takes() -> None:
 
 def test_the_fast_paths_page_repeats_what_other_peoples_networks_gain() -> None:
     records, page = tables.recorded(ROOT), page_text("site/fast_path.md")
-    assert sentences.network_gains(tables.compared(records), "H100 (`MedNeXt`: an H200)") in page
+    assert sentences.network_gains(tables.compared(records), tables.COMPARED_ON) in page
     record = records["H200"]
     anew = record[record["date"] >= "2026-11-26"]  # the other rows are older, and of other runs
     assert sentences.network_gains(anew, "H200") in page

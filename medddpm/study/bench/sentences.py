@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY, BenchSetting
-from medddpm.study.bench.tables import LAST, OURS, against, called_of, others, rows_of
+from medddpm.study.bench.settings import BENCH_SETTINGS, LAST, ORDINARY, BenchSetting
+from medddpm.study.bench.tables import OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]

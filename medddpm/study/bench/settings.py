@@ -153,7 +153,8 @@ BESIDE = (
 )
 """Settings the ladder is compared with; the last two compile the accelerated network, the fast path's kernels in it."""
 _searched = {"autocast": True, "search": True, "fused_adam": True}
-_layouts = ((switches.OPT1, "", ""), (switches.OPT12, " channels-last", ", channels-last"))
+LAST = " channels-last"  # at the end of a setting's name
+_layouts = ((switches.OPT1, "", ""), (switches.OPT12, LAST, ", channels-last"))
 OPPONENTS = (
     _like(switches.BASE, "PyTorch", "PyTorch out of the box", untouched=True),
     _like(switches.OPT1, "cudnn.benchmark", "TF32, cudnn.benchmark", search=True, fused_adam=True),

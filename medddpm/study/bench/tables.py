@@ -12,7 +12,7 @@ import pandas as pd
 
 from medddpm.study.bench.networks import NETWORKS
 from medddpm.study.bench.results import CEILINGS_TABLE, report_key
-from medddpm.study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, ORDINARY, TOOLS
+from medddpm.study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, LAST, ORDINARY, TOOLS
 from medddpm.study.profile.families import family_named
 from medddpm.study.records import schemas
 from medddpm.study.records.machine import gpu_folder_name
@@ -23,8 +23,8 @@ OTHER_HOSTS = "bench_other_hosts.csv"
 HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
 ELSEWHERE = {"monai-mednext": "H200"}
 """Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card where not."""
+COMPARED_ON = "H100 (`MedNeXt`: an H200)"  # the cards of `compared`, as a sentence names them
 OURS = "med-ddpm"
-LAST = " channels-last"  # at the end of a setting's name
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
