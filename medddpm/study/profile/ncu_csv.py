@@ -135,7 +135,7 @@ def launches_in(text: str) -> int:
         if (at := _header_at(line)) is not None:
             try:
                 header = next(_reader([line[at:]]))
-                rows = _rows(Path(), "raw", lines, header, line[at] == '"')
+                rows = _rows(Path(), _page_of(header), lines, header, line[at] == '"')
                 return len({row[0] for row in rows} - {""})  # the units' row has no ID
             except (BadInput, csv.Error):
                 return 0
@@ -293,12 +293,14 @@ def _header(path: Path, name: str, lines: Iterator[str], log: Log) -> tuple[list
             raise BadInput(path, "a quoted field is not closed", _cut(name)) from None
         if header[0] != FIRST or "Kernel Name" not in header:
             raise BadInput(path, "its column names are not ncu's English ones", EXPORT.format(page=name))
-        is_details = "Metric Name" in header or "Rule Name" in header
-        if is_details != (name == "details"):
-            found = "details" if is_details else "raw"
+        if (found := _page_of(header)) != name:
             raise BadInput(path, f"is not ncu's {name} page but its {found} page", EXPORT.format(page=name))
         return header, line.startswith('"')
     raise _nothing(path, log) or BadInput(path, f"holds no table of ncu's {name} page", EXPORT.format(page=name))
+
+
+def _page_of(header: Sequence[str]) -> str:
+    return "details" if "Metric Name" in header or "Rule Name" in header else "raw"
 
 
 def _header_at(line: str) -> int | None:
@@ -348,6 +350,9 @@ def _of_rows(path: Path, name: str, lines: Iterable[str], width: int, quoted: bo
         if not line.endswith(("\n", '"')):
             raise BadInput(path, "ends in the middle of a line", _cut(name))
         is_open ^= line.count('"') % 2 == 1
+        # A rule's description may have several lines; a row of the raw page is one, and its last field is in quotes.
+        if quoted and name == "raw" and (is_open or not line.rstrip("\r\n").endswith('"')):
+            raise BadInput(path, "a quoted field is not closed", _cut(name))
         yield line
 
 

@@ -140,8 +140,6 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
             parts[column].append(_within(values * factor, column, chosen[column] or "", raw))
         for column, values in counts(cells[len(texts) + len(measured) :]).items():
             parts[column].append(_within(values, column, instances[0], raw))
-    if odd := next((text for text in known if "\n" in text or "\r" in text), None):
-        raise BadInput(raw, f"a cell goes over several lines: {odd!r}", EXPORT.format(page="raw"))
     shapes = {s: dimensions(s) for name in shape for s in set(strings[name])}
     table = pd.DataFrame(
         {

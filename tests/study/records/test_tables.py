@@ -12,7 +12,7 @@ from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
 from medddpm.study.records.machine import gpu_folder_name, machine_meta
-from medddpm.study.records.schemas import PAPER, TRAINING, Column, Schema
+from medddpm.study.records.schemas import KERNELS, PAPER, TRACE, TRAINING, Column, Schema
 from medddpm.study.records.tables import check_table, gpu_folders, read_meta, read_table, write_table
 
 SCHEMA = Schema(
@@ -48,6 +48,41 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     assert meta["gpu"] == "cpu"
     assert meta["rows"] == 3
     assert meta["columns"]["time"] == {"dtype": "float64", "unit": "ms", "meaning": "how long"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "wanted"),
+    [
+        ("launch_index", -1, "an integer from 0 to "),
+        ("count", 0, "an integer from 1 to "),
+        ("l2_hit_pct", 1e300, "a finite number from 0 to 1000 "),
+        ("ipc", -0.5, "a finite number from 0 to 1000 "),
+        ("duration_ns", -1.0, "a finite number from 0 to "),
+        ("inst_fp", 1e30, "a finite number from 0 to "),
+    ],
+)
+def test_a_number_out_of_its_column_s_range_is_neither_read_nor_written(
+    column: str, value: float, wanted: str, tmp_path: Path
+) -> None:
+    path = ROOT / "figures" / "records" / "H200" / "kernels_base_window_run1.csv"
+    table = read_table(path, KERNELS)
+    table.loc[1, column] = value
+    with pytest.raises(BadInput, match=f"row 2 of column {column} holds .* where {wanted}"):
+        write_table(table, tmp_path / "kernels.csv", KERNELS, {})
+    table.to_csv(tmp_path / "kernels.csv", index=False)
+    with pytest.raises(BadInput, match=f"row 2 of column {column} holds .* where {wanted}"):
+        read_table(tmp_path / "kernels.csv", KERNELS)
+
+
+def test_a_trace_s_numbers_have_ranges_too(tmp_path: Path) -> None:
+    good = pd.DataFrame({"index": [0], "kernel": ["k"], "grid": [""], "block": [""], "duration_ns": [0.0],
+                         "phase": [""], "stream": [7]})  # fmt: skip
+    good.to_csv(tmp_path / "trace.csv", index=False)
+    assert len(read_table(tmp_path / "trace.csv", TRACE)) == 1
+    for column, value in (("index", -1), ("duration_ns", 1e300), ("stream", -7)):
+        good.assign(**{column: value}).to_csv(tmp_path / "trace.csv", index=False)
+        with pytest.raises(BadInput, match=f"row 1 of column {column} holds"):
+            read_table(tmp_path / "trace.csv", TRACE)
 
 
 def test_a_column_that_came_later_is_empty_in_a_former_table(tmp_path: Path) -> None:
