@@ -21,7 +21,7 @@ from medddpm.data.phantom import Phantom, contrast_and_seed
 from medddpm.data.volumes import checked_size
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
-from medddpm.runtime.files import check_output, replacing_together
+from medddpm.runtime.files import check_output, opened, replacing_together
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.reports import bars, log
 from medddpm.switches import BASE, Switches
@@ -152,7 +152,8 @@ def _is_released(path: Path) -> bool:
             return bool(released.read_released(path))
         except BadInput:
             return False
-    start = path.read_bytes()[:200].decode(errors="replace")
+    with opened(path) as stream:
+        start = stream.read(200).decode(errors="replace")
     return start.startswith("step,loss\n") if path.suffix == ".csv" else "library_name: medddpm" in start
 
 
