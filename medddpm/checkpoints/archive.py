@@ -64,13 +64,13 @@ def _directory(stream: BinaryIO) -> int:
     """Returns where the archive's directory begins, which is at the end of the file, as PyTorch writes it."""
     end = stream.seek(0, os.SEEK_END) - _END.size
     signature, *_, length, begin, comment = _END.unpack(_at(stream, end, _END.size))
-    if signature != zipfile.stringEndArchive or comment:
+    if signature != b"PK\x05\x06" or comment:
         raise ValueError
     locator, _, place, _ = _LOCATOR.unpack(_at(stream, end - _LOCATOR.size, _LOCATOR.size))
-    if locator == zipfile.stringEndArchive64Locator:
+    if locator == b"PK\x06\x07":
         end -= _LOCATOR.size + _END_64.size
         signature, *_, length, begin = _END_64.unpack(_at(stream, end, _END_64.size))
-        if signature != zipfile.stringEndArchive64 or place != end:
+        if signature != b"PK\x06\x06" or place != end:
             raise ValueError
     if begin + length != end or length > LARGEST_DIRECTORY:
         raise ValueError
@@ -89,7 +89,7 @@ def _check(archive: zipfile.ZipFile, stream: BinaryIO, directory: int) -> None:
         # PyTorch stores; what is packed could unpack to anything, and what lies in another record is read twice.
         signature, name, more = _LOCAL.unpack(_at(stream, entry.header_offset, _LOCAL.size))
         stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
-        if signature != zipfile.stringFileHeader or not stored or entry.header_offset < end:
+        if signature != b"PK\x03\x04" or not stored or entry.header_offset < end:
             raise ValueError
         end = entry.header_offset + _LOCAL.size + name + more + entry.file_size
     if end > directory or len(records) != len(entries) or records["data.pkl"].file_size > LARGEST_PICKLE:

@@ -7,6 +7,7 @@ import errno
 import functools
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -161,7 +162,7 @@ def write_json(path: str | os.PathLike[str], content: object, **options: Any) ->
         temporary.write_text(json.dumps(content, **options) + "\n", encoding="utf-8")
 
 
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
+def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Opens a file for reading. Every file that a user may name is opened here.
 
     Raises:

@@ -15,10 +15,11 @@ from safetensors import safe_open
 from tqdm import tqdm
 
 from medddpm.checkpoints import released
+from medddpm.checkpoints.fields import is_size
 from medddpm.checkpoints.files import diffusion_from
-from medddpm.checkpoints.model_card import UNSAID, Terms, model_card
+from medddpm.checkpoints.model_card import MASK_LABELS, UNSAID, Terms, model_card
+from medddpm.checkpoints.weights import are_losses
 from medddpm.data.phantom import Phantom, contrast_and_seed
-from medddpm.data.volumes import checked_size
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, opened, replacing_together
@@ -125,13 +126,9 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether there is a loss for each step, and a volume's size."""
-    step, losses = content["step"], content["losses"]
-    try:
-        checked_size(content["size"])
-    except BadInput:
-        return False
-    return type(step) is int and isinstance(losses, torch.Tensor) and losses.shape == (step,)
+    """Whether there is a loss for each step, and what the card says of the volumes."""
+    told = is_size(content["size"]) and content["layout"] in MASK_LABELS
+    return told and are_losses(content["losses"], content["step"])
 
 
 def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms: Terms) -> None:
