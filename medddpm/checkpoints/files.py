@@ -31,6 +31,7 @@ from medddpm.runtime.reports import log
 from medddpm.unet import UNet3D, config_from_tensors
 
 _STEP = re.compile(r"step-\d+\.pt")  # the names of a run's checkpoints
+MOST_TENSORS = 4096  # of a network: reading its configuration off them takes that times itself
 TIMESTEPS = 250  # as published, where a file holds the network alone
 
 
@@ -131,13 +132,16 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
         found = f"its maps are: {', '.join(map(str, content))}"
         remedy = f"ask for '{others[0]}' (weights=, --weights)" if others else found
         raise BadInput(path, f"it has no '{weights}' weights", remedy)
+    if len(state) > MOST_TENSORS:
+        raise BadInput(path, f"it holds {len(state)} tensors, more than any network of this kind", "give another")
     network_state = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
     if network_state and len(network_state) == len(state):
         state = {**state, **GaussianDiffusion(torch.nn.Identity(), TIMESTEPS).state_dict()}
         log.warning(f"{os.fspath(path)}: it names no schedule; the published one of {TIMESTEPS} timesteps is taken")
     try:
         config: Mapping[str, Any] = content.get("config") or config_from_tensors(network_state)
-        check_fields({"config": config, "timesteps": (timesteps := len(state["betas"]))}, ("config", "timesteps"), path)
+        timesteps = len(state["betas"]) if "betas" in state else TIMESTEPS  # without it, it is named as missing
+        check_fields({"config": config, "timesteps": timesteps}, ("config", "timesteps"), path)
         if config.get("num_res_blocks", 1) * max(len(config.get("channel_mult") or ()), 1) > len(network_state):
             raise ValueError("the configuration has more blocks than there are weights")
         with torch.device("meta"):  # its names and shapes, before it takes memory
@@ -147,7 +151,7 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
         diffusion = GaussianDiffusion(UNet3D(**config), timesteps)
     except BadInput:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, ArithmeticError):
         raise BadInput(
             path,
             "its tensors are not those of this network",

@@ -68,7 +68,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
 def _shared(out: Path, total: int, processes: int) -> int:
     """The micro-steps of each process, where the `total` of a run's step are shared by `processes` of them."""
     if total % processes:
-        fitting = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
+        fitting = ", ".join(str(n) for n in range(1, min(total, MOST_NAMED) + 1) if total % n == 0)
         problem = f"its steps are of {total} micro-steps, which {processes} processes cannot share"
         raise BadInput(out, problem, f"start one of {fitting} processes")
     return total // processes
@@ -131,6 +131,7 @@ def _are_texts(value: object) -> bool:
 
 
 MOST = 2**63 - 1
+MOST_NAMED = 1024  # processes of which a message names the numbers that fit
 _NEEDED = ("size", "layout", "volumes")  # an earlier version's record may lack any other
 _FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib")
 _WIDTHS = ("image_size", "model_channels", "num_res_blocks", "norm_groups")
