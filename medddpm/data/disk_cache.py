@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_kind, replacing
 from medddpm.runtime.processes import Handed, iterated
 from medddpm.runtime.reports import bars, log
 
@@ -144,6 +144,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         """An item's image and int8 mask, mapped; None where its file is missing, torn, altered or another's."""
         path, key = self._path(self._keys[index]), self._keys[index]
         try:
+            check_kind(path)
             with safe_open(path, framework="pt") as file:
                 known = file.metadata() or {}
                 image, mask = file.get_tensor("image"), file.get_tensor("mask")
@@ -195,6 +196,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         """Within it, no other process of this machine prepares in the folder."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            check_kind(self.folder / ".lock")
             lock = open(self.folder / ".lock", "a")  # noqa: SIM115
         except OSError as error:
             problem = (error.strerror or "it cannot be written").lower()

@@ -19,7 +19,7 @@ from nibabel.spatialimages import HeaderDataError, HeaderTypeError
 from nibabel.wrapstruct import WrapStructError
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import opened, replacing
 
 MAX_VOXELS = 512**3
 """The largest volume that is read: half a GiB as float32, more than any head scan."""
@@ -77,7 +77,7 @@ def note_of(path: Path) -> str | None:
     Only the header is read: what follows may be damaged.
     """
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
+        with opened(path) as file, gzip.open(file) if path.name.lower().endswith(".gz") else file as stream:
             header = _header(path, stream.read(_HEADER_BYTES))
     except (*_DAMAGE, OSError):  # BadInput is a ValueError
         return None
@@ -168,7 +168,7 @@ def digest_of(paths: Iterable[Path]) -> str:
     found = hashlib.sha256()
     for path in paths:
         try:
-            with open(path, "rb") as stream:
+            with opened(path) as stream:
                 if path.name.lower().endswith(".gz") and not _in_blocks(path, stream):
                     stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
                 found.update(path.name.encode("utf-8", "surrogateescape"))
@@ -301,7 +301,7 @@ def _file_size(path: Path) -> int:
 
 
 def _open(path: Path) -> IO[bytes]:
-    with open(path, "rb") as stream:
+    with opened(path) as stream:
         zipped = stream.read(2) == b"\x1f\x8b"
     named = path.name.lower().endswith(".gz")
     if named and not zipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fuzz.attack import limited
 from helpers import forks
 
 from medddpm.checkpoints.files import checkpoints_of
@@ -22,7 +24,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import named_failures
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.mismatch import NO_OPTION, option
-from medddpm.training.run_folder import claim, locked, newest, save
+from medddpm.training.run_folder import claim, locked, newest, read_run, save
 
 WEIGHTS = {"a": torch.ones(2)}
 
@@ -215,3 +217,68 @@ def test_a_full_disk_is_named_with_the_file() -> None:
     told = pytest.raises(BadInput, match=r"/lock: no room left to write it; free some space")
     with told, named_failures(Path("/lock")), open("/dev/full", "wb", buffering=0) as full:
         full.write(b"1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("setting", "NONSENSE"), ("setting", "base"), ("setting", 5), ("recompute", "everything"), ("recompute", 1),
+        ("gradient_dtype", "fp8"), ("accumulation", True), ("accumulation", 0), ("batch_size", 1.0),
+        ("learning_rate", -1e-5), ("learning_rate", float("nan")), ("learning_rate", 10**400), ("ema_decay", 1.5),
+        ("seed", -1), ("seed", 2**70), ("image_size", 2**40), ("norm_groups", 0), ("channel_mult", []),
+        ("channel_mult", [1] * 100), ("channel_mult", [True]), ("size", [8, 8]), ("size", [4096] * 3),
+        ("size", [8, 8, True]), ("layout", "head"), ("volumes", []), ("volumes", [5]), ("data", "abc"),
+        ("processes", 0), ("keep", None), ("read_every_loss", 1), ("bucket_mib", -1),
+    ],
+)  # fmt: skip
+def test_every_field_of_run_json_is_checked(tmp_path: Path, name: str, value: object) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    record = tmp_path / "run.json"
+    known = json.loads(record.read_text())
+    assert read_run(tmp_path) == known
+    record.write_text(json.dumps({**known, name: value}))
+    with pytest.raises(BadInput, match=rf"run\.json: it is damaged: {name} is not what it should be"):
+        read_run(tmp_path)
+
+
+def test_every_field_that_is_written_is_one_that_is_checked(tmp_path: Path) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    for name in json.loads((tmp_path / "run.json").read_text()):
+        test_every_field_of_run_json_is_checked(tmp_path / name, name, {"no": "such value"})
+
+
+def test_micro_steps_of_a_damaged_record_are_not_counted_one_by_one(tmp_path: Path) -> None:
+    config, volumes = TrainConfig(image_size=8), Phantom(1, (8, 8, 8))
+    claim(tmp_path, config, volumes)
+    save(tmp_path, content(1), keep=1)
+    known = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**known, "accumulation": 3**30}))
+    with limited(), pytest.raises(BadInput, match=r"start one of 1, 3, 9, 27, 81, 243, 729 processes"):
+        claim(tmp_path, replace(config, accumulation=3**30), volumes, processes=2)
+
+
+@pytest.mark.parametrize("what", ["FIFO", "device", "large"])
+def test_a_run_json_that_does_not_end_is_named(tmp_path: Path, what: str) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    save(tmp_path, content(1), keep=1)
+    (record := tmp_path / "run.json").unlink()
+    if what == "FIFO":
+        os.mkfifo(record)
+    elif what == "device":
+        record.symlink_to("/dev/zero")
+    else:
+        with open(record, "wb") as stream:
+            stream.truncate(2**33)
+    said = (
+        "it has 8589934592 bytes, and a file of this kind at most 33554432" if what == "large" else f"a {what} stands"
+    )
+    for reads in (read_run, lambda out: claim(out, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))):
+        with limited(), pytest.raises(BadInput, match=rf"run\.json: {said}"):
+            reads(tmp_path)
+
+
+def test_a_fifo_in_the_place_of_a_new_run_json_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with limited(), pytest.raises(BadInput, match=r"run\.json: a FIFO stands there"):
+        claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    assert (tmp_path / "run.json").is_fifo()
