@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ from medddpm.errors import BadInput
 from medddpm.runtime.arguments import a_path, not_negative, positive, whole
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log
-from medddpm.runtime.signals import ended_by_sigterm
 
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
@@ -173,19 +171,17 @@ def train(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
             log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
     begun, problem = None, None
-    with contextlib.ExitStack() as group:
-        with ended_by_sigterm():  # there is nothing to save yet
-            group.enter_context(joined(pick_device(arguments.device)))
-            ranks = Ranks()
-            # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
-            with ranks.unhurried("check"):  # the first one reads every volume
-                try:
-                    begun = _begun(arguments)
-                except BadInput as error:
-                    problem = error
-            if ranks.told(begun is None and problem is None):
-                return 1
-            ranks.agree(problem)
+    with joined(pick_device(arguments.device)):
+        ranks = Ranks()
+        # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
+        with ranks.unhurried("check"):  # the first one reads every volume
+            try:
+                begun = _begun(arguments)
+            except BadInput as error:
+                problem = error
+        if ranks.told(begun is None and problem is None):
+            return 1
+        ranks.agree(problem)
         assert begun is not None  # else there is a problem, which ends all
         config, volumes = begun
         losses = run(

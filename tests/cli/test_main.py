@@ -59,7 +59,7 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
 def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
     """Before PyTorch is imported, which would end the process there."""
     (tmp_path / "gone").mkdir()
-    script = "import os; os.rmdir(os.getcwd()); from medddpm.cli.main import run; run()"
+    script = "import os; os.rmdir(os.getcwd()); from medddpm.__main__ import run; run()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script, *words.split()]
     done = subprocess.run(command, cwd=tmp_path / "gone", env=environment, capture_output=True, text=True)
