@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from medddpm.training.config import TrainConfig
 
 # train
+
+SMALLEST_PUBLISHED = 64
+"""Side of the smallest volumes for which a network of 64 channels was published."""
+NARROW, NARROW_GROUPS = 32, 8
+"""Base width, and groups of each norm, of the network for smaller volumes: a quarter of the weights."""
 
 
 def add_train(commands: Commands[Parser]) -> None:
@@ -81,8 +87,8 @@ def add_train(commands: Commands[Parser]) -> None:
     command.add_argument(
         "--channels",
         type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
-        default=64,
-        help=f"base width, {MULTIPLE} or of --norm-groups (64)",
+        help=f"base width, {MULTIPLE} or of --norm-groups (64, as published; {NARROW} where every side of --size is "
+        f"below {SMALLEST_PUBLISHED}, for which 64 would write checkpoints of 400 MB)",
     )
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
@@ -93,8 +99,9 @@ def add_train(commands: Commands[Parser]) -> None:
         help="each level's width divided by the base (as published)",
     )
     command.add_argument(
-        "--norm-groups", type=whole(1, 4096), default=32, metavar="N",
-        help="into how many groups each group norm divides its channels (32, as published); --channels has to be a "
+        "--norm-groups", type=whole(1, 4096), metavar="N",
+        help="into how many groups each group norm divides its channels (32, as published; "
+        f"{NARROW_GROUPS} of a small --size without --channels); --channels has to be a "
         "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
         "learns it: with --channels 32 give 8",
     )  # fmt: skip
@@ -186,7 +193,7 @@ def train(arguments: argparse.Namespace) -> int:
         config, volumes = begun
         losses = run(
             config, volumes, arguments.out, arguments.steps, device=arguments.device,
-            device_cache=arguments.device_cache, progress=not arguments.quiet, profile=arguments.profile,
+            device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
         )  # fmt: skip
     if is_first():
         print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
@@ -203,13 +210,14 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
     volumes = _cached(arguments, size)
     if volumes is None:
         return None
+    channels, groups = _width(arguments, size)
     config = TrainConfig(
         setting=arguments.setting.upper(),
         image_size=size[0],
-        model_channels=arguments.channels,
+        model_channels=channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
         channel_mult=arguments.channel_mult,
-        norm_groups=arguments.norm_groups,
+        norm_groups=groups,
         learning_rate=arguments.learning_rate,
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,
@@ -226,6 +234,23 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
         bucket_mib=arguments.bucket_mib,
     )
     return config, volumes
+
+
+def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
+    """The base width and the groups of each norm: as they are given, else as the help of their options says.
+
+    A run that was begun with the published width, also by a version that had no other, goes on with that.
+    """
+    from medddpm.checkpoints.files import checkpoints_of
+    from medddpm.training.config import TrainConfig
+    from medddpm.training.run_folder import read_run
+
+    published, begun = TrainConfig.model_channels, None
+    with contextlib.suppress(BadInput):  # what is wrong with the run is said when it is resumed
+        begun = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
+    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and begun != published:
+        return NARROW, arguments.norm_groups or NARROW_GROUPS
+    return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
 
 
 def _where(step: int, steps: int) -> str:
