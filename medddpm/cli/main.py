@@ -16,9 +16,10 @@ from typing import Any
 from medddpm import __version__
 from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
-from medddpm.cli.model import add_check, add_release, add_sample, add_train
+from medddpm.cli.model import add_check, add_release, add_train
 from medddpm.cli.options import Parser, complain
 from medddpm.cli.parity import add_parity
+from medddpm.cli.sample import add_sample
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
 from medddpm.runtime.exits import INTERRUPTED

@@ -1,4 +1,4 @@
-"""Commands on a model: train, sample, release, check."""
+"""Commands on a model: train, release, check."""
 
 from __future__ import annotations
 
@@ -289,95 +289,6 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
     if problem:
         raise problem
     return volumes
-
-
-# sample
-
-
-def add_sample(commands: Commands[Parser]) -> None:
-    """`medddpm sample`."""
-    command = add_command(
-        commands,
-        sample,
-        "draw synthetic volumes for a mask",
-        """
-        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
-        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
-        medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler sde-dpm++ --steps 50
-        medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
-        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
-        torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000
-        """,
-    )
-    command.add_argument(
-        "--checkpoint",
-        type=a_path,
-        help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ shipped "
-        "with the package, which draws a volume on two cores in less than a minute)",
-    )
-    command.add_argument("--mask", type=a_path, required=True, help="the labels, in any size and orientation")
-    command.add_argument(
-        "--out", type=a_path, required=True,
-        help=".nii or .nii.gz; gets the mask's affine and header. A BraTS model writes OUT_t1.nii.gz, OUT_t1ce.nii.gz, "
-        "OUT_t2.nii.gz and OUT_flair.nii.gz instead",
-    )  # fmt: skip
-    command.add_argument(
-        "--image", type=a_path, action="append", default=[],
-        help="an image of the case, for a raw BraTS mask that does not lie beside its images; may be repeated",
-    )  # fmt: skip
-    command.add_argument(
-        "--sampler",
-        choices=SAMPLERS,
-        help="(as a released model's file recommends; else ddpm)",
-    )
-    command.add_argument(
-        "--steps", type=whole(1), help="network evaluations (as recommended with the sampler; else all timesteps, "
-        "which ddpm needs)",
-    )  # fmt: skip
-    command.add_argument(
-        "--weights", choices=["ema", "model"], default="ema", help="the checkpoint's average or its weights (ema)"
-    )
-    command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of the noise; each further volume takes the next (0)"
-    )
-    command.add_argument(
-        "--count",
-        type=whole(1, 100_000),
-        default=1,
-        help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1); after an "
-        "interruption the same command draws those that are missing",
-    )
-    command.add_argument("--batch", type=whole(1, 1024), default=1, help="volumes computed at once (1)")
-    command.add_argument("--force", action="store_true", help="draw anew, and replace samples that are there already")
-    add_setting(command)
-    add_device(command)
-
-
-def sample(arguments: argparse.Namespace) -> int:
-    """Samples; see `medddpm.sampling.sample_to_files`."""
-    from medddpm.checkpoints import shipped
-    from medddpm.sampling import keep_freed_memory, sample_to_files
-    from medddpm.switches import SETTINGS
-
-    keep_freed_memory()
-    files = sample_to_files(
-        arguments.checkpoint or shipped.weights(),
-        arguments.mask,
-        arguments.out,
-        images=arguments.image,
-        steps=arguments.steps,
-        sampler=arguments.sampler,
-        weights=arguments.weights,
-        seed=arguments.seed,
-        count=arguments.count,
-        batch=arguments.batch,
-        setting=SETTINGS[arguments.setting.upper()],
-        device=arguments.device,
-        progress=not arguments.quiet,
-        force=arguments.force,
-    )
-    print("\n".join(map(str, files)))
-    return 0
 
 
 # release

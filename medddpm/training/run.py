@@ -53,8 +53,9 @@ def train(
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
         device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
             of a `DiskCache`, where they take no more than half of what the first step leaves free.
-        progress: says which network is trained, then shows the rate, the time left and the loss.
-        bars: shows them in a bar where there is a terminal; else in a line a minute.
+        progress: shows the rate, the time left and the loss.
+        bars: shows them in a bar where there is a terminal, and says before which network is trained; else they are a
+            line a minute.
         profile: prints where a step waits (`medddpm.training.waits`), once for the run, or why it does not.
 
     Returns:
@@ -77,7 +78,7 @@ def train(
         with ranks.together():
             if ranks.lead:
                 check_room_for(out, checkpoint_bytes(trainer.unet), config, trainer.step, steps)
-                if progress:
+                if progress and bars:
                     report(f"{out}: {_of(trainer)}")
             if isinstance(volumes, DiskCache):
                 volumes.prepare(progress and bars, stopped=stopped.is_set)

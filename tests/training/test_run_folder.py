@@ -263,7 +263,7 @@ def test_a_full_disk_is_said_before_the_first_step(head_folder: Path, tmp_path: 
     out = tmp_path / "run"
     size = checkpoint_bytes(unet_for(NARROW, Phantom(1, (8, 8, 8))))
     words = ["train", "--data", str(head_folder), "--out", str(out), "--size", "8", "--steps", "1", "--device", "cpu"]
-    words += ["--channel-mult", "1", "--sample-every", "0", "--cache", str(tmp_path / "cache"), "--no-check", "-q"]
+    words += ["--channel-mult", "1", "--sample-every", "0", "--cache", str(tmp_path / "cache"), "--no-check"]
     free(monkeypatch, size - 1)
     assert main(words) == 1
     (line,) = capsys.readouterr().err.splitlines()
