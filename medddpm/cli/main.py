@@ -11,17 +11,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from medddpm import __version__
 from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
-from medddpm.cli.model import add_check, add_release, add_sample, add_train
+from medddpm.cli.model import add_check, add_release, add_train
 from medddpm.cli.options import Parser, complain
 from medddpm.cli.parity import add_parity
+from medddpm.cli.sample import add_sample
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.exits import INTERRUPTED, end
+from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log, silence
 from medddpm.runtime.signals import ended_by_sigterm
 
@@ -33,11 +34,6 @@ RESUMED = ("train", "sample", "profile", "bench", "parity", "convnext", "book")
 """The commands that go on where they were interrupted."""
 
 
-def run() -> NoReturn:
-    """Runs the command that the process was started with, and ends it."""
-    end(main())
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -47,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     open_streams()
     try:
-        ended = contextlib.nullcontext() if words[:1] == ["train"] else ended_by_sigterm()  # a training saves first
-        with plain_lines(), ended:
+        with plain_lines(), ended_by_sigterm():
             _check_working_folder()
             arguments = parser().parse_args(words)
             command: Callable[[argparse.Namespace], int] = arguments.command
