@@ -86,7 +86,9 @@ def families(folder: Path) -> dict[str, Family]:
         Family("state-json", "state.json", _json(state), _read_state),
         Family("ncu-raw", "raw.csv", mutants.broken_text([raw]), _read_raw),
         Family("ncu-bytes", "raw.csv", mutants.broken_bytes([raw.encode()]), _read_raw),
+        Family("ncu-lines", "raw.csv", mutants.broken_lines(raw), _read_rows(raw, folder)),
         Family("ncu-details", "details.csv", mutants.broken_text([rules]), _with_raw(raw, "details", "window")),
+        Family("ncu-details-lines", "details.csv", mutants.broken_lines(rules), _with_raw(raw, "details", "window")),
         Family("trace", "trace.csv", mutants.broken_text([trace]), _with_raw(raw, "trace", "step")),
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
@@ -102,6 +104,20 @@ def packed(content: bytes) -> bytes:
 
 def _read_raw(path: Path) -> object:
     return parse(path, "BASE", "window")
+
+
+def _read_rows(raw: str, folder: Path) -> Callable[[Path], object]:
+    """Reads a page whose lines were cut or moved: what it takes for a launch must be one of `raw`'s, whole."""
+    good = folder / "whole.csv"
+    good.write_text(raw)
+    launches = {launch["launch_index"]: launch for launch in parse(good, "BASE", "window").table.to_dict("records")}
+
+    def read(path: Path) -> object:
+        table = parse(path, "BASE", "window").table
+        assert [str(found) for found in table.to_dict("records")] == [str(launches[i]) for i in table["launch_index"]]
+        return table
+
+    return read
 
 
 def _read_meta(path: Path) -> object:
@@ -205,5 +221,5 @@ def _read_record(meta: str) -> Callable[[Path], object]:
 def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "checkpoint-bytes", "checkpoint-values",
-            "safetensors-bytes", "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-details",
-            "trace", "record", "record-meta", "arguments")  # fmt: skip
+            "safetensors-bytes", "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines",
+            "ncu-details", "ncu-details-lines", "trace", "record", "record-meta", "arguments")  # fmt: skip

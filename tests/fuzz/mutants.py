@@ -69,6 +69,32 @@ def broken_text(draw: st.DrawFn, seeds: Sequence[str]) -> bytes:
     return content.encode("utf-8", "surrogatepass")
 
 
+PRINTED = ("step 2 loss 0.5\n", "loss: 0.1, lr: 1e-4\n", '{"step":"2"}\n', " 10%|#  | 1/9\r", '"', "Killed",
+           "==PROF== 50%\n", "==WARNING== No kernels were profiled.\n", "x" * 5000, '"7","8","9"', ",", '"1","2\n', "\n")  # fmt: skip
+
+
+@st.composite
+def broken_lines(draw: st.DrawFn, seed: str) -> bytes:
+    """`seed` with one to four of: a line of a program's put in, a line cut short, left out, doubled or moved."""
+    lines = seed.splitlines(keepends=True)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        match draw(st.sampled_from(("print", "print", "head", "tail", "remove", "double", "move"))):
+            case "print":
+                lines.insert(at, draw(st.sampled_from(PRINTED)))
+            case "head":
+                lines[at] = lines[at][: draw(st.integers(0, len(lines[at])))]
+            case "tail":
+                lines[at] = lines[at][draw(st.integers(0, len(lines[at]))) :]
+            case "remove" if len(lines) > 1:
+                del lines[at]
+            case "double":
+                lines.insert(at, lines[at])
+            case "move":
+                lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(at))
+    return "".join(lines).encode()
+
+
 @st.composite
 def broken_value(draw: st.DrawFn, seed: Mapping[str, Any]) -> Any:
     """`seed` with one to three of its values, at any depth, replaced, renamed or left out."""

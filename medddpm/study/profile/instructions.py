@@ -85,11 +85,14 @@ def class_counts(cell: str, unknown: dict[str, float]) -> list[float] | None:
     try:
         for instance in listed[:-1].split(";"):
             name, number = instance.split(":")
+            count = int(number)
+            if count < 0:
+                return None
             place = _place(name)
             if place is None:
                 place = _MISCELLANEOUS
-                unknown[name.strip()] = unknown.get(name.strip(), 0.0) + int(number)
-            sums[place] += int(number)
+                unknown[name.strip()] = unknown.get(name.strip(), 0.0) + count
+            sums[place] += count
     except (ValueError, OverflowError):  # OverflowError: a number of hundreds of digits
         return None
     return sums

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medddpm.errors import BadInput
-from medddpm.study.profile.ncu_csv import CLOSED, OPEN_COUNTERS, launches_in
+from medddpm.study.profile.ncu_csv import CLOSED, NO_KERNELS, OPEN_COUNTERS, launches_in
 from medddpm.study.records import programs
 
 EVERY_PROCESS = ("--target-processes", "all")
@@ -124,7 +124,7 @@ def need_gpu(what: str) -> None:
 
 
 def problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why ncu failed: the signal that ended it, or in its words: its first error, or else the last line it printed.
+    """Why ncu failed: the signal that ended it, its first error, that it saw no kernel, or the last line it printed.
 
     That the program under ncu failed says nothing about why; the program's own last words do.
     """
@@ -132,7 +132,8 @@ def problem(done: subprocess.CompletedProcess[str]) -> str:
         return how
     lines = [line.strip() for line in done.stdout.splitlines()]
     errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
-    words = errors[0] if errors else programs.last_words(done.stdout) or "it said nothing"
+    none = [line for line in lines if NO_KERNELS in line]
+    words = next(iter([*errors, *none]), programs.last_words(done.stdout) or "it said nothing")
     if errors and "application returned an error" in words:
         words = programs.last_words("\n".join(line for line in lines if not line.startswith("=="))) or words
     return f"ended with {done.returncode}: {words}" if done.returncode else words

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
 import gzip
 import io
 import math
 import operator
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +25,8 @@ from numpy.typing import NDArray
 from medddpm.errors import BadInput
 
 BATCH = 200  # rows held as text at a time: as many as stay in the cache
+LARGEST_LINE, LARGEST = 2**24, 2**29  # characters, unpacked; a counter with an instance for each address has 10**5
+MOST_LINES = 300_000  # which take ten seconds
 FIRST = "ID"  # the first column of both pages
 EXPORT = "export it anew: LC_ALL=C ncu --import REPORT --page {page} --csv --print-metric-instances details > FILE.csv"
 CLOSED = "ERR_NVGPUCTRPERM"  # how ncu says that it may not read the GPU's counters
@@ -29,6 +34,32 @@ OPEN_COUNTERS = (
     "run as root (with sudo, or in a container with --cap-add SYS_ADMIN), or have the administrator load the driver "
     "with NVreg_RestrictProfilingToAdminUsers=0"
 )
+NO_KERNELS = "No kernels were profiled"  # how ncu says that it saw no launch, or that its options left out all
+REACH_KERNELS = (
+    "profile with --target-processes all if another process launches the kernels, without --profile-from-start off "
+    "unless the program calls cudaProfilerStart, and with filters that a kernel passes"
+)
+
+
+@dataclass
+class Log:
+    """What ncu says among the lines of a page.
+
+    Args:
+        errors: the ==ERROR== lines.
+        no_kernels: the line that says so; empty if there is none.
+    """
+
+    errors: list[str] = field(default_factory=list)
+    no_kernels: str = ""
+
+    def hear(self, line: str) -> None:
+        """Notes what a line of ncu's log says."""
+        kind, _, words = line.removeprefix("==").strip().partition("==")
+        if kind == "ERROR":
+            self.errors.append(words.strip())
+        elif NO_KERNELS in words and not self.no_kernels:
+            self.no_kernels = words.strip(" .\r\n")
 
 
 @dataclass
@@ -41,7 +72,7 @@ class Page:
         header: the columns' names.
         units: the unit of each column; empty on the details page, whose units are in a column.
         rows: the rows that follow, each as long as the header.
-        errors: the ==ERROR== lines met so far.
+        log: what ncu has said so far.
     """
 
     path: Path
@@ -49,7 +80,7 @@ class Page:
     header: list[str]
     units: dict[str, str]
     rows: Iterator[list[str]]
-    errors: list[str] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
 
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
         """The cells of `columns`, one tuple a row, `BATCH` rows at a time.
@@ -59,48 +90,56 @@ class Page:
         """
         pick = operator.itemgetter(*[self.header.index(name) for name in columns])
         read = 0
-        while rows := list(islice(self.rows, BATCH)):
+        while rows := list(map(pick, islice(self.rows, BATCH))):
             read += len(rows)
-            yield [pick(row) for row in rows] if len(columns) > 1 else [(pick(row),) for row in rows]
+            yield rows if len(columns) > 1 else [(cell,) for cell in rows]
+        errors = self.log.errors
         if not read:
-            raise BadInput(self.path, "has a header but no launch below it", _cut(self.name))
-        if self.errors and not re.search(r"application returned an error", self.errors[0]):
-            raise _failed(self.path, self.errors[0])
+            raise _nothing(self.path, self.log) or BadInput(
+                self.path, "has a header but no launch below it", _cut(self.name)
+            )
+        if errors and not re.search(r"application returned an error", errors[0]):
+            raise _failed(self.path, errors[0])
 
 
 def open_page(path: str | os.PathLike[str], name: str) -> Page:
     """Opens the "raw" or the "details" page at `path`, plain or gzipped, and reads its header.
 
-    Lines that ncu or the profiled program printed before, between and after the rows are passed over.
+    A row begins with its ID in quotes. Lines that ncu or the profiled program printed before, between and after the
+    rows are passed over, and so is what stands in front of the header or of a row because it ended without a newline.
 
     Raises:
-        BadInput: there is no such file, or it is empty, cut short, translated, another page, not of ncu, or holds
-            nothing but ncu's errors, of which the first is quoted.
+        BadInput: there is no such file, or it is no regular one, empty, cut short, translated, too large, another page,
+            not of ncu, or holds nothing but what ncu says, which is quoted.
     """
     path = Path(path)
-    errors: list[str] = []
-    lines = _lines(path, name, errors)
-    header = _header(path, name, lines, errors)
-    rows = _rows(path, name, _whole(path, name, lines), header)
+    log = Log()
+    lines = _lines(path, name, log)
+    header, quoted = _header(path, name, lines, log)
+    rows = _rows(path, name, lines, header, quoted)
     units: dict[str, str] = {}
     if name == "raw":
         second = next(rows, None)
         if second is None:
-            raise BadInput(path, "is cut off after its header", _cut(name))
+            raise _nothing(path, log) or BadInput(path, "is cut off after its header", _cut(name))
         if second[0]:
             raise BadInput(path, "has no row of units below its header", EXPORT.format(page=name))
         units = dict(zip(header, second, strict=True))
-    return Page(path, name, header, units, rows, errors)
+    return Page(path, name, header, units, rows, log)
 
 
 def launches_in(text: str) -> int:
     """The number of launches in the text of an export of either page; 0 if it holds no table, or a broken one."""
     lines = (line for line in io.StringIO(text, newline="") if not _is_log(line))
-    table = dropwhile(lambda line: not re.match(rf'"?{FIRST}\W', line), lines)
-    try:
-        return len({row[0] for row in islice(_reader(table), 1, None)} - {""})  # the units' row has no ID
-    except csv.Error:
-        return 0
+    for line in lines:
+        if (at := _header_at(line)) is not None:
+            try:
+                header = next(_reader([line[at:]]))
+                rows = _rows(Path(), "raw", lines, header, line[at] == '"')
+                return len({row[0] for row in rows} - {""})  # the units' row has no ID
+            except (BadInput, csv.Error):
+                return 0
+    return 0
 
 
 def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") -> NDArray[np.float64]:
@@ -161,6 +200,8 @@ _ODD = re.compile(rf"^(?!(?:{_NUMBER}|{_NOTHING}|)$).*$", re.MULTILINE)
 _MISSING = re.compile(rf"^{_NOTHING}$", re.MULTILINE)
 _LOCALISED = re.compile(r"[+-]?\d[\d.' \u00a0\u2009\u202f]*,\d+%?|[+-]?\d[\d' \u00a0\u2009\u202f.]*\d(?:,\d+)?")
 _METRIC_NAME = re.compile(r"\b[a-z0-9]+__[a-z0-9_]+")
+_ROW = re.compile(r'"(?:\d[\d,.]*)?(?:","|"?,?\Z)|"\d[\d,.]*"\r?\n')  # or as much as there is of a row at a file's end
+_ROW_BEHIND = re.compile(r'"\d[\d,]*","\d+","')  # its ID and its process's
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:
@@ -178,22 +219,31 @@ def _failed(path: Path, error: str) -> BadInput:
     return BadInput(path, f"ncu failed: {error}", remedy)
 
 
-def _open(path: Path) -> BinaryIO:
-    with path.open("rb") as stream:
-        zipped = stream.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
+def _nothing(path: Path, log: Log) -> BadInput | None:
+    """Why there is no launch, if ncu says so: that it profiled none does not make a page damaged."""
+    if log.errors:
+        return _failed(path, log.errors[0])
+    return BadInput(path, f'ncu says "{log.no_kernels}"', REACH_KERNELS) if log.no_kernels else None
 
 
-def _lines(path: Path, name: str, errors: list[str]) -> Iterator[str]:
-    """The lines that ncu did not mark as its own log; the log's errors go to `errors`."""
-    if not path.is_file():
-        raise BadInput(
-            path,
-            "a folder stands there" if path.is_dir() else "there is no such file",
-            f"give ncu's {name} page as CSV",
-        )
+@contextlib.contextmanager
+def _open(path: Path, name: str) -> Iterator[BinaryIO]:
+    """A regular file, unpacked. Of a pipe the opening itself would wait for a writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        problem = "a folder stands there" if stat.S_ISDIR(mode) else "is no regular file but a pipe or a device"
+        raise BadInput(path, problem, f"give ncu's {name} page as CSV")
+    with open(handle, "rb") as stream:
+        zipped = stream.peek(2)[:2] == b"\x1f\x8b"
+        yield gzip.GzipFile(fileobj=stream) if zipped else stream  # type: ignore[misc]
+
+
+def _lines(path: Path, name: str, log: Log) -> Iterator[str]:
+    """The lines that ncu did not mark as its own log, which `log` hears."""
     try:
-        with _open(path) as binary:
+        with _open(path, name) as binary:
             start = binary.read(4096)
             binary.seek(0)
             # PowerShell's > writes UTF-16.
@@ -202,13 +252,20 @@ def _lines(path: Path, name: str, errors: list[str]) -> Iterator[str]:
                 raise BadInput(path, "is empty", EXPORT.format(page=name))
             if encoding != "utf-16" and b"\0" in start:
                 raise BadInput(path, "is no text; if it is ncu's report, its CSV is wanted", EXPORT.format(page=name))
+            read = 0
             with io.TextIOWrapper(binary, encoding=encoding, errors="replace", newline="") as text:
-                for line in text:
+                for count, line in enumerate(iter(functools.partial(text.readline, LARGEST_LINE), "")):
+                    read += len(line)
+                    if len(line) == LARGEST_LINE or read > LARGEST or count >= MOST_LINES:
+                        sizes = f"a line of {LARGEST_LINE >> 20} MiB, {LARGEST >> 20} MiB in all, {MOST_LINES:,} lines"
+                        remedy = "profile fewer launches (--launch-count), or fewer --metrics"
+                        raise BadInput(path, f"is larger than a page may be ({sizes})", remedy)
                     if _is_log(line):
-                        if line.startswith("==ERROR=="):
-                            errors.append(line.removeprefix("==ERROR==").strip())
-                        continue
-                    yield line
+                        log.hear(line)
+                    else:
+                        yield line
+    except FileNotFoundError:
+        raise BadInput(path, "there is no such file", f"give ncu's {name} page as CSV") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadInput(path, "its gzip archive is broken or cut short", "copy it again, or compress it anew") from None
     except OSError as error:
@@ -220,53 +277,78 @@ def _is_log(line: str) -> bool:
     return line.startswith("==") or line.isspace()
 
 
-def _header(path: Path, name: str, lines: Iterator[str], errors: list[str]) -> list[str]:
+def _header(path: Path, name: str, lines: Iterator[str], log: Log) -> tuple[list[str], bool]:
+    """The names of the columns, and whether they are in quotes, as ncu has them."""
     for line in lines:
-        start = line.lstrip('"')
-        if not (re.match(rf"{FIRST}\W", start) or (len(_METRIC_NAME.findall(line)) > 1 and line.count('"') > 3)):
+        at = _header_at(line)
+        if at is None:
             continue  # something that the profiled program printed
-        if re.match(r'ID"?[;\t]', start):
+        line = line[at:]
+        if re.match(r'"?ID"?[;\t]', line):
             problem = "its columns are not separated by commas: a spreadsheet saved it"
             raise BadInput(path, problem, EXPORT.format(page=name))
-        header = next(_rows(path, name, iter([line]), None))
+        try:
+            header = next(_reader([line]))
+        except csv.Error:
+            raise BadInput(path, "a quoted field is not closed", _cut(name)) from None
         if header[0] != FIRST or "Kernel Name" not in header:
             raise BadInput(path, "its column names are not ncu's English ones", EXPORT.format(page=name))
         is_details = "Metric Name" in header or "Rule Name" in header
         if is_details != (name == "details"):
             found = "details" if is_details else "raw"
             raise BadInput(path, f"is not ncu's {name} page but its {found} page", EXPORT.format(page=name))
-        return header
-    if errors:
-        raise _failed(path, errors[0])
-    raise BadInput(path, f"holds no table of ncu's {name} page", EXPORT.format(page=name))
+        return header, line.startswith('"')
+    raise _nothing(path, log) or BadInput(path, f"holds no table of ncu's {name} page", EXPORT.format(page=name))
 
 
-def _whole(path: Path, name: str, lines: Iterator[str]) -> Iterator[str]:
-    """The lines; the last may lack its newline only if it closes a field."""
-    for line in lines:
-        if not line.endswith(("\n", '"')):
-            raise BadInput(path, "ends in the middle of a line", _cut(name))
-        yield line
+def _header_at(line: str) -> int | None:
+    """Where in a line the names of the columns begin; None if it has none."""
+    at = line.find(f'"{FIRST}","')
+    if "Kernel Name" not in line and len(re.findall('"[,;\t]"', line)) < 8:  # of any page, eight name the launch
+        return None
+    if at >= 0 or re.match(rf'"?{FIRST}"?[,;\t]', line):
+        return max(at, 0)
+    return 0 if len(_METRIC_NAME.findall(line)) > 1 else None  # in another language
 
 
-def _rows(path: Path, name: str, lines: Iterator[str], header: list[str] | None) -> Iterator[list[str]]:
-    """The rows below `header`, or with None the header itself."""
-    width = len(header) if header else 0
+def _rows(path: Path, name: str, lines: Iterable[str], header: Sequence[str], quoted: bool) -> Iterator[list[str]]:
+    """The rows below `header`."""
+    width = len(header)
     # A metric's row of the details page ends where the columns of the rules begin, one empty field in.
-    shorter = header.index("Rule Name") + 1 if header and "Rule Name" in header else width
+    shorter = header.index("Rule Name") + 1 if "Rule Name" in header else width
     try:
-        for row in _reader(lines):
-            if header:
-                if len(row) != width:
-                    if len(row) != shorter:
-                        problem = f"a row has {len(row)} fields where its header has {width}"
-                        raise BadInput(path, problem, _cut(name))
-                    row += [""] * (width - shorter)
-                if row[0] == FIRST:
-                    raise BadInput(path, "holds two reports, one after the other", "give each by itself")
+        for row in _reader(_of_rows(path, name, lines, width, quoted)):
+            if row[0] == FIRST:
+                raise BadInput(path, "holds two reports, one after the other", "give each by itself")
+            if len(row) != width:
+                if len(row) != shorter:
+                    problem = f"a row has {len(row)} fields where its header has {width}"
+                    raise BadInput(path, problem, _cut(name))
+                row += [""] * (width - shorter)
             yield row
     except csv.Error:
         raise BadInput(path, "a quoted field is not closed", _cut(name)) from None
+
+
+def _of_rows(path: Path, name: str, lines: Iterable[str], width: int, quoted: bool) -> Iterator[str]:
+    """The lines of rows, without what the profiled program printed between and in front of them."""
+    is_open = False  # a field in quotes goes on in the next line
+    for line in lines:
+        if quoted and not is_open and not _ROW.match(line):
+            if '"' not in line:
+                continue
+            if behind := _ROW_BEHIND.search(line):
+                line = line[behind.start() :]
+            elif (at := line.find(f'"{FIRST}","')) >= 0:
+                line = line[at:]
+            elif line.count('","') >= width // 2:
+                raise BadInput(path, "a row does not begin with its ID", _cut(name))
+            else:
+                continue
+        if not line.endswith(("\n", '"')):
+            raise BadInput(path, "ends in the middle of a line", _cut(name))
+        is_open ^= line.count('"') % 2 == 1
+        yield line
 
 
 def _reader(lines: Iterable[str]) -> Iterator[list[str]]:

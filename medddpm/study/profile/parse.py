@@ -28,6 +28,7 @@ from medddpm.study.records.schemas import KERNELS
 from medddpm.study.records.tables import meta_path, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
+LARGEST_ESTIMATE = 10_000  # percent, either way: what ncu's rules estimate is a little outside 0 to 100 at times
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
 
 
@@ -136,12 +137,11 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
             strings[name] += [known.setdefault(c, c) for c in held]
         for (column, factor), held in zip(factors.items(), cells[len(texts) :], strict=False):
             values = numbers(held, chosen[column] or "", raw)
-            if (values < 0).any():
-                problem = f"{chosen[column]} is {np.nanmin(values):g} in a launch, and no counter is negative"
-                raise BadInput(raw, problem, EXPORT.format(page="raw"))
-            parts[column].append(values * factor)
+            parts[column].append(_within(values * factor, column, chosen[column] or "", raw))
         for column, values in counts(cells[len(texts) + len(measured) :]).items():
-            parts[column].append(values)
+            parts[column].append(_within(values, column, instances[0], raw))
+    if odd := next((text for text in known if "\n" in text or "\r" in text), None):
+        raise BadInput(raw, f"a cell goes over several lines: {odd!r}", EXPORT.format(page="raw"))
     shapes = {s: dimensions(s) for name in shape for s in set(strings[name])}
     table = pd.DataFrame(
         {
@@ -176,6 +176,8 @@ def _completed(
         if not (measured := table[column] >= 0).all():
             problem = f"{chosen[column]} was not measured (n/a) in {(~measured).sum()} of {len(table)} launches"
             raise BadInput(raw, problem, "profile again without another profiler running beside ncu")
+    if (table["duration_ns"] == 0).any():
+        raise BadInput(raw, f"{chosen['duration_ns']} is 0 in a launch, and every launch takes time", "profile again")
     if (table["kernel"] == "").any():
         raise BadInput(raw, "a launch has no kernel name", EXPORT.format(page="raw"))
     if holes := int(table[list(CLASSES)].isna().all(axis="columns").sum()):
@@ -188,8 +190,18 @@ def _completed(
         named = ", ".join(f"{name} ({100 * unknown[name] / total:.2g}% of all)" for name in sorted(unknown))
         notes.append(f"{raw.name} has unknown instructions, counted as miscellaneous: {named}")
     with np.errstate(divide="ignore", invalid="ignore"):
-        table["ipc"] = (table["instructions"] / table["cycles_active"]).where(table["cycles_active"] > 0).round(6)
+        ipc = (table["instructions"] / table["cycles_active"]).where(table["cycles_active"] > 0).round(6)
+    table["ipc"] = _within(ipc.to_numpy(), "ipc", "instructions by active cycles", raw)
     return table, notes
+
+
+def _within(values: NDArray[np.float64], column: str, name: str, path: Path) -> NDArray[np.float64]:
+    """`values` if all of them lie in the range that the schema `KERNELS` gives the column, or are missing."""
+    least, most = KERNELS.columns[column].within
+    if (odd := values[(values < least) | (values > most)]).size:
+        problem = f"{name} is {odd[0]:g} in a launch, where {KERNELS.columns[column].wanted} is wanted"
+        raise BadInput(path, problem, EXPORT.format(page="raw"))
+    return values
 
 
 def _chosen(page: Page, column: str) -> str | None:
@@ -292,6 +304,9 @@ def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float
         names.update((row[0], row[1]) for row in rows)
         rules = [row for row in rows if row[3].strip()]
         values = numbers([row[3].strip().removesuffix("%") for row in rules] or ["0"], columns[3], details, "details")
+        if (np.abs(values) > LARGEST_ESTIMATE).any():
+            problem = f"{columns[3]} is {values[np.nanargmax(np.abs(values))]:g}%: no part of a launch's time"
+            raise BadInput(details, problem, EXPORT.format(page="details"))
         for (launch, _, kind, _), value in zip(rules, values[: len(rules)], strict=True):
             kinds = best.setdefault(launch, {})
             kinds[kind.strip().lower()] = max(kinds.get(kind.strip().lower(), 0.0), float(np.nan_to_num(value)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ class Column:
         nullable: whether a value may be missing (an empty field).
         allowed: the only values a "str" column may hold; empty for any.
         later: whether tables were written before there was the column; read, it is then empty.
+        within: the least and the greatest number that it may hold.
     """
 
     dtype: str
@@ -25,6 +27,16 @@ class Column:
     nullable: bool = False
     allowed: tuple[str, ...] = ()
     later: bool = False
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def wanted(self) -> str:
+        """A phrase for what a field must hold."""
+        if self.allowed:
+            return f"one of {', '.join(self.allowed)}"
+        noun = {"str": "some text", "int64": "an integer", "float64": "a finite number"}[self.dtype]
+        least, most = self.within
+        return f"{noun} from {least:g} to {most:g}" if math.isfinite(least) else noun
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,9 @@ class Schema:
         return {n: {"dtype": c.dtype, "unit": c.unit, "meaning": c.meaning} for n, c in self.columns.items()}
 
 
+COUNT, TIME_NS, RATIO, PLACE = (0.0, 1e18), (0.0, 1e15), (0.0, 1000.0), (0.0, 2.0**53)
+"""Ranges of what is profiled: sums over a launch; times, which a trace may round to 0; percentages and rates per cycle,
+of which ncu measures some above 100 (records have an L2 hit rate of 290%); numbers of launches and streams."""
 VIEWS = ("window", "step")
 """What is profiled of a setting: a stretch of launches, and a whole step."""
 PAPER = Schema(
@@ -84,13 +99,13 @@ TRAINING = Schema(
 )
 TRACE = Schema(
     {
-        "index": Column("int64", "place in the step, from 0"),
+        "index": Column("int64", "place in the step, from 0", within=PLACE),
         "kernel": Column("str", "name as CUPTI gives it; of a fill or copy, what kind it is"),
         "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
         "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
-        "duration_ns": Column("float64", "time on the GPU, undisturbed by counters", unit="ns"),
+        "duration_ns": Column("float64", "time on the GPU, undisturbed by counters", unit="ns", within=TIME_NS),
         "phase": Column("str", "part of the step: load, forward, backward or update", nullable=True),
-        "stream": Column("int64", "the stream it ran on"),
+        "stream": Column("int64", "the stream it ran on", within=PLACE),
     }
 )
 
@@ -351,7 +366,7 @@ LOSS = Schema(
 
 def _counter(meaning: str, unit: str = "") -> Column:
     """A value that ncu may not have measured: on another card, or of a launch that it did not see."""
-    return Column("float64", meaning, unit, nullable=True)
+    return Column("float64", meaning, unit, nullable=True, within=RATIO if unit == "%" or "/" in unit else COUNT)
 
 
 _CLASSES = ("floating-point", "integer", "load/store", "movement", "predicate", "uniform-datapath", "control",
@@ -360,13 +375,15 @@ KERNELS = Schema(
     {
         "config": Column("str", "the setting it ran under: BASE, OPT1, OPT2, OPT12 or FAST"),
         "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=VIEWS),
-        "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step"),
+        "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step", within=PLACE),
         "kernel": Column("str", "name"),
         "family": Column("str", "the kernel's family, as medddpm.study.profile.families has it"),
         "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
         "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
-        "count": Column("int64", "how often it is launched in the view"),
-        "duration_ns": Column("float64", "time of one launch: ncu's, or with a trace its mean there", unit="ns"),
+        "count": Column("int64", "how often it is launched in the view", within=(1, 1e9)),
+        "duration_ns": Column(
+            "float64", "time of one launch: ncu's, or with a trace its mean there", "ns", within=TIME_NS
+        ),
         "cycles_active": _counter("cycles in which an SM had a warp, summed over SMs, of one launch", "cycle"),
         "instructions": _counter("warp instructions executed by one launch", "inst"),
         "ipc": _counter("instructions divided by active cycles of an SM", "inst/cycle"),
@@ -384,10 +401,10 @@ KERNELS = Schema(
         "l2_hit_pct": _counter("L2 hit rate by sectors", "%"),
         "dram_pct": _counter("DRAM bandwidth, share of its peak", "%"),
         "dram_read_bytes": Column(
-            "float64", "bytes that one launch reads from DRAM", "byte", nullable=True, later=True
+            "float64", "bytes that one launch reads from DRAM", "byte", nullable=True, later=True, within=COUNT
         ),
         "dram_written_bytes": Column(
-            "float64", "bytes that one launch writes to DRAM", "byte", nullable=True, later=True
+            "float64", "bytes that one launch writes to DRAM", "byte", nullable=True, later=True, within=COUNT
         ),
         "warps_per_cycle": _counter("warps resident on an active SM", "warp/cycle"),
         "stall_long_scoreboard": _counter("warp cycles waiting for global or local memory", "warp"),

@@ -264,13 +264,12 @@ def _int64(field: str) -> int:
 def _values_fit(values: pd.Series[Any], column: Column, name: str, path: Path) -> None:
     missing = values.isna() | (values == "")
     wrong = missing & (not column.nullable)
-    if column.dtype == "float64":
-        wrong |= np.isinf(values.astype("float64"))
+    if column.dtype != "str":
+        numbers = values.astype("float64")
+        wrong |= np.isinf(numbers) | (~missing & ~numbers.between(*column.within))
     if column.allowed:
         wrong |= ~missing & ~values.isin(column.allowed)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        wanted = {"str": "some text", "int64": "an integer", "float64": "a finite number"}[column.dtype]
-        wanted = f"one of {', '.join(column.allowed)}" if column.allowed else wanted
         held = "nothing" if missing[row] else str(values[row])
-        raise BadInput(path, f"row {row + 1} of column {name} holds {held} where {wanted} is wanted", _RESTORE)
+        raise BadInput(path, f"row {row + 1} of column {name} holds {held} where {column.wanted} is wanted", _RESTORE)
