@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import math
 import os
 import zlib
@@ -58,6 +59,12 @@ _DAMAGE = (
 def is_nifti_name(path: str | os.PathLike[str]) -> bool:
     """Whether `path` ends in ``.nii`` or ``.nii.gz``."""
     return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
+
+
+def is_volume_name(path: str | os.PathLike[str]) -> bool:
+    """Returns whether `read_image` reads a file of this name here: NIfTI, and .mha and .nrrd if SimpleITK is there."""
+    ending = os.path.splitext(os.fspath(path).lower())[1]
+    return is_nifti_name(path) or (ending in (".mha", ".nrrd") and importlib.util.find_spec("SimpleITK") is not None)
 
 
 def split_name(path: Path) -> tuple[str, str]:
