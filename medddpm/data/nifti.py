@@ -223,8 +223,8 @@ def same_grid(
     apart = float(np.linalg.norm(moved, axis=0).max())
     if apart <= _APART:
         return
-    placed, lost = (image_path, mask_path) if _has_place(image) else (mask_path, image_path)
-    if not (_has_place(image) and _has_place(mask)):
+    if _has_place(image) != _has_place(mask):
+        placed, lost = (image_path, mask_path) if _has_place(image) else (mask_path, image_path)
         problem = f"its header does not say where it lies (both form codes are 0), and {placed} lies elsewhere"
         raise BadInput(lost, problem, "if the voxels of the two match, copy the geometry (e.g. fslcpgeom)")
     problem = f"its affine differs from its mask's: the corners lie up to {apart:.3g} voxels apart"

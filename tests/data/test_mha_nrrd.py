@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK as sitk
 from scipy.spatial.transform import Rotation
 
-from medddpm.data.nifti import is_volume_name, read_image, read_mask, same_grid, split_name
+from medddpm.data.nifti import is_volume_name, read_image, read_mask, same_grid, split_name, write_mask
 from medddpm.errors import BadInput
 
 ENDINGS = [".mha", ".nrrd"]
@@ -85,7 +86,7 @@ def test_nrrd_names_its_axes(tmp_path: Path, space: str, flips: tuple[int, int])
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_data_folder_and_a_mask(tmp_path: Path, ending: str) -> None:
+def test_a_mask_lies_where_its_image_does_and_is_written_back_there(tmp_path: Path, ending: str) -> None:
     labels = np.zeros(SHAPE, np.uint8)
     labels[1:5, 1:4, 1:3] = 1
     labels[2, 2, 1] = 2
@@ -97,7 +98,10 @@ def test_a_data_folder_and_a_mask(tmp_path: Path, ending: str) -> None:
     written(tmp_path / "image" / "case_1.nii.gz")
     read = read_mask(tmp_path / "mask" / f"case_1{ending}", (1, 2))
     np.testing.assert_array_equal(np.asarray(read.dataobj), labels)
-    same_grid("image", read_image(tmp_path / "image" / "case_1.nii.gz"), "mask", read)
+    beside = read_image(tmp_path / "image" / "case_1.nii.gz")
+    same_grid("image", beside, "mask", read)
+    write_mask(tmp_path / "out.nii.gz", labels, read)
+    np.testing.assert_allclose(nib.load(tmp_path / "out.nii.gz").affine, beside.affine, atol=1e-5)
 
 
 def changed(*pairs: bytes) -> Callable[[Path], None]:

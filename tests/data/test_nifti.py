@@ -294,6 +294,11 @@ def test_a_header_without_a_place_is_told_to_copy_one(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"^mask: .*both form codes are 0\), and image lies elsewhere; .*fslcpgeom"):
             same_grid(*first, *second)
     same_grid("image", mask, "mask", mask)
+    coarse = nib.Nifti1Image(labels(), None)
+    coarse.header.set_zooms((2, 2, 2))
+    nib.save(coarse, tmp_path / "coarse.nii.gz")
+    with pytest.raises(BadInput, match="its affine differs"):
+        same_grid("image", read_mask(tmp_path / "coarse.nii.gz", (1, 2)), "mask", mask)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16])
