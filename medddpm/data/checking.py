@@ -11,8 +11,8 @@ from pathlib import Path
 
 import nibabel as nib
 
-from medddpm.data.layouts import Case, Layout, find_layout, pair
-from medddpm.data.masks import prepared
+from medddpm.data.layouts import BRATS, Case, Layout, find_layout, pair
+from medddpm.data.masks import enhancing_label, prepared
 from medddpm.data.nifti import read_image, read_mask, same_grid
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import bars
@@ -65,23 +65,38 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
         return Report(root, None, [], Counter(), [problem])
     cases, unpaired = pair(root, layout)
     shapes: Counter[tuple[int, ...]] = Counter()
+    enhancing: dict[int, list[Path]] = {}  # raw masks by their label of the enhancing tumour
     problems: list[BadInput] = []
     # gzip releases the interpreter lock; more than four threads would only hold more volumes in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda case: _check_case(case, layout), cases)
         shown = tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress, **bars())
-        for shape, found in shown:
+        for case, (shape, label, found) in zip(cases, shown, strict=True):
             problems += found
             if shape:
                 shapes[shape] += 1
+            if label:
+                enhancing.setdefault(label, []).append(case.mask)
         lonely = [Path(problem.path) for problem in unpaired if Path(problem.path).is_file()]
         for found in pool.map(lambda path: _check_lonely(path, layout), lonely):
             problems += found
-    return Report(root, layout, cases, shapes, problems + unpaired)
+    return Report(root, layout, cases, shapes, problems + _disagreement(enhancing) + unpaired)
 
 
-def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, list[BadInput]]:
+def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
+    """Returns the problem of a folder where some raw masks hold 3 and others 4: not all mean the enhancing tumour."""
+    if len(enhancing) < 2:
+        return []
+    threes, fours = enhancing[3], enhancing[4]
+    problem = f"holds 4 and {threes[0].name} holds 3 ({len(fours)} and {len(threes)} raw masks): which is enhancing?"
+    remedy = "relabel all alike: 1 necrotic core, 2 oedema, 3 enhancing tumour (4 is a resection cavity since 2024)"
+    return [BadInput(fours[0], problem, remedy)]
+
+
+def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int | None, list[BadInput]]:
+    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems."""
     problems: list[BadInput] = []
+    label = None
     mask = _attempt(problems, lambda: read_mask(case.mask, layout.labels))
     images = []
     for path in case.images:
@@ -94,10 +109,11 @@ def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, lis
                 problems.append(problem)
     if mask is not None and len(images) == len(case.images):
         try:
-            prepared(case.mask, mask, layout, images)
+            labels = prepared(case.mask, mask, layout, images)
+            label = enhancing_label(mask, labels) if layout == BRATS else None
         except BadInput as problem:
             problems.append(problem)
-    return (mask.shape if mask is not None else None), problems
+    return (mask.shape if mask is not None else None), label, problems
 
 
 def _check_lonely(path: Path, layout: Layout) -> list[BadInput]:

@@ -27,8 +27,8 @@ from medddpm.runtime.files import named_failures
 from medddpm.training import run
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.mismatch import NO_OPTION, option
-from medddpm.training.run_folder import check_room_for, claim, locked, newest, read_run, save
 from medddpm.training.network import checkpoint_bytes, unet_for
+from medddpm.training.run_folder import check_room_for, claim, locked, newest, read_run, save
 
 WEIGHTS = {"a": torch.ones(2)}
 
