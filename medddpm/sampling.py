@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def sample_to_files(
-    checkpoint: Path,
-    mask: Path,
-    out: Path,
+    checkpoint: str | os.PathLike[str],
+    mask: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     *,
-    images: Sequence[Path] = (),
+    images: Sequence[str | os.PathLike[str]] = (),
     steps: int | None = None,
     sampler: str | None = None,
     weights: str = "ema",
@@ -82,16 +83,17 @@ def sample_to_files(
         BadInput: a file is not what it should be, a sample is there that was drawn otherwise, or the sampler cannot
             take that number of steps.
     """
+    mask, out, given = Path(mask), Path(out), [Path(image) for image in images]
     check_name(out)
-    if missing := [image for image in images if not image.is_file()]:
+    if missing := [image for image in given if not image.is_file()]:
         raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
     checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    if images and layout != BRATS:
+    if given and layout != BRATS:
         raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
-    condition_channels, reference = condition(mask, layout, size, list(images) or None), read_mask(mask, layout.labels)
+    condition_channels, reference = condition(mask, layout, size, given or None), read_mask(mask, layout.labels)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
@@ -107,7 +109,7 @@ def sample_to_files(
     rank, world = share()
     batches = [volumes[first : first + batch] for first in range(rank * batch, count, batch * world)]
     own = [volume for volumes in batches for volume in volumes]  # another process draws the others
-    kept = {volume for volume in own if _is_drawn(volume, [checkpoint, mask, *images], force)}
+    kept = {volume for volume in own if _is_drawn(volume, [checkpoint, mask, *given], force)}
     if kept:
         report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
