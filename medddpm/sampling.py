@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def sample_to_files(
-    checkpoint: Path,
-    mask: Path,
-    out: Path,
+    checkpoint: str | os.PathLike[str],
+    mask: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     *,
-    images: Sequence[Path] = (),
+    images: Sequence[str | os.PathLike[str]] = (),
     steps: int | None = None,
     sampler: str | None = None,
     weights: str = "ema",
@@ -89,12 +90,13 @@ def sample_to_files(
         BadInput: a file is not what it should be, a sample is there that was drawn otherwise, or the sampler cannot
             take that number of steps. Where several masks are not, a warning names each.
     """
-    requests = find_requests(mask, out, images, seed)
+    mask, out, given = Path(mask), Path(out), [Path(image) for image in images]
+    requests = find_requests(mask, out, given, seed)
     checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    if images and layout != BRATS:
+    if given and layout != BRATS:
         raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
     if sampler is None:
         advised = recommended(content)

@@ -111,6 +111,14 @@ def test_volumes_that_are_all_there_are_not_drawn_again_but_with_force(sampled: 
     assert drawn == [2, 2, 1]
 
 
+def test_names_may_be_strings(inputs: Path, tmp_path: Path) -> None:
+    checkpoint, mask = str(inputs / "0.pt"), str(inputs / "mask" / "phantom_0000.nii.gz")
+    files = sample_to_files(checkpoint, mask, str(tmp_path / "v.nii.gz"), count=2, device="cpu")
+    assert files == [tmp_path / "v_1.nii.gz", tmp_path / "v_2.nii.gz"]
+    with pytest.raises(BadInput, match=r"^none\.nii: no such file"):
+        sample_to_files(checkpoint, mask, str(tmp_path / "v.nii.gz"), images=["none.nii"])
+
+
 def test_more_volumes_go_on_from_those_that_are_there(sampled: Sampled) -> None:
     few, undisturbed = sampled(count=2), sampled("whole/v.nii.gz")
     before = contents(few)

@@ -38,6 +38,12 @@ TIMESTEPS = 250  # as published, where a file holds the network alone
 def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Writes `content` (tensors, numbers, strings, and lists and dicts of them) to `path`, atomically.
 
+    Args:
+        path: the file; its folder is made if missing.
+        content: for `load_checkpoint` "ema" or "model" or both, each the `state_dict` of a `GaussianDiffusion`; and
+            "config", its `UNet3D.config`, without which it is read as a published network, with 32 groups a norm. For
+            `sample_to_files` also "size", [H, W, D], if the volumes are no cubes of the network's image size.
+
     Raises:
         BadInput: the disk is full or not writable; the old file at `path` stays as it was.
     """

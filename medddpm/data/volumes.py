@@ -21,8 +21,8 @@ from torch.utils.data import Dataset
 from medddpm.data.grid import Size, from_grid, to_grid
 from medddpm.data.layouts import BRATS, LAYOUTS, Case, Layout, find_cases, find_layout
 from medddpm.data.masks import one_hot, prepared, read_beside
-from medddpm.data.nifti import digest_of, read_image, read_mask, same_grid, split_name, write_volume
-from medddpm.errors import BadInput
+from medddpm.data.nifti import check_name, digest_of, read_image, read_mask, same_grid, split_name, write_volume
+from medddpm.errors import BadArgument, BadInput
 
 
 class Volumes(Protocol):
@@ -178,27 +178,54 @@ def to_mask_grid(
     Returns:
         For each channel a float32 array in the mask's shape and orientation, in [0, 1]; 0 outside the model's field of
         view.
+
+    Raises:
+        BadArgument: the sample is not on the grid of `size`, or there is no layout and none has that many channels.
     """
+    if sample.shape[1:] != tuple(reversed(size)):
+        wanted = ", ".join(map(str, reversed(size)))
+        remedy = f"give a single volume of shape (channels, {wanted}), or the size (H, W, D) that it was made for"
+        raise BadArgument("sample", f"it is {tuple(sample.shape)}", remedy)
     if layout is None:
-        layout = {known.image_channels: known for known in LAYOUTS}[len(sample)]
+        fits = [known for known in LAYOUTS if known.image_channels == len(sample)]
+        if not fits:
+            raise BadArgument("sample", f"no layout has {len(sample)} image channels", "give the layout it belongs to")
+        layout = fits[0]
     arrays = sample.detach().float().cpu().clamp(-1, 1).add(1).div(2).numpy().transpose(0, 3, 2, 1)
     return [np.clip(from_grid(array, size, like, axes=layout.axes), 0, 1) for array in arrays]
 
 
 def write_sample_volumes(
-    sample: Tensor, path: Path, like: nib.Nifti1Image, layout: Layout, size: Size, note: str = ""
+    sample: Tensor,
+    path: str | os.PathLike[str],
+    like: nib.Nifti1Image,
+    layout: Layout,
+    size: Size,
+    note: str = "",
 ) -> list[Path]:
     """Writes a sample on the grid of the mask it was drawn for; several channels as ``NAME_t1.nii.gz`` and so on.
 
     Args:
         sample: (C, D, W, H) in [-1, 1].
-        path: the file; several channels insert their names into it.
-        like: the mask's image.
+        path: the file, .nii or .nii.gz; several channels insert their names into it.
+        like: the mask's image, as `VolumeFolder.reference` or `medddpm.data.nifti.read_mask` returns it.
         layout: names the channels.
         size: (H, W, D) of the model.
         note: is left in each file, as by `write_volume`.
+
+    Returns:
+        the files.
+
+    Raises:
+        BadInput: the name is none of NIfTI, the file cannot be written, or the sample is not finite.
+        BadArgument: the sample has other channels than the layout, or is not on the grid of `size`.
     """
+    path = Path(path)
+    check_name(path)
     paths = channel_files(path, layout)
+    if len(sample) != len(paths):
+        problem = f"it is {tuple(sample.shape)}, and the {layout.name} layout has {len(paths)} image channels"
+        raise BadArgument("sample", problem, "give (channels, D, W, H), one volume at a time, or another layout")
     if not sample.isfinite().all():
         raise BadInput(path, "not written: the sample is not finite", "use a checkpoint from before training diverged")
     for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):

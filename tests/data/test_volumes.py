@@ -12,8 +12,8 @@ from helpers.repository import SHARED
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS, HEAD, find_cases, find_layout, pairing_key
 from medddpm.data.nifti import read_mask, write_volume
-from medddpm.data.volumes import VolumeFolder, condition, scaled, to_mask_grid
-from medddpm.errors import BadInput
+from medddpm.data.volumes import VolumeFolder, condition, scaled, to_mask_grid, write_sample_volumes
+from medddpm.errors import BadArgument, BadInput
 
 SIZE = (12, 10, 8)
 AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])
@@ -436,3 +436,36 @@ def test_real_case_made_raw_again_is_prepared_as_it_was(real: Path, tmp_path: Pa
     folder = VolumeFolder(tmp_path, size=(64, 64, 48))
     np.testing.assert_array_equal(folder[0][1].numpy(), expected)
     assert torch.equal(condition(folder.cases[0].mask, BRATS, (64, 64, 48)), folder[0][1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "layout", "message"),
+    [
+        ((1, 4, 5, 6), (4, 5, 6), HEAD, r"it is \(1, 4, 5, 6\); give a single volume of shape \(channels, 6, 5, 4\)"),
+        ((1, 4, 5, 6), (8, 8, 8), HEAD, r"it is \(1, 4, 5, 6\); give a single volume of shape \(channels, 8, 8, 8\)"),
+        ((1, 1, 4, 5, 6), (6, 5, 4), HEAD, r"it is \(1, 1, 4, 5, 6\); give a single volume"),
+        ((4, 4, 5, 6), (6, 5, 4), HEAD, r"it is \(4, 4, 5, 6\), and the whole head layout has 1 image channels"),
+        ((1, 4, 5, 6), (6, 5, 4), BRATS, r"it is \(1, 4, 5, 6\), and the BraTS layout has 4 image channels"),
+    ],
+    ids=["axes", "size", "batch", "too many", "too few"],
+)
+def test_a_sample_on_another_grid_is_not_written(tmp_path: Path, shape, size, layout, message: str) -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    with pytest.raises(BadArgument, match=f"^sample: {message}"):
+        write_sample_volumes(torch.zeros(shape), tmp_path / "v.nii.gz", like, layout, size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_of_no_layout_needs_one() -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    with pytest.raises(BadArgument, match=r"^sample: no layout has 2 image channels; give the layout it belongs to"):
+        to_mask_grid(torch.zeros(2, 4, 5, 6), (6, 5, 4), like)
+
+
+def test_a_name_may_be_a_string(tmp_path: Path) -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    sample = torch.linspace(-1, 1, 4 * 120).reshape(4, 4, 5, 6)
+    files = write_sample_volumes(sample, str(tmp_path / "v.nii.gz"), like, BRATS, (6, 5, 4))
+    assert files == [tmp_path / f"v_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair")]
+    with pytest.raises(BadInput, match=r"v\.png: not a NIfTI name"):
+        write_sample_volumes(sample, str(tmp_path / "v.png"), like, BRATS, (6, 5, 4))
