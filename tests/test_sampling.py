@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fuzz.attack import limited
 
 from medddpm import sampling
 from medddpm.checkpoints.files import save_checkpoint
@@ -72,7 +74,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("size", [[8, "a", None], [8, 8], "888", 8, [8.5, 8, 8], [1, 8, 8], [float("inf"), 8, 8]])
 def test_a_checkpoint_whose_size_is_none_is_named(tmp_path: Path, sampled: Sampled, size: object) -> None:
     save_model(tmp_path / "odd.pt", 0, size=size)
-    with pytest.raises(BadInput, match=r"odd\.pt: its volumes' size is "):
+    with pytest.raises(BadInput, match=r"odd\.pt: its metadata is damaged: size is not what it should be"):
         sampled(checkpoint=tmp_path / "odd.pt")
 
 
@@ -186,3 +188,22 @@ def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path:
     before = contents(files)
     files[2].unlink()
     assert contents(draw()) == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_fifo_in_the_place_of_a_sample_is_named_and_left_alone(sampled: Sampled, tmp_path: Path, force: bool) -> None:
+    for name in ("v.nii.gz", "v.nii"):
+        os.mkfifo(tmp_path / name)
+        with limited(), pytest.raises(BadInput, match=rf"{name}: a FIFO stands there; give a file's name"):
+            sampled(name, count=1, force=force)
+        assert (tmp_path / name).is_fifo()
+
+
+def test_a_fifo_is_no_model_and_no_mask(sampled: Sampled, inputs: Path, tmp_path: Path) -> None:
+    for name in ("m.pt", "m.safetensors", "m.nii.gz"):
+        os.mkfifo(tmp_path / name)
+    for name in ("m.pt", "m.safetensors"):
+        with limited(), pytest.raises(BadInput, match=f"{name}: no such checkpoint"):
+            sampled(checkpoint=tmp_path / name)
+    with limited(), pytest.raises(BadInput, match=r"m\.nii\.gz: not a file"):
+        sampled(mask=tmp_path / "m.nii.gz")
