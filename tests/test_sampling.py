@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz.attack import limited
 
 from medddpm import sampling
 from medddpm.checkpoints.files import save_checkpoint
@@ -74,7 +76,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("size", [[8, "a", None], [8, 8], "888", 8, [8.5, 8, 8], [1, 8, 8], [float("inf"), 8, 8]])
 def test_a_checkpoint_whose_size_is_none_is_named(tmp_path: Path, sampled: Sampled, size: object) -> None:
     save_model(tmp_path / "odd.pt", 0, size=size)
-    with pytest.raises(BadInput, match=r"odd\.pt: its volumes' size is "):
+    with pytest.raises(BadInput, match=r"odd\.pt: its metadata is damaged: size is not what it should be"):
         sampled(checkpoint=tmp_path / "odd.pt")
 
 
@@ -302,3 +304,22 @@ def test_four_modalities_of_the_masks_of_a_table_with_their_images(inputs: Path,
     assert [file.name for file in files] == [f"phantom_000{i}_{channel}.nii.gz" for i in (0, 1) for channel in channels]
     one = draw(inputs / "mask" / NAMES[1], tmp_path / NAMES[1], images=[inputs / "image" / NAMES[1]])
     np.testing.assert_allclose(read_image(files[5]).get_fdata(), read_image(one[1]).get_fdata(), atol=1e-5)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_fifo_in_the_place_of_a_sample_is_named_and_left_alone(sampled: Sampled, tmp_path: Path, force: bool) -> None:
+    for name in ("v.nii.gz", "v.nii"):
+        os.mkfifo(tmp_path / name)
+        with limited(), pytest.raises(BadInput, match=rf"{name}: a FIFO stands there; give a file's name"):
+            sampled(name, count=1, force=force)
+        assert (tmp_path / name).is_fifo()
+
+
+def test_a_fifo_is_no_model_and_no_mask(sampled: Sampled, inputs: Path, tmp_path: Path) -> None:
+    for name in ("m.pt", "m.safetensors", "m.nii.gz"):
+        os.mkfifo(tmp_path / name)
+    for name in ("m.pt", "m.safetensors"):
+        with limited(), pytest.raises(BadInput, match=f"{name}: no such checkpoint"):
+            sampled(checkpoint=tmp_path / name)
+    with limited(), pytest.raises(BadInput, match=r"m\.nii\.gz: not a file"):
+        sampled(mask=tmp_path / "m.nii.gz")

@@ -15,7 +15,7 @@ LARGEST_VOLUME = 2**30  # voxels
 MOST_LEVELS = 16
 MOST_TIMESTEPS = 100_000
 _NUMBERS = {"image_size", "in_channels", "out_channels", "model_channels", "num_res_blocks", "norm_groups"}
-_LISTS = {"channel_mult", "attention_rates"}
+_LISTS = {"channel_mult": 1, "attention_rates": 0}  # and the least of their numbers
 
 
 def check_fields(content: Mapping[str, Any], names: Iterable[str], path: str | os.PathLike[str]) -> None:
@@ -42,14 +42,16 @@ def is_size(value: object) -> bool:
     return len(sides) == 3 and all(whole(side, 2, LARGEST) for side in sides) and math.prod(sides) <= LARGEST_VOLUME
 
 
-def are_widths(value: object) -> bool:
-    """Whether it is a list of whole numbers, as many as a network can have levels."""
-    return isinstance(value, list | tuple) and len(value) <= MOST_LEVELS and all(whole(n, 1, LARGEST) for n in value)
+def are_whole(value: object, least: int) -> bool:
+    """Whether it is a list of whole numbers of at least `least`, as many as a network can have levels."""
+    return (
+        isinstance(value, list | tuple) and len(value) <= MOST_LEVELS and all(whole(n, least, LARGEST) for n in value)
+    )
 
 
 def _is_config(value: object) -> bool:
     return isinstance(value, dict) and all(
-        whole(number, 1, LARGEST) if name in _NUMBERS else name in _LISTS and are_widths(number)
+        whole(number, 1, LARGEST) if name in _NUMBERS else name in _LISTS and are_whole(number, _LISTS[name])
         for name, number in value.items()
     )
 

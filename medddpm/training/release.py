@@ -127,7 +127,7 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
     """Whether there is a loss for each step, and what the card says of the volumes."""
-    told = is_size(content["size"]) and content["layout"] in MASK_LABELS
+    told = is_size(content["size"]) and content["layout"] in list(MASK_LABELS)
     return told and are_losses(content["losses"], content["step"])
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from medddpm.checkpoints.fields import LARGEST, are_widths, is_size, whole
+from medddpm.checkpoints.fields import LARGEST, are_whole, is_size, whole
 from medddpm.checkpoints.files import checkpoints_of, read_checkpoint, save_checkpoint
 from medddpm.checkpoints.released import renamed
 from medddpm.checkpoints.weights import not_finite, some
@@ -117,7 +117,7 @@ def _field(name: str, default: object) -> Callable[[Any], bool]:
     if name in CHOICES:
         return lambda value: value in CHOICES[name]
     if name == "channel_mult":
-        return lambda value: value is None or (are_widths(value) and bool(value))
+        return lambda value: value is None or (are_whole(value, 1) and bool(value))
     if isinstance(default, float):
         most = 1.0 if name == "ema_decay" else sys.float_info.max
         return lambda value: type(value) in (int, float) and 0 <= value <= most

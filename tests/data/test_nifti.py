@@ -9,6 +9,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from fuzz.attack import limited
 
 from medddpm.data.nifti import (
     LONGEST_NOTE,
@@ -439,3 +440,14 @@ def test_files_in_blocks_that_end_alike_have_other_digests(tmp_path: Path) -> No
         found.append(digest_of([path]))
         assert np.asarray(nib.load(path).dataobj).max() == value
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+def test_a_fifo_among_the_volumes_is_named(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with limited():
+        with pytest.raises(BadInput, match=f"{name}: not a file"):
+            read_image(tmp_path / name)
+        with pytest.raises(BadInput, match=f"{name}: a FIFO stands there"):
+            digest_of([tmp_path / name])
+        assert note_of(tmp_path / name) is None

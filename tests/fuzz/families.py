@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
 import torch
+from helpers import bombs
 from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
 from hypothesis import strategies as st
 
@@ -29,8 +30,11 @@ from medddpm.study.book import _Book
 from medddpm.study.profile.parse import parse
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_meta, read_table
+from medddpm.switches import SETTINGS
+from medddpm.training.config import TrainConfig
+from medddpm.training.release import training_of
 from medddpm.training.run_folder import read_run
-from medddpm.unet import UNet3D
+from medddpm.unet import RECOMPUTED, UNet3D
 
 ROWS = 3
 
@@ -62,15 +66,8 @@ def families(folder: Path) -> dict[str, Family]:
     checkpoint = _checkpoint()
     saved = [_saved(checkpoint), _saved(checkpoint, legacy=True)]
     released = _released(checkpoint, folder)
-    run = {
-        "setting": "BASE",
-        "image_size": 8,
-        "channel_mult": None,
-        "size": [8, 8, 8],
-        "layout": "whole head",
-        "volumes": ["a", "b"],
-        "seed": 0,
-    }
+    run = {**asdict(TrainConfig(image_size=8)), "size": [8, 8, 8], "layout": "whole head", "volumes": ["a", "b"],
+           "data": ["volume 0", "volume 1"], "processes": 1}  # fmt: skip
     state = {"01_train": {"digest": "0" * 64, "outputs": {"figures/a.png": "1" * 64}}}
     raw, rules, trace = _ncu_pages()
     table, meta = _table()
@@ -89,9 +86,11 @@ def families(folder: Path) -> dict[str, Family]:
         Family("nrrd-header", "v.nrrd", _broken_start(nrrds), lambda path: read_mask(path, (1, 2))),
         Family("checkpoint-bytes", "c.pt", mutants.broken_bytes(saved), load_checkpoint),
         Family("checkpoint-values", "c.pt", mutants.broken_value(checkpoint).map(_saved), load_checkpoint),
+        Family("checkpoint-pickle", "c.pt", mutants.pickles().map(bombs.archive), load_checkpoint),
+        Family("checkpoint-records", "c.pt", _broken_records(saved[0]), load_checkpoint),
         Family("safetensors-bytes", "r.safetensors", mutants.broken_bytes([released]), load_checkpoint),
         Family("safetensors-header", "r.safetensors", _broken_header(released), load_checkpoint),
-        Family("run-json", "run.json", _json(run), lambda path: read_run(path.parent)),
+        Family("run-json", "run.json", _json(run), _read_run),
         Family("state-json", "state.json", _json(state), _read_state),
         Family("ncu-raw", "raw.csv", mutants.broken_text([raw]), _read_raw),
         Family("ncu-bytes", "raw.csv", mutants.broken_bytes([raw.encode()]), _read_raw),
@@ -109,6 +108,36 @@ def families(folder: Path) -> dict[str, Family]:
 def packed(content: bytes) -> bytes:
     """Gzipped, quickly."""
     return gzip.compress(content, 1)
+
+
+def _read_run(path: Path) -> None:
+    """Reads a run's configuration; what it holds can then be trained with."""
+    run = read_run(path.parent)
+    config = {field.name: run.get(field.name, getattr(TrainConfig, field.name)) for field in fields(TrainConfig)}
+    assert TrainConfig(**config).recompute in RECOMPUTED
+    assert config["setting"] in SETTINGS
+    training_of(path.parent)
+
+
+def _broken_records(saved: bytes) -> st.SearchStrategy[bytes]:
+    """An archive whose directory has other places, lengths or names for its records."""
+    begin = int.from_bytes(saved[-6:-2], "little")
+    numbers = st.one_of(st.integers(0, len(saved)), st.sampled_from((0, 2**31, 2**32 - 1)))
+    fields_ = st.tuples(st.integers(begin, len(saved) - 4), numbers)
+
+    def broken(changes: Sequence[tuple[int, int]]) -> bytes:
+        content = bytearray(saved)
+        for place, number in changes:
+            content[place : place + 4] = number.to_bytes(4, "little")
+        return bytes(content)
+
+    entries = [place for place in range(begin, len(saved) - 46) if saved[place : place + 4] == b"PK\1\2"]
+    parts = st.tuples(st.sampled_from(entries), st.sampled_from((20, 24, 42))).map(sum)  # packed, whole, where it lies
+    aimed = st.tuples(
+        parts,
+        st.one_of(numbers, st.sampled_from(entries).map(lambda at: int.from_bytes(saved[at + 42 : at + 46], "little"))),
+    )
+    return st.lists(st.one_of(fields_, aimed), max_size=4).map(broken)
 
 
 def _read_raw(path: Path) -> object:
@@ -161,8 +190,8 @@ def _checkpoint() -> dict[str, Any]:
     torch.manual_seed(0)
     unet = UNet3D(image_size=8, in_channels=3, out_channels=1, model_channels=32, channel_mult=(1, 1), num_res_blocks=1)
     state = GaussianDiffusion(unet, timesteps=4).state_dict()
-    return {"step": 3, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8], "layout": "head",
-            "losses": torch.ones(3)}  # fmt: skip
+    return {"step": 3, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8], "layout": "whole head",
+            "losses": torch.ones(3), "sampling": {"sampler": "ddim", "steps": 2}}  # fmt: skip
 
 
 def _saved(content: object, legacy: bool = False) -> bytes:
@@ -249,6 +278,6 @@ def _read_record(meta: str) -> Callable[[Path], object]:
 def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
-            "checkpoint-bytes", "checkpoint-values", "safetensors-bytes", "safetensors-header", "run-json",
-            "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details", "ncu-details-lines", "trace", "record",
-            "record-meta", "arguments")  # fmt: skip
+            "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
+            "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
+            "ncu-details-lines", "trace", "record", "record-meta", "arguments")  # fmt: skip
