@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def sample_to_files(
     rank, world = share()
     batches = [volumes[first : first + batch] for first in range(rank * batch, len(volumes), batch * world)]
     own = [volume for volumes in batches for volume in volumes]  # another process draws the others
-    read = [checkpoint, *(path for request in requests for path in (request.mask, *request.images))]
+    read = _identities([checkpoint, *(path for request in requests for path in (request.mask, *request.images))])
     kept = {volume for volume in own if _is_drawn(volume, read, force)}
     if kept:
         report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
@@ -242,7 +242,13 @@ def _digest(weights: str, mask: Tensor, reference: nib.Nifti1Image, setting: Swi
     return hashlib.sha256(" ".join([weights, released.digest(grid), setting.name]).encode()).hexdigest()[:12]
 
 
-def _is_drawn(volume: _Volume, inputs: Sequence[Path], force: bool) -> bool:
+def _identities(files: Iterable[Path]) -> set[tuple[int, int]]:
+    """Returns what tells the files that are there from all others, whatever their names."""
+    found = [file.stat() for file in files if file.exists()]
+    return {(known.st_dev, known.st_ino) for known in found}
+
+
+def _is_drawn(volume: _Volume, inputs: set[tuple[int, int]], force: bool) -> bool:
     """Whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
 
     Raises:
@@ -255,7 +261,7 @@ def _is_drawn(volume: _Volume, inputs: Sequence[Path], force: bool) -> bool:
     for file, note in notes.items():
         if note and file not in alike:
             raise BadInput(file, _difference(note, volume.note), "give --force to replace it, or choose another name")
-        check_output(file, inputs, is_written, force or file in alike)
+        check_output(file, [file] if _identities([file]) & inputs else [], is_written, force or file in alike)
     return False
 
 

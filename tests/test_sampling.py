@@ -285,6 +285,20 @@ def test_all_bad_masks_are_named_before_any_volume_is_drawn(
     assert contents(drawn) == before
 
 
+def test_no_mask_is_replaced_by_a_volume(sampled: Sampled, inputs: Path, tmp_path: Path) -> None:
+    """By its name in the table, or by a link to it."""
+    for name in NAMES:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        shutil.copy(inputs / "mask" / name, tmp_path / "out" / name)
+    (tmp_path / "out" / "link.nii.gz").hardlink_to(tmp_path / "out" / NAMES[1])
+    before = contents([tmp_path / "out" / name for name in NAMES])
+    for out in (NAMES[1], "link.nii.gz"):
+        (tmp_path / "masks.csv").write_text(f"mask,out\nout/{NAMES[0]},a.nii.gz\nout/{NAMES[1]},{out}\n")
+        with pytest.raises(BadInput, match=f"{out}: it is also read, and would be replaced"):
+            sampled("out", mask=tmp_path / "masks.csv", count=1, force=True)
+    assert contents([tmp_path / "out" / name for name in NAMES]) == before
+
+
 def test_masks_whose_volumes_would_be_one_file_are_refused(sampled: Sampled, inputs: Path, tmp_path: Path) -> None:
     for name in ("a_seg.nii.gz", "a_mask.nii.gz"):
         (tmp_path / "masks").mkdir(exist_ok=True)

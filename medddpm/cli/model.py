@@ -157,7 +157,7 @@ def add_train(commands: Commands[Parser]) -> None:
         "once after it (32)",
     )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
-    add_device(command)
+    add_device(command, "no progress bar, but a line a minute")
 
 
 def train(arguments: argparse.Namespace) -> int:

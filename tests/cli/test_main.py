@@ -23,7 +23,7 @@ from helpers.repository import ROOT
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main, parser, plain_lines
-from medddpm.cli.options import RECOMPUTED, SAMPLERS
+from medddpm.cli.options import RECOMPUTED, SAMPLERS, SHELLS
 from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.runtime.reports import log
@@ -580,3 +580,39 @@ def test_what_to_recompute_is_what_the_network_takes() -> None:
 
 def test_the_samplers_to_choose_from_are_all_there_are() -> None:
     assert SAMPLERS == diffusion.SAMPLERS
+
+
+COMPLETE = """
+eval "$1"
+declare -F _shtab_medddpm > /dev/null || exit 1
+COMP_WORDS=(medddpm $2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_medddpm medddpm "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("sam", ["sample"]),
+        ("sample --sampl", ["--sampler"]),
+        ("sample --sampler d", ["ddpm", "ddim", "dpm++"]),
+        ("train --setting opt", ["opt1", "opt2", "opt12"]),
+        ("train --data he", ["head"]),
+    ],
+)
+def test_a_shell_completes_what_it_printed(words: str, completed: list[str], head_folder: Path, capsys) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    script = ["bash", "-c", COMPLETE, "bash", capsys.readouterr().out, words]
+    found = subprocess.run(script, cwd=head_folder.parent, capture_output=True, text=True)
+    assert found.stdout.split() == completed, found.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_without_shtab_a_line_says_how_to_install_it(shell: str, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", shell]) == 1
+    assert complaint(capsys) == "medddpm: --print-completion needs shtab; pip install 'medddpm[completion]'"
