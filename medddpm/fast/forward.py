@@ -263,7 +263,8 @@ def replaced_in_class(module: nn.Module) -> bool:
 
 
 def transformed() -> bool:
-    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation, `fx` or `jit.trace` is at work.
+    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation, `fx`, `jit.trace` or an export to
+    ONNX is at work.
 
     They ask more of a function than the kernels and `cast` have, so modules compute as they always did.
     """
@@ -272,6 +273,7 @@ def transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         or (_symbolic_trace.is_fx_symbolic_tracing() and not traced())
+        or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())  # which imports torch.onnx
     )
 
 

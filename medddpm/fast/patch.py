@@ -54,6 +54,9 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.
 """Where they hold nothing there is no layer that could be left alone."""
 
 
+CONVOLUTIONS = ((nn.Conv1d, nn.ConvTranspose1d), (nn.Conv2d, nn.ConvTranspose2d), (nn.Conv3d, nn.ConvTranspose3d))
+
+
 def accelerate(
     model: nn.Module,
     precision: str = "bf16",
@@ -68,7 +71,8 @@ def accelerate(
     own precision; the report says so. On a card of compute capability below 8.0 the model is left as it is, with a
     warning. The model stays trainable, can be pickled and copied, and can be called in parts. Accelerating it again
     replaces the former setting. On a GPU `torch.autograd.grad` cannot take `is_grads_batched=True` through the kernels;
-    within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it.
+    within `torch.func` and `torch.fx` the network computes as it did before, and so does what `torch.jit` makes of it,
+    or `torch.onnx.export`.
     A shallow copy (`copy.copy`) of the network or of a layer is not accelerated itself; the parts that it shares
     with the original are. What `model.compile()` has compiled in place, before or after, is compiled anew with the
     fast path when it is called next. Over an accelerated network give `torch.compile` the mode "reduce-overhead": in
@@ -98,7 +102,8 @@ def accelerate(
     Raises:
         BadInput: if a precision, feature or kind of graph does not exist; if a part of the model is accelerated by
             itself, or the model is or was part of an accelerated one; if its forward is already replaced by something
-            else; if it is what `torch.compile`, `torch.jit.trace` or `torch.jit.script` returned.
+            else, as by Hugging Face's `prepare`; if it is what `torch.compile`, `torch.jit.trace` or `torch.jit.script`
+            returned; if DataParallel or DistributedDataParallel holds it.
     """
     only = (only,) if isinstance(only, str) else only
     if precision not in PRECISIONS:
@@ -163,8 +168,11 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module) -> None:
+    first = "accelerate the network first, then wrap it"
     if in_ddp(model):
-        raise BadInput("model", "DistributedDataParallel holds it", "accelerate the network first, then wrap it")
+        raise BadInput("model", "DistributedDataParallel holds it", f"{first}, or have Hugging Face's prepare do so")
+    if any(isinstance(module, nn.DataParallel) for module in model.modules()):
+        raise BadInput("model", "DataParallel holds it", first)  # which copies the parts' stand-ins as they are
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise BadInput("model", "torch.compile has it already", "accelerate the network first, then compile it")
     if isinstance(model, torch.jit.ScriptModule):
@@ -173,7 +181,8 @@ def _refuse(model: nn.Module) -> None:
         raise BadInput("model", "torch.jit has traced or scripted it already", remedy)
     own = model.__dict__.get("forward")
     if own is not None and not isinstance(own, Forward):
-        raise BadInput("model", "its forward is replaced already", "remove that forward first")
+        remedy = "accelerate the network first, then prepare it; or remove that forward"
+        raise BadInput("model", "its forward is replaced already, as Hugging Face's prepare does", remedy)
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         part = f"its part {name}" if name else "it"
@@ -222,10 +231,20 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
     put(model, root)
     model.__dict__.update(__prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica)
     note = functools.partial(_note, model, precision)
-    done = Acceleration(precision, features, tuple(replaced), tuple(left), note, root.graphs)
+    flat = _flat(model, precision == "bf16", bool(graph))
+    done = Acceleration(precision, features, tuple(replaced), tuple(left), note, root.graphs, flat=flat)
     if root.attribute:
         model.__dict__["acceleration"] = done
     return done
+
+
+def _flat(model: nn.Module, autocast: bool, graphs: bool) -> str:
+    """Says that the model's convolutions are not 3-D, if it has any, and what `accelerate` does for it on a GPU."""
+    ranks = {rank for rank, kinds in enumerate(CONVOLUTIONS, 1) if any(isinstance(m, kinds) for m in model.modules())}
+    if not ranks or 3 in ranks:
+        return ""
+    has = " and ".join(["autocast to BF16"] * autocast + ["CUDA graphs where they are safe"] * graphs) or "nothing"
+    return f"its convolutions are {max(ranks)}-D and the kernels are for 3-D ones: on a GPU it gets {has}"
 
 
 def _note(model: nn.Module, precision: str) -> str:

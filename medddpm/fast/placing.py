@@ -33,6 +33,7 @@ class Acceleration:
             empty if neither.
         graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
         off: why the network was left as it is; empty if it was not.
+        flat: says that its convolutions are not 3-D, and what it has of the fast path nevertheless; empty if one is.
     """
 
     precision: str
@@ -42,6 +43,7 @@ class Acceleration:
     note: Callable[[], str] = field(compare=False, repr=False)
     graphs: Graphs | None = field(default=None, compare=False)
     off: str = ""
+    flat: str = ""
 
     def __str__(self) -> str:
         if self.off:
@@ -52,6 +54,8 @@ class Acceleration:
         for title, counts in (("replaced", replaced), ("left alone", left)):
             listed = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
             lines.append(f"  {title}: {listed or 'nothing'}")
+        if self.flat:
+            lines.append(f"  {self.flat}")
         if self.graphs is not None and (self.graphs.captured or self.graphs.why):
             lines.append(f"  CUDA graphs: {self.graphs}")
         return "\n".join(lines)

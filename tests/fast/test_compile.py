@@ -15,6 +15,7 @@ from helpers.gpu import DEVICE
 from helpers.networks import alive, block, distance, farthest, inputs, made, passed, volume
 from torch import Tensor, nn
 
+from medddpm.fast.forward import Forward
 from medddpm.fast.patch import accelerate, restore
 from medddpm.kernels import dispatch
 from medddpm.unet import UNet3D
@@ -241,3 +242,22 @@ def test_a_restored_copy_becomes_onnx(tmp_path: Path) -> None:
     torch.onnx.export(restore(copy.deepcopy(network)), (volume(1, 3, 4, 4, 4),), file, dynamo=True)
     kinds = {node.op_type for node in onnx.load(file).graph.node}
     assert "Conv" in kinds
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_an_accelerated_network_becomes_the_onnx_of_the_network_itself(
+    dynamo: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX knows none of the kernels: no stand-in computes while it is written."""
+    plain, x = block().eval(), volume(1, 3, 4, 4, 4)
+    network, computed, kinds = accelerate(copy.deepcopy(plain), report=None), Forward.computed, []
+    calls: list[object] = []
+    monkeypatch.setattr(Forward, "computed", lambda self, *given: (calls.append(self), computed(self, *given))[1])
+    for name, each in (("plain", plain), ("fast", network)):
+        file = tmp_path / f"{name}.onnx"
+        torch.onnx.export(each, (x,), file, dynamo=dynamo)
+        kinds.append([node.op_type for node in onnx.load(file).graph.node])
+    assert calls == []
+    assert kinds[0] == kinds[1]
+    assert distance(network(x), plain(x)) < 1e-5
+    assert calls, "nor do they afterwards"

@@ -8,9 +8,11 @@ import gc
 import inspect
 import logging
 import pickle
+import re
 import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -685,3 +687,64 @@ def test_functions_that_belong_to_no_module() -> None:
     fast, x = accelerate(copy.deepcopy(network), "tf32", report=None), volume(1, 3, 4, 4, 4)
     torch.testing.assert_close(fast(x), network(x), rtol=1e-4, atol=1e-5)
     assert not Fingerprint(network).why
+
+
+# other tools' wrappers
+
+
+def prepared(model: nn.Module) -> nn.Module:
+    """As Hugging Face's `Accelerator.prepare` does under mixed precision: autocast around the forward, outputs widened.
+
+    What is bound to the module is bound anew; what is no method, as a stand-in, is called as it is.
+    """
+    inner: Any = getattr(model.forward, "__func__", model.forward)
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return inner(*args, **kwargs).float()
+
+    model.forward = MethodType(forward, model) if hasattr(model.forward, "__func__") else forward
+    return model
+
+
+def test_after_prepare_the_line_names_the_order() -> None:
+    """Before it, both work."""
+    order = "is replaced already, as Hugging Face's prepare does; accelerate the network first, then prepare it"
+    with pytest.raises(BadInput, match=order):
+        accelerate(prepared(block()), report=None)
+    network, x = accelerate(block(), report=None), volume(1, 3, 8, 8, 8)
+    plain = prepared(block())(x)
+    assert distance(prepared(network)(x), plain) < 1e-2
+    assert network(x).dtype == torch.float32
+    with pytest.raises(BadInput, match=order):
+        accelerate(network, report=None)
+
+
+@pytest.mark.parametrize("held", [nn.DataParallel, lambda network: nn.Sequential(nn.DataParallel(network))])
+def test_what_dataparallel_holds_is_refused_in_a_line(held: Callable[[nn.Module], nn.Module]) -> None:
+    """It would hand the stand-ins of the network's parts to its copies on other devices."""
+    with pytest.raises(BadInput, match="model: DataParallel holds it; accelerate the network first, then wrap it"):
+        accelerate(held(block()), report=None)
+    assert nn.DataParallel(accelerate(block(), report=None))(volume(1, 3, 8, 8, 8)).shape[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "says"),
+    [
+        (
+            (nn.Conv2d(3, 4, 1), nn.ReLU()),
+            {},
+            "2-D and the kernels are for 3-D ones: on a GPU it gets autocast to BF16 and CUDA",
+        ),
+        ((nn.Conv2d(3, 4, 1), nn.Conv1d(3, 4, 1)), {"graph": False}, "2-D .* it gets autocast to BF16$"),
+        ((nn.ConvTranspose1d(3, 4, 1),), {"precision": "tf32", "graph": False}, "1-D .* it gets nothing$"),
+        ((nn.Conv2d(3, 4, 1), nn.Conv3d(3, 4, 1)), {}, ""),
+        ((nn.Linear(3, 4),), {}, ""),
+    ],
+)
+def test_a_network_that_is_not_3d_is_told_so(layers: tuple[nn.Module, ...], options: dict[str, Any], says: str) -> None:
+    report = str(accelerate(nn.Sequential(*layers), report=None, **options).acceleration)
+    lines = [line for line in report.splitlines() if "its convolutions are" in line]
+    assert len(lines) == bool(says)
+    assert all(re.search(says, line) for line in lines)

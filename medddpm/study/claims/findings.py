@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from medddpm.errors import BadInput
 from medddpm.study.claims.paper import PAPER_SETTINGS, Claim, claims_of
 from medddpm.study.claims.reasons import ELSEWHERE, Judgement, Runs, as_text, listed, read_by
 from medddpm.study.claims.rules import FORMS, MEASURES, KernelsOfRun, cards, over_runs, pick, short_name
@@ -97,7 +98,11 @@ def finding(claim: Claim, runs: Runs, view: str) -> Finding:
 def _named(claim: Claim) -> Sequence[str]:
     """The paper's cards that a claim speaks of, those preferred first."""
     of_paper = [str(gpu) for gpu, other in cards()["stands_in_for"].items() if pd.isna(other)]
-    return [gpu for gpu in of_paper if claim.gpu == "all" or gpu in claim.gpu.split(";")]
+    named = [gpu for gpu in of_paper if claim.gpu == "all" or gpu in claim.gpu.split(";")]
+    if not named:
+        problem = f"{claim.id} speaks of the card {claim.gpu!r}, which the paper did not measure"
+        raise BadInput("claims", problem, f"use {', '.join(of_paper)}, or all")
+    return named
 
 
 def _on(claim: Claim, runs: Runs, view: str, card: str) -> Finding:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from medddpm.study.claims.rules import Rule, by_id
+from medddpm.errors import BadInput
+from medddpm.study.claims.rules import Rule, rule_of
 from medddpm.study.records.schemas import PAPER
 from medddpm.study.records.tables import read_table
 
@@ -48,10 +49,14 @@ def paper_claims(root: Path) -> pd.DataFrame:
 
 
 def claims_of(paper: pd.DataFrame) -> list[Claim]:
-    """The rows of the paper's table (schema `PAPER`), in its order."""
+    """The rows of the paper's table (schema `PAPER`), in its order.
+
+    Raises:
+        BadInput: no rule measures one of them.
+    """
     columns = [paper[name] for name in ("id", "value", "qualifier", "gpu")]
     return [
-        Claim(name, value, qualifier, gpu, by_id()[name]) for name, value, qualifier, gpu in zip(*columns, strict=True)
+        Claim(name, value, qualifier, gpu, rule_of(name)) for name, value, qualifier, gpu in zip(*columns, strict=True)
     ]
 
 
@@ -73,6 +78,9 @@ def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collec
 
     Returns:
         one row per card of `PAPER_CARDS`, one column per setting of `PAPER_SETTINGS`.
+
+    Raises:
+        BadInput: a row of the table speaks of another card or setting.
     """
     table = pd.DataFrame(np.nan, index=pd.Index(PAPER_CARDS, name="gpu"), columns=list(PAPER_SETTINGS))
     low, high = table, table.copy()
@@ -82,6 +90,9 @@ def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collec
     for row in paper[chosen].itertuples():
         cards = list(PAPER_CARDS) if row.gpu == "all" else str(row.gpu).split(";")
         settings = list(PAPER_SETTINGS) if row.config == "all" else str(row.config).split(";")
+        if odd := {*cards, *settings} - {*PAPER_CARDS, *PAPER_SETTINGS}:
+            problem = f"claim {row.id} speaks of {', '.join(map(repr, sorted(odd)))}, no card or setting of the paper's"
+            raise BadInput("claims", problem, f"use {', '.join((*PAPER_CARDS, *PAPER_SETTINGS))}, or all")
         low.loc[cards, settings], high.loc[cards, settings] = _bounds(str(row.value), str(row.qualifier))
     if metric in _RATIOS or f"{metric}, relative to BASE" in set(paper.loc[chosen, "metric"]):
         for bound in (low, high):

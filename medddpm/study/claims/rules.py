@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from medddpm.errors import BadInput
 from medddpm.study.profile import summaries
 from medddpm.study.profile.families import family_named
 from medddpm.study.profile.kernel_names import function_name
@@ -217,6 +218,17 @@ def by_id() -> Mapping[str, Rule]:
     for name in ("of", "settings"):
         table[name] = table[name].map(lambda text: tuple(text.split(";")))
     return {row[0]: Rule(*row) for row in zip(*(table[name] for name in RULES.columns), strict=True)}
+
+
+def rule_of(identity: str) -> Rule:
+    """The rule of one claim.
+
+    Raises:
+        BadInput: there is none of that id.
+    """
+    if identity not in by_id():
+        raise BadInput("claims", f"there is no claim {identity!r}", "use the ids of rules.csv, P001 to P204")
+    return by_id()[identity]
 
 
 @functools.cache

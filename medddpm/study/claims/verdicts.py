@@ -23,7 +23,7 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.study.claims.paper import Claim, as_range, claims_of
-from medddpm.study.claims.rules import MEASURES, by_id
+from medddpm.study.claims.rules import MEASURES, rule_of
 from medddpm.study.records.schemas import CLAIMS
 
 STATUSES = CLAIMS.columns["status"].allowed
@@ -140,14 +140,14 @@ KINDS = {  # what a claim is about, by its rule
 
 def measured(claims: pd.DataFrame) -> pd.DataFrame:
     """The rows of `claims` that the headline counts: numbers that were measured, each once however often stated."""
-    rules = claims["id"].map(by_id().__getitem__)
+    rules = claims["id"].map(rule_of)
     counts = [rule.rule in MEASURES and not rule.same_as for rule in rules]
     return claims[pd.Series(counts, index=claims.index) & claims["status"].isin(DECIDED)]
 
 
 def tally(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims counted, each once however often stated: a row for each kind and deciding card, a column a status."""
-    rules = claims["id"].map(by_id().__getitem__)
+    rules = claims["id"].map(rule_of)
     table = pd.DataFrame(
         {
             "kind": [KINDS[rule.rule] for rule in rules],
@@ -194,10 +194,17 @@ def _of_card(claims: pd.DataFrame, card: str) -> dict[str, str]:
 
 
 def headline(claims: pd.DataFrame) -> str:
-    """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated."""
+    """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated.
+
+    Raises:
+        BadInput: one was measured and its row names no card, or a row is of no claim.
+    """
     table = measured(claims)
     if table.empty:
         return "None of the paper's numbers was measured on a card that it speaks of."
+    if (nameless := table.loc[table["card"].isna(), "id"]).any():
+        problem = f"{', '.join(nameless)}: measured, but on no card"
+        raise BadInput("claims", problem, "name the card whose records decide in the column card")
     held, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
     return f"{len(table)} of the paper's numbers were measured on the {cards}; {held} are reproduced."
 

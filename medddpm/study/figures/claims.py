@@ -79,13 +79,13 @@ def rows(claims: pd.DataFrame) -> str:
             f"{_chip(claim['status'])} {_words(claim['status'])}",
             f"{escape(claim['claim'])} ({escape(claim['where'])})",
             escape(" ".join(str(claim[k]) for k in ("qualifier", "paper", "unit") if claim[k] not in ("", "="))),
-            f"{claim['card']}{': ' if claim['card'] else ''}{escape(str(claim['ours']) or '–')}",
+            escape(f"{claim['card']}{': ' if claim['card'] else ''}{claim['ours'] or '–'}"),
             *(escape(str(claim[k]) or "–") for k in ("step", "beside")),
             re.sub("`(.+?)`", r"<code>\1</code>", escape(claim["reason"])),
         )
         inside = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells)
-        number = f'<th scope="row" style="{_CELL}">{claim["id"]}</th>'
-        lines.append(f'<tr id="{claim["id"]}">{number}{inside}</tr>')
+        name = escape(claim["id"])
+        lines.append(f'<tr id="{name}"><th scope="row" style="{_CELL}">{name}</th>{inside}</tr>')
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
@@ -103,5 +103,6 @@ def _squares(rows: pd.DataFrame, status: str) -> str:
     columns = zip(rows["id"], rows["claim"], rows["paper"], ours, strict=True)
     said = [(i, f"{i} {claim}: paper {paper}, here {own}, {_words(status)}") for i, claim, paper, own in columns]
     return "".join(
-        f'<a href="#{i}" title="{escape(words)}" aria-label="{escape(words)}" style="{style}"></a>' for i, words in said
+        f'<a href="#{escape(i)}" title="{escape(words)}" aria-label="{escape(words)}" style="{style}"></a>'
+        for i, words in said
     )

@@ -9,6 +9,7 @@ so put slices beside a viewer (`slices.slice_rows`).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from matplotlib.colors import ListedColormap, to_rgb
 from scipy import ndimage
 
 from medddpm.data.slices import where_most
+from medddpm.errors import printable
 from medddpm.study.figures.style import SETTING_COLOURS
 
 Array = npt.NDArray[np.floating]
@@ -30,6 +32,7 @@ LARGEST = 64
 """The longest edge, in voxels, that is shown as it is: above it, cubes of voxels are averaged, to save kilobytes."""
 
 _OUTLINE = SETTING_COLOURS["OPT2"]  # orange, which stands out of grey for any colour vision
+_TITLE = "the-title-of-the-viewer"  # stands for it until nilearn's page is made
 _GREYS = 64  # more than an eye tells apart beside each other, and two thirds of the bytes of 256
 
 
@@ -49,7 +52,8 @@ class Viewer:
 
     def _repr_html_(self) -> str:
         frame = f'width="{self.width}" height="{self.height}" style="border: 0"'
-        return f'<iframe srcdoc="{escape(self.page)}" {frame}></iframe>'
+        # Of an origin of its own: whatever its scripts are, they reach neither the notebook nor its server.
+        return f'<iframe sandbox="allow-scripts" srcdoc="{escape(self.page)}" {frame}></iframe>'
 
     def __repr__(self) -> str:
         return f"a viewer of {self.title}: click or drag to move through it; where it is not shown, trust the notebook"
@@ -73,7 +77,7 @@ def show_volume(
     Args:
         volume: a NIfTI file or image, or (H, W, D) of axes RAS.
         lesion: (H, W, D), outlined in colour.
-        title: shown above it.
+        title: shown above it, as it is written: of HTML in it the browser shows the text.
         at: the voxel it opens at; default the middle of the volume, or of the lesion.
         limits: the values shown black and white.
         largest: the longest edge, in voxels, that is shown as it is.
@@ -105,7 +109,7 @@ def show_volume(
         indexed,
         bg_img=nib.Nifti1Image(np.zeros(shown.shape, np.float32), indexed.affine),  # none would be uninitialised memory
         cut_coords=tuple((image.affine @ [*at, 1])[:3]),
-        title=title,
+        title=_TITLE,
         width_view=width,
         cmap=ListedColormap([*np.linspace([0, 0, 0], [1, 1, 1], _GREYS), to_rgb(_OUTLINE)]),
         vmin=0,
@@ -118,7 +122,14 @@ def show_volume(
         black_bg=True,
         dim=0,
     )
-    return Viewer(_repeatable(made.html), title, made.width, made.height)
+    title = printable(title)
+    return Viewer(_titled(_repeatable(made.html), title), title, made.width, made.height)
+
+
+def _titled(page: str, title: str) -> str:
+    """nilearn's page with its title, which nilearn would put into the markup and into a script as it is."""
+    in_script = json.dumps(title).replace("<", "\\u003c")
+    return page.replace(f'"{_TITLE}"', in_script).replace(_TITLE, escape(title))
 
 
 def _averaged(data: Array, cube: int) -> Array:

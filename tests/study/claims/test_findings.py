@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
+from medddpm.errors import BadInput
 from medddpm.study.claims import findings, rules, takeaways, verdicts
 from medddpm.study.claims.paper import Claim, paper_claims
 from medddpm.study.claims.rules import KernelsOfRun, Rule
@@ -509,3 +510,13 @@ def test_a_newest_run_that_lacks_a_setting_leaves_every_claim_a_verdict(lost: st
         settled = verdicts.settle(paper, findings.findings(paper, runs, view)).set_index("id")
         assert settled["reason"].str.len().gt(0).all()
         assert settled.loc["P100", "status"] in ("reproduced", "differs", "proxy")
+
+
+@pytest.mark.parametrize("gpu", ["X900", ""])
+def test_a_claim_about_a_card_that_the_paper_lacks_is_named_in_a_line(gpu: str) -> None:
+    paper = paper_claims(ROOT)
+    paper = paper.assign(gpu=[gpu, *paper["gpu"][1:]])
+    with pytest.raises(
+        BadInput, match=f"claims: P001 speaks of the card '{gpu}', which the paper did not measure; use"
+    ):
+        findings.findings(paper, {}, "window")

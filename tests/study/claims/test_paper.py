@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
+from medddpm.errors import BadInput
 from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_rows, paper_values
 from medddpm.study.records.schemas import PAPER
 
@@ -139,3 +140,14 @@ def test_only_a_ratio_has_a_base_of_one() -> None:
 def test_a_bound_is_open_on_one_side(qualifier: str, low: float, high: float) -> None:
     table = made_up(("Fig 1", "A100", "OPT1", "a", "heat", "5", "%")).assign(qualifier=qualifier)
     check(paper_values(table, "Fig 1", "heat"), A100=[NOTHING, (low, high), NOTHING, NOTHING])
+
+
+@pytest.mark.parametrize("changed", [{"gpu": "X900"}, {"gpu": "H100;"}, {"config": "OPT77"}])
+def test_another_card_or_setting_than_the_papers_is_named_in_a_line(
+    changed: dict[str, str], paper: pd.DataFrame
+) -> None:
+    row = paper[(paper["figure"] == "Fig 10") & (paper["metric"] == "Tensor Core utilization")][:1].assign(**changed)
+    with pytest.raises(
+        BadInput, match=f"claims: claim {row['id'].iloc[0]} speaks of '{(*changed.values(),)[0].split(';')[-1]}'"
+    ):
+        paper_values(row, "Fig 10", "Tensor Core utilization")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
@@ -17,6 +18,8 @@ from medddpm.study.claims.verdicts import (
     tally,
     two_views,
 )
+from medddpm.study.records.schemas import CLAIMS
+from medddpm.study.records.tables import read_table
 
 RATIO = Rule("P1", "", "summary", against="BASE", form="ratio")
 PLAIN = Rule("P1", "", "summary")
@@ -79,6 +82,28 @@ def test_nothing_settled_leaves_everything_open() -> None:
 def test_finding_about_no_claim_is_refused() -> None:
     with pytest.raises(BadInput, match="has no P205"):
         settle(paper_claims(ROOT), {"P205": Finding("window", "so")})
+
+
+def test_a_claim_without_a_rule_is_named_in_a_line() -> None:
+    paper = paper_claims(ROOT)
+    claims = read_table(ROOT / "figures" / "records" / "claims.csv", CLAIMS)
+    odd = pd.concat([claims, claims[:1].assign(id="P999")], ignore_index=True)
+    for call in (
+        lambda: settle(paper.assign(id=["P999", *paper["id"][1:]]), {}),
+        lambda: measured(odd),
+        lambda: tally(odd),
+        lambda: headline(odd),
+        lambda: at_tolerances(paper, odd, (0.1,)),
+    ):
+        with pytest.raises(BadInput, match="claims: there is no claim 'P999'; use the ids of rules"):
+            call()
+
+
+def test_a_measured_claim_without_a_card_is_named_in_a_line() -> None:
+    claims = read_table(ROOT / "figures" / "records" / "claims.csv", CLAIMS)
+    first = measured(claims)["id"].iloc[0]
+    with pytest.raises(BadInput, match=f"claims: {first}: measured, but on no card; name the card"):
+        headline(claims.assign(card=claims["card"].where(claims["id"] != first)))
 
 
 def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> None:

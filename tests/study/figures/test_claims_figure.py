@@ -55,3 +55,11 @@ def test_each_claim_is_a_row_with_its_anchor_and_its_verdict_second() -> None:
     cells = [unescape(re.sub("<.*?>", "", cell)).strip() for cell in re.findall(r"<t[dh].*?>(.*?)</t[dh]>", row)]
     assert cells == ["P003", "not measurable", "IPC (Fig 8)", "over 1.45 x", "H100: –", "–", "–", "a < b"]
     assert "max-width:1150px" in html
+
+
+def test_html_in_any_column_is_text() -> None:
+    names = ("id", "claim", "where", "qualifier", "paper", "unit", "ours", "card", "step", "beside", "reason")
+    hostile = pd.DataFrame([{name: f"<i>{name}</i>" for name in names} | {"status": "differs", "gpu": "<i>gpu</i>"}])
+    for html in (claims.rows(hostile), claims.squares(hostile)):
+        assert "<i>" not in html
+    assert all(f"<i>{name}</i>" in unescape(claims.rows(hostile)) for name in names)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+from helpers.browser import browser, needs_browser
 from matplotlib import image as pictures
 from scipy import ndimage
 
@@ -75,6 +78,51 @@ def test_it_opens_at_the_lesion_and_reads_files(subject, tmp_path: Path) -> None
     nibabel.save(nibabel.Nifti1Image(subject.flair, np.eye(4)), path)
     assert show_volume(path).page == show_volume(subject.flair).page
     assert "<b" not in re.sub(r"<body", "", show_volume(subject.flair, title="<b>")._repr_html_())
+
+
+HOSTILE = (
+    "</title><script>document.title = 'ran'</script>",
+    "<img src=x onerror=alert(1)>",
+    "</script><b>",
+    "\" ' & é",
+)
+
+
+@pytest.mark.parametrize("title", HOSTILE)
+def test_html_in_a_title_is_text(title: str, subject) -> None:
+    """It stands in the markup and in a script, which draws it."""
+    page = show_volume(subject.flair, title=title).page
+    plain = show_volume(subject.flair, title="plain").page
+    assert page.count("<") == plain.count("<"), "an element or an end of one came with the title"
+    assert unescape(re.search(r"<title>(.*?)</title>", page)[1]).endswith(title)
+    assert json.JSONDecoder().raw_decode(page.partition('"title": ')[2])[0] == title
+
+
+def test_the_frame_has_an_origin_of_its_own(subject) -> None:
+    frame = re.match(r"<iframe ([^>]*?)srcdoc=", show_volume(subject.flair)._repr_html_())
+    assert frame[1].split() == ['sandbox="allow-scripts"']
+
+
+def test_a_title_does_not_move_a_terminal_s_cursor(subject) -> None:
+    assert repr(show_volume(subject.flair, title="a\x1b[2Jb\n")).isprintable()
+
+
+@needs_browser
+def test_a_browser_shows_the_volume_and_runs_no_title(subject) -> None:
+    shown = show_volume(subject.flair, title=HOSTILE[0])._repr_html_()
+    with browser() as chromium:
+        page = chromium.new_page()
+        page.set_content(f"<title>outer</title>{shown}")
+        frame = page.frames[1]
+        frame.wait_for_function("document.querySelector('canvas') && document.querySelector('canvas').width > 100")
+        drawn = "() => { const c = document.querySelector('canvas');"
+        drawn += "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0 && v < 255) }"
+        frame.wait_for_function(drawn)
+        assert HOSTILE[0] in frame.title()
+        assert (
+            frame.evaluate("() => { try { return parent.document.title } catch (e) { return e.name } }")
+            == "SecurityError"
+        )
 
 
 @pytest.mark.filterwarnings("error")

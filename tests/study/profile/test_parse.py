@@ -424,7 +424,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "an odd ID": (Raw().text().replace('"1","812"', '"1.5","812"'), "no whole number for its ID"),
     "a vast ID": (Raw().text().replace('"1","812"', '"99999999999999999999","812"'), "no whole number for its ID"),
     "no name": (Raw(kernels=[CONV, "", NORM]).text(), "a launch has no kernel name"),
-    "negative time": (Raw(cells=duration("-5", "2", "3")).text(), "is -5 in a launch, where a finite number from 0"),
+    "negative time": (Raw(cells=duration("-5", "2", "3")).text(), "is -5 in a launch, where a finite number"),
     "a trace": ('{"traceEvents": []}', "holds no table of ncu's raw page"),
     "no shape": (Raw().text().replace('"Grid Size"', '"Grid"'), "lacks the column Grid Size"),
 }  # fmt: skip
