@@ -34,8 +34,8 @@ def case(root: Path, number: int, labels: Sequence[int], outside: float = 0, low
     mask[5, 5, 3 : 3 + len(labels)] = labels
     for seed, folder in enumerate(BRATS.image_folders):
         image = np.where(BRAIN, np.random.default_rng(seed).random(SIZE) + low, outside).astype(np.float32)
-        save(root / folder / f"BraTS-GLI-{number:05d}-100-{folder}.nii.gz", image)
-    return save(root / "seg" / f"BraTS-GLI-{number:05d}-100-seg.nii.gz", mask)
+        save(root / folder / f"BraTS2021_{number:05d}_{folder}.nii.gz", image)
+    return save(root / "seg" / f"BraTS2021_{number:05d}_seg.nii.gz", mask)
 
 
 def test_a_raw_mask_with_3_and_4_is_refused_by_check_training_and_sampling(tmp_path: Path) -> None:
@@ -66,9 +66,7 @@ def test_raw_masks_of_one_folder_that_disagree_are_a_problem(tmp_path: Path) -> 
     case(tmp_path, 4, (1,))
     (problem,) = check_folder(tmp_path).problems
     assert problem.path == str(fours[0])
-    assert (
-        problem.problem == "holds 4 and BraTS-GLI-00001-100-seg.nii.gz holds 3 (2 and 1 raw masks): which is enhancing?"
-    )
+    assert problem.problem == "holds 4 and BraTS2021_00001_seg.nii.gz holds 3 (2 and 1 raw masks): which is enhancing?"
     assert problem.remedy.startswith("relabel all alike: 1 necrotic core, 2 oedema, 3 enhancing tumour")
 
 
@@ -77,7 +75,7 @@ def test_a_prepared_mask_beside_raw_ones_does_not_disagree(tmp_path: Path) -> No
     prepared = np.where(BRAIN, 4, 0).astype(np.uint8)
     prepared[5, 5, 3:6] = 1, 2, 3
     case(tmp_path, 2, ())
-    save(tmp_path / "seg" / "BraTS-GLI-00002-100-seg.nii.gz", prepared)
+    save(tmp_path / "seg" / "BraTS2021_00002_seg.nii.gz", prepared)
     assert check_folder(tmp_path).problems == []
 
 
