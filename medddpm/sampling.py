@@ -18,8 +18,8 @@ from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, LAYOUTS, Layout
-from medddpm.data.nifti import check_name, is_written, note_of, read_image, read_mask, split_name
-from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
+from medddpm.data.nifti import check_name, is_written, note_of, read_image, split_name
+from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_output
@@ -91,7 +91,8 @@ def sample_to_files(
     layout, size = trained_on(content, diffusion, checkpoint)
     if images and layout != BRATS:
         raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
-    condition_channels, reference = condition(mask, layout, size, list(images) or None), read_mask(mask, layout.labels)
+    condition_channels = condition(mask, layout, size, list(images) or None)
+    reference = mask_case(mask, layout).read_labels(layout)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]

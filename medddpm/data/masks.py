@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from medddpm.data.layouts import BRATS, Layout, siblings
-from medddpm.data.nifti import read_image, same_grid
+from medddpm.data.layouts import BRATS, Layout
 from medddpm.errors import BadInput
 
 Labels = npt.NDArray[np.uint8]
@@ -68,28 +66,6 @@ def prepared(
     labels = np.where(labels == 4, np.uint8(3), labels)
     labels[foreground & ~labelled] = _BRAIN
     return labels
-
-
-def read_beside(
-    mask_path: str | os.PathLike[str],
-    mask: nib.Nifti1Image,
-    layout: Layout,
-    image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-) -> list[nib.Nifti1Image]:
-    """Reads the images `image`, or those beside the mask in the published layout; all must be on the mask's grid.
-
-    Raises:
-        BadInput: an image cannot be read or is on another grid.
-    """
-    if image is None:
-        paths: Sequence[str | os.PathLike[str]] = siblings(mask_path, layout)
-    else:
-        paths = [image] if isinstance(image, (str, os.PathLike)) else image
-    images = []
-    for path in paths:
-        images.append(read_image(path))
-        same_grid(path, images[-1], Path(mask_path), mask)
-    return images
 
 
 def _foreground(image: nib.Nifti1Image) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -60,6 +60,11 @@ def is_nifti_name(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
 
 
+def is_volume_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a volume can be read from a file of that name."""
+    return is_nifti_name(path)
+
+
 def split_name(path: Path) -> tuple[str, str]:
     """The name before its NIfTI ending, and the ending as it is written, in capitals or not."""
     length = next(len(ending) for ending in (".nii.gz", ".nii") if path.name.lower().endswith(ending))
@@ -103,9 +108,36 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
             NaN or infinite ones, or the same value everywhere; has an affine that cannot be inverted; or its header
             claims more than the file can hold (refused before that much memory is allocated).
     """
-    path = Path(path)
+    image = _read_finite(Path(path))
+    data = np.asarray(image.dataobj)
+    if data.min() == data.max():
+        raise _constant(path, float(data.flat[0]))
+    return image
+
+
+def read_frames(path: str | os.PathLike[str], frames: Sequence[int]) -> list[nib.Nifti1Image]:
+    """Reads some of the volumes that a 4-D NIfTI holds one after the other; returns each as `read_image` does.
+
+    Raises:
+        BadInput: as `read_image`; or the file is not 4-D, or has no volume of that number.
+    """
+    image = _read_finite(Path(path), dimensions=4)
+    data = np.asarray(image.dataobj)
+    if max(frames) >= data.shape[3]:
+        problem = f"holds {data.shape[3]} volumes, where at least {max(frames) + 1} channels are named"
+        raise BadInput(path, problem, "correct the names of the channels, or give the file that has them all")
+    found = []
+    for frame in frames:
+        volume = np.ascontiguousarray(data[..., frame])
+        if volume.min() == volume.max():
+            raise _constant(path, float(volume.flat[0]))
+        found.append(_in_memory(image, volume))
+    return found
+
+
+def _read_finite(path: Path, dimensions: int = 3) -> nib.Nifti1Image:
     try:
-        image = _read(path)
+        image = _read(path, dimensions)
     except BadInput:  # a ValueError, as many a sign of damage is
         raise
     except _DAMAGE as error:
@@ -119,10 +151,12 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
         raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. with 0")
     if max(-low, high) > LARGEST:
         raise BadInput(path, f"a voxel of {max(low, high, key=abs):g} is no intensity", "replace it, e.g. with 0")
-    if low == high:
-        what = "is empty: every voxel is 0" if not data.any() else f"every voxel is {data.flat[0]:g}"
-        raise BadInput(path, what, "replace it with a volume that has content, or leave the case out")
     return image
+
+
+def _constant(path: str | os.PathLike[str], value: float) -> BadInput:
+    what = f"every voxel is {value:g}" if value else "is empty: every voxel is 0"
+    return BadInput(path, what, "replace it with a volume that has content, or leave the case out")
 
 
 def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nifti1Image:
@@ -250,13 +284,13 @@ def _write(
         nib.save(image, temporary)
 
 
-def _read(path: Path) -> nib.Nifti1Image:
+def _read(path: Path, dimensions: int) -> nib.Nifti1Image:
     size = _file_size(path)
     opened = _open(path)
     with opened as stream:
         start = stream.read(_HEADER_BYTES + _FLAG_BYTES)
         header = _header(path, start)
-        _check_header(path, header)
+        _check_header(path, header, dimensions)
         claimed = _claimed_bytes(path, header, size)
         content = _without_extensions(header, start) + _read_up_to(stream, claimed - len(start))
         if len(content) < claimed:
@@ -269,7 +303,7 @@ def _read(path: Path) -> nib.Nifti1Image:
     _check_affine(path, image)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
         data = image.get_fdata(dtype=np.float32, caching="unchanged")
-    return _in_memory(image, data.reshape(data.shape[:3]))
+    return _in_memory(image, data.reshape(data.shape[:dimensions]))
 
 
 def _without_extensions(header: nib.Nifti1Header, start: bytes) -> bytes:
@@ -326,16 +360,17 @@ def _header(path: Path, start: bytes) -> nib.Nifti1Header:
     )
 
 
-def _check_header(path: Path, header: nib.Nifti1Header) -> None:
+def _check_header(path: Path, header: nib.Nifti1Header, wanted: int) -> None:
     dimensions = int(header["dim"][0])
     shape = tuple(int(n) for n in header["dim"][1 : 1 + max(dimensions, 0)])
     if not 1 <= dimensions <= 7 or min(shape) < 1:
         raise BadInput(path, f"its header claims the impossible shape {_by(shape)}", _AGAIN)
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(shape) != 3:
-        raise BadInput(path, f"{len(shape)}-D ({_by(shape)}) where a 3-D volume is wanted", "give one volume a file")
-    if min(shape) == 1:
+    if len(shape) != wanted:
+        problem = f"{len(shape)}-D ({_by(shape)}) where a {wanted}-D volume is wanted"
+        raise BadInput(path, problem, "give one volume a file" if wanted == 3 else "give all channels in one file")
+    if min(shape[:3]) == 1:
         raise BadInput(path, f"a single slice ({_by(shape)}) where a 3-D volume is wanted", "stack its slices")
     if math.prod(shape) > MAX_VOXELS:
         problem = f"its header claims {_by(shape)} voxels, above the limit of {MAX_VOXELS}"
