@@ -21,8 +21,8 @@ from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_ch
 from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, LAYOUTS, Layout
 from medddpm.data.mask_lists import Request, find_requests
-from medddpm.data.nifti import is_written, note_of, read_image, read_mask, split_name
-from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
+from medddpm.data.nifti import is_written, note_of, read_image, split_name
+from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_output
@@ -182,7 +182,7 @@ class _Conditions:
         images = list(request.images) or None
         return (
             condition(request.mask, self._layout, self._size, images),
-            read_mask(request.mask, self._layout.labels),
+            mask_case(request.mask, self._layout).read_labels(self._layout),
         )
 
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
     from medddpm.training.config import TrainConfig
 
+_DATA = (
+    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
+    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
+)
+
 # train
 
 SMALLEST_PUBLISHED = 64
@@ -54,9 +59,7 @@ def add_train(commands: Commands[Parser]) -> None:
         """,
     )
     data = command.add_mutually_exclusive_group(required=True)
-    folder = data.add_argument(
-        "--data", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
-    )
+    folder = data.add_argument("--data", type=a_path, metavar="DIR", help=_DATA)
     phantom = data.add_argument(
         "--phantom",
         type=whole(1),
@@ -202,7 +205,8 @@ def train(arguments: argparse.Namespace) -> int:
 
 def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
     """What a run is begun with; None as for `_cached`."""
-    from medddpm.data.layouts import BRATS, find_layout
+    from medddpm.data.layouts import BRATS
+    from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
@@ -277,7 +281,10 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
         return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
     volumes, problem = None, None
     try:
-        volumes = DiskCache(VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0), folder)
+        given = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
+        if given.notes:
+            log.warning(str(given.notes))
+        volumes = DiskCache(given, folder)
     except BadInput as error:
         problem = error
     if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
@@ -382,11 +389,11 @@ def add_check(commands: Commands[Parser]) -> None:
         "read every volume of a data folder and print a line for each problem",
         """
         medddpm check my_data
+        medddpm check pairs.csv --list
         """,
     )
-    command.add_argument(
-        "folder", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
-    )
+    command.add_argument("folder", type=a_path, metavar="DIR", help=_DATA)
+    command.add_argument("--list", action="store_true", help="print the files of each case too")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 
 
@@ -395,7 +402,11 @@ def check(arguments: argparse.Namespace) -> int:
     from medddpm.data.checking import check_folder
 
     report = check_folder(arguments.folder, progress=not arguments.quiet)
+    for line in report.pairs() if arguments.list else ():
+        print(line)
     for problem in report.problems:
         print(problem)
+    for note in report.notes:
+        print(f"note: {note}")
     print(report)
     return 1 if report.problems else 0

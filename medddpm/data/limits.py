@@ -28,18 +28,19 @@ _DEFLATE_RATIO = 1032
 """Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
 
 
-def check_shape(path: Path, shape: tuple[int, ...]) -> None:
-    """Raises BadInput unless `shape` is 3-D, apart from trailing ones, and not too large."""
+def check_shape(path: Path, shape: tuple[int, ...], wanted: int = 3) -> None:
+    """Raises BadInput unless `shape` is `wanted`-D (3 or 4), apart from trailing ones, and not too large."""
     if not shape or min(shape) < 1:
         raise BadInput(path, f"its header claims the impossible shape {by(shape)}", AGAIN)
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(shape) == 4 and shape[0] == 1:
+    if len(shape) == 4 and shape[0] == 1 and wanted == 3:
         problem = f"4-D ({by(shape)}): an axis of one channel lies before those of space"
         raise BadInput(path, problem, "save it without that axis (array[0]), with the affine of the original volume")
-    if len(shape) != 3:
-        raise BadInput(path, f"{len(shape)}-D ({by(shape)}) where a 3-D volume is wanted", "give one volume a file")
-    if min(shape) == 1:
+    if len(shape) != wanted:
+        problem = f"{len(shape)}-D ({by(shape)}) where a {wanted}-D volume is wanted"
+        raise BadInput(path, problem, "give one volume a file" if wanted == 3 else "give all channels in one file")
+    if min(shape[:3]) == 1:
         raise BadInput(path, f"a single slice ({by(shape)}) where a 3-D volume is wanted", "stack its slices")
     if math.prod(shape) > MAX_VOXELS:
         problem = f"its header claims {by(shape)} voxels, above the limit of {MAX_VOXELS}"

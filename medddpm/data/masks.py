@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor
 
 from medddpm.data.grid import background
-from medddpm.data.layouts import BRATS, Layout, siblings
-from medddpm.data.nifti import EMPTY, read_image, same_grid
+from medddpm.data.layouts import BRATS, Layout
+from medddpm.data.nifti import EMPTY
 from medddpm.errors import BadInput
 
 Labels = npt.NDArray[np.uint8]
@@ -87,25 +86,3 @@ def enhancing_label(mask: nib.Nifti1Image, labels: Labels) -> int | None:
     stored = np.asarray(mask.dataobj)
     found = np.unique(stored[labels == 3])
     return int(found[0]) if len(found) and not np.array_equal(stored, labels) else None
-
-
-def read_beside(
-    mask_path: str | os.PathLike[str],
-    mask: nib.Nifti1Image,
-    layout: Layout,
-    image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-) -> list[nib.Nifti1Image]:
-    """Reads the images `image`, or those beside the mask in the published layout; all must be on the mask's grid.
-
-    Raises:
-        BadInput: an image cannot be read or is on another grid.
-    """
-    if image is None:
-        paths: Sequence[str | os.PathLike[str]] = siblings(mask_path, layout)
-    else:
-        paths = [image] if isinstance(image, (str, os.PathLike)) else image
-    images = []
-    for path in paths:
-        images.append(read_image(path))
-        same_grid(path, images[-1], Path(mask_path), mask)
-    return images

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -113,6 +113,26 @@ def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
     return image
 
 
+def read_frames(path: str | os.PathLike[str], frames: Sequence[int]) -> list[nib.Nifti1Image]:
+    """Reads some of the volumes that a 4-D NIfTI holds one after the other; returns each as `read_image` does.
+
+    Raises:
+        BadInput: as `read_image`; or the file is not 4-D, or has no volume of that number.
+    """
+    image, _ = _read_finite(Path(path), dimensions=4)
+    data = np.asarray(image.dataobj)
+    if max(frames) >= data.shape[3]:
+        problem = f"holds {data.shape[3]} volumes, where at least {max(frames) + 1} channels are named"
+        raise BadInput(path, problem, "correct the names of the channels, or give the file that has them all")
+    volumes = []
+    for frame in frames:
+        volume = np.ascontiguousarray(data[..., frame])
+        if volume.min() == volume.max():
+            raise _constant(path, float(volume.flat[0]))
+        volumes.append(_in_memory(image, volume))
+    return volumes
+
+
 def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nifti1Image:
     """Reads a label volume whole.
 
@@ -147,10 +167,10 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
     return _in_memory(image, whole.astype(np.uint8))
 
 
-def _read_finite(path: Path) -> tuple[nib.Nifti1Image, float]:
+def _read_finite(path: Path, dimensions: int = 3) -> tuple[nib.Nifti1Image, float]:
     """Returns an image of finite float32 voxels, and the step between two values that its file can hold, or 0."""
     try:
-        image, step = _read(path)
+        image, step = _read(path, dimensions)
     except BadInput:  # a ValueError, as many a sign of damage is
         raise
     except _DAMAGE as error:
@@ -276,9 +296,11 @@ def _write(
         nib.save(image, temporary)
 
 
-def _read(path: Path) -> tuple[nib.Nifti1Image, float]:
+def _read(path: Path, dimensions: int) -> tuple[nib.Nifti1Image, float]:
     size = _file_size(path)
     if not is_nifti_name(path):
+        if dimensions != 3:
+            raise BadInput(path, "no NIfTI where several channels are wanted in one file", "convert it to .nii.gz")
         return mha_nrrd.read(path, size), 0.0
     opened, zipped = _open(path)
     with opened as stream:
@@ -286,7 +308,7 @@ def _read(path: Path) -> tuple[nib.Nifti1Image, float]:
         header = read_header(path, start)
         if zipped != path.name.lower().endswith(".gz"):
             raise _misnamed(path, zipped)
-        check_header(path, header)
+        check_header(path, header, dimensions)
         claimed = claimed_end(path, header, size)
         content = cleaned(header, start) + _read_up_to(stream, claimed - len(start))
         if len(content) < claimed:
@@ -300,7 +322,7 @@ def _read(path: Path) -> tuple[nib.Nifti1Image, float]:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
         data = image.get_fdata(dtype=np.float32, caching="unchanged")
     step = abs(float(cast(Any, image.dataobj).slope)) if header.get_data_dtype().kind in "iu" else 0.0
-    return _in_memory(image, data.reshape(data.shape[:3])), step
+    return _in_memory(image, data.reshape(data.shape[:dimensions])), step
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:

@@ -18,11 +18,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from medddpm.data.cases import Case
 from medddpm.data.grid import Size, from_grid, to_grid
-from medddpm.data.layouts import BRATS, LAYOUTS, Case, Layout, find_cases, find_layout
-from medddpm.data.masks import one_hot, prepared, read_beside
-from medddpm.data.nifti import check_name, digest_of, read_image, read_mask, same_grid, split_name, write_volume
+from medddpm.data.layouts import BRATS, LAYOUTS, Layout
+from medddpm.data.masks import one_hot
+from medddpm.data.nifti import check_name, read_image, same_grid, split_name, write_volume
+from medddpm.data.readers import case_of, read_folder
 from medddpm.errors import BadArgument, BadInput
+from medddpm.runtime.reports import log
 
 
 class Volumes(Protocol):
@@ -84,12 +87,16 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
     image: (C, D, W, H) float32 in [-1, 1]; mask: (M, D, W, H) float32, `Layout.mask_values` off and on a label.
 
     Args:
-        root: a folder in a published layout (`medddpm.data.layouts`).
+        root: a data folder, or a CSV of pairs (`medddpm.data.readers`).
         size: (H, W, D) of the model.
         scaling: "volume" scales the intensities of a volume as a whole, "slice" each index of its last axis by itself,
             as the published whole-head code does.
-        layout: the folder's; by default it is detected.
         cache_gib: memory for prepared cases, in GiB; 0 keeps none.
+
+    Attributes:
+        layout: what its channels and labels mean.
+        cases: in order.
+        notes: what should be known of the folder, in a line (`medddpm.data.cases.Found.summary`).
 
     Raises:
         BadInput: the folder, or on access a file, is not as it should be (`check_folder` finds this beforehand).
@@ -100,13 +107,12 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         root: str | os.PathLike[str],
         size: Size = (128, 128, 128),
         scaling: Scaling = "volume",
-        layout: Layout | None = None,
         cache_gib: float = 4.0,
     ) -> None:
         self.size = checked_size(size)
         self.scaling = scaling
-        self.layout = layout or find_layout(root)
-        self.cases = find_cases(root, self.layout)
+        found = read_folder(root)
+        self.layout, self.cases, self.notes = found.layout, found.complete(), found.summary()
         self._cache = ItemCache(cache_gib)
 
     def __len__(self) -> int:
@@ -128,18 +134,16 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
 
     def digests(self) -> list[str]:
         """The scaling, and a digest of each case's files."""
-        return [f"{self.scaling} {digest_of([case.mask, *case.images])}" for case in self.cases]
+        return [f"{self.scaling} {case.digest()}" for case in self.cases]
 
     def reference(self, index: int) -> nib.Nifti1Image:
         """The mask of a case, as in its file."""
-        return read_mask(self.cases[index].mask, self.layout.labels)
+        return self.cases[index].read_labels(self.layout)
 
     def _prepare(self, case: Case) -> Prepared:
-        mask = read_mask(case.mask, self.layout.labels)
-        images = [read_image(path) for path in case.images]
-        for path, image in zip(case.images, images, strict=True):
-            same_grid(path, image, case.mask, mask)
-        labels = _labels_on_grid(prepared(case.mask, mask, self.layout, images), mask, self.size, self.layout)
+        mask = case.read_labels(self.layout)
+        images = [image for path in case.files() for image in _on_grid_of(case, mask, path)]
+        labels = _labels_on_grid(case.prepared(mask, self.layout, images), mask, self.size, self.layout)
         channels = [to_grid(image, self.size, nearest=False, axes=self.layout.axes) for image in images]
         return to_tensor([scaled(channel, self.scaling) for channel in channels]), labels
 
@@ -153,15 +157,42 @@ def condition(
     """The condition for sampling, (M, D, W, H) float32, from a mask file.
 
     A raw BraTS mask labels only the tumour; the brain then comes from its case's images: `image` (one or more files),
-    or those beside the mask in the published layout (``seg/x_seg.nii.gz``, ``t1/x_t1.nii.gz`` …).
+    or those of the data folder that the mask lies in.
 
     Raises:
         BadInput: the mask or an image is not as it should be, or the mask is raw and has no image.
     """
-    mask = read_mask(mask_path, layout.labels)
-    images = read_beside(mask_path, mask, layout, image) if layout == BRATS else []
-    labels = prepared(mask_path, mask, layout, images)
-    return one_hot(_labels_on_grid(labels, mask, checked_size(size), layout), layout)
+    case = mask_case(mask_path, layout)
+    mask = case.read_labels(layout)
+    images: list[nib.Nifti1Image] = []
+    if layout == BRATS and image is None:
+        if case.by_part and case.images:
+            paired = ", ".join(path.name for path in case.files())
+            log.warning(f"{mask_path}: its images are paired by a part of their names ({paired}); --image names others")
+        images = [one for path in case.files() for one in _on_grid_of(case, mask, path)]
+    elif layout == BRATS and image is not None:
+        named = [image] if isinstance(image, (str, os.PathLike)) else image
+        images = [_same_grid(Path(path), read_image(path), case.mask, mask) for path in named]
+    return one_hot(_labels_on_grid(case.prepared(mask, layout, images), mask, checked_size(size), layout), layout)
+
+
+def mask_case(mask: str | os.PathLike[str], layout: Layout) -> Case:
+    """The case of a mask, from the data folder that it lies in; of a mask by itself one without images.
+
+    Raises:
+        BadInput: as `medddpm.data.readers.case_of`.
+    """
+    return case_of(mask, layout) or Case(Path(mask).name, (), Path(mask))
+
+
+def _on_grid_of(case: Case, mask: nib.Nifti1Image, path: Path) -> list[nib.Nifti1Image]:
+    """The images in one of a case's files, which lie on its mask's grid."""
+    return [_same_grid(path, image, case.mask, mask) for image in case.read_images(path)]
+
+
+def _same_grid(path: Path, image: nib.Nifti1Image, mask_path: Path, mask: nib.Nifti1Image) -> nib.Nifti1Image:
+    same_grid(path, image, mask_path, mask)
+    return image
 
 
 def to_mask_grid(

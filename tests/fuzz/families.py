@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 
 from fuzz import mutants
 from fuzz.arguments import broken_commands, commands, good, run_command
+from fuzz.data_folders import NAMES as DATA_FOLDERS
+from fuzz.data_folders import data_folders
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
@@ -101,6 +103,7 @@ def families(folder: Path) -> dict[str, Family]:
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
         Family("arguments", "words.json", broken_commands(lines), run_command),
+        *(Family(*parts) for parts in data_folders(folder)),
     ]  # fmt: skip
     return {family.name: family for family in listed}
 
@@ -280,4 +283,4 @@ def all_names() -> Sequence[str]:
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
             "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
             "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
-            "ncu-details-lines", "trace", "record", "record-meta", "arguments")  # fmt: skip
+            "ncu-details-lines", "trace", "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip
