@@ -235,4 +235,5 @@ def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
     return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "checkpoint-bytes", "checkpoint-values",
             "checkpoint-pickle", "checkpoint-records", "safetensors-bytes", "safetensors-header",
-            "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-details", "trace", "record", "record-meta", "arguments")  # fmt: skip
+            "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-details", "trace",
+            "record", "record-meta", "arguments")  # fmt: skip
