@@ -13,7 +13,8 @@ from typing import TypeVar
 import nibabel as nib
 
 from medddpm.data.cases import Case
-from medddpm.data.layouts import Layout
+from medddpm.data.layouts import BRATS, Layout
+from medddpm.data.masks import enhancing_label
 from medddpm.data.nifti import read_image, same_grid
 from medddpm.data.readers import read_folder
 from medddpm.errors import BadInput, printable
@@ -86,22 +87,42 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
     cases, layout = found.cases, found.layout
     masks = {case.mask: case for case in found.partial}
     shapes: Counter[tuple[int, ...]] = Counter()
+    enhancing: dict[int, list[Path]] = {}  # raw masks by their label of the enhancing tumour
     problems: list[BadInput] = []
     # gzip releases the interpreter lock; more than four threads would only hold more volumes in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda case: _check_case(case, layout), cases)
         shown = tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress, **bars())
-        for shape, faults in shown:
+        for case, (shape, label, faults) in zip(cases, shown, strict=True):
             problems += faults
             if shape:
                 shapes[shape] += 1
+            if label:
+                enhancing.setdefault(label, []).append(case.mask)
         for faults in pool.map(lambda path: _check_loose(path, masks.get(path), layout), found.loose):
             problems += faults
-    return Report(root, layout, found.reader, cases, shapes, problems + found.problems, found.notes)
+    return Report(
+        root, layout, found.reader, cases, shapes, problems + _disagreement(enhancing) + found.problems, found.notes
+    )
 
 
-def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, list[BadInput]]:
+def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
+    """Returns the problem of a folder where some raw masks hold 3 and others 4: not all mean the enhancing tumour."""
+    if len(enhancing) < 2:
+        return []
+    threes, fours = enhancing[3], enhancing[4]
+    problem = f"holds 4 and {threes[0].name} holds 3 ({len(fours)} and {len(threes)} raw masks): which is enhancing?"
+    remedy = "relabel all alike: 1 necrotic core, 2 oedema, 3 enhancing tumour (4 is a resection cavity since 2024)"
+    return [BadInput(fours[0], problem, remedy)]
+
+
+def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int | None, list[BadInput]]:
+    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems.
+
+    That label is told where the file alone says what it is.
+    """
     problems: list[BadInput] = []
+    label = None
     mask = _attempt(problems, lambda: case.read_labels(layout))
     images: list[nib.Nifti1Image] = []
     for path in case.files():
@@ -114,10 +135,11 @@ def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, lis
                 problems.append(problem)
     if mask is not None and len(images) == len(case.images):
         try:
-            case.prepared(mask, layout, images)
+            labels = case.prepared(mask, layout, images)
+            label = enhancing_label(mask, labels) if layout == BRATS and case.labels is None else None
         except BadInput as problem:
             problems.append(problem)
-    return (mask.shape if mask is not None else None), problems
+    return (mask.shape if mask is not None else None), label, problems
 
 
 def _check_loose(path: Path, case: Case | None, layout: Layout) -> list[BadInput]:

@@ -33,7 +33,7 @@ from medddpm.runtime.files import replacing
 from medddpm.runtime.processes import Handed, iterated
 from medddpm.runtime.reports import bars, log
 
-VERSION = 1  # of the files and of how volumes are prepared: another one prepares everything anew
+VERSION = 2  # of the files and of how volumes are prepared: another one prepares everything anew
 MOST_PROCESSES = 16  # that prepare at once; each takes about a GiB at 128³
 ABANDONED = 3600.0  # seconds after which a half-written file is a killed process's
 REMEDY = "free some space, or give --cache a folder with more room"

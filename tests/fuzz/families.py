@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
+import SimpleITK as sitk
 import torch
 from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
 from hypothesis import strategies as st
@@ -56,6 +58,9 @@ def families(folder: Path) -> dict[str, Family]:
     """All of them; `folder` is for making the good examples."""
     volumes = [_nifti(kind, dtype) for kind in (nib.Nifti1Image, nib.Nifti2Image) for dtype in (np.int16, np.float32)]
     zipped = [gzip.compress(volume, 1) for volume in volumes]
+    metas, nrrds = (
+        [_itk(folder / f"good{ending}", packed) for packed in (False, True)] for ending in (".mha", ".nrrd")
+    )
     checkpoint = _checkpoint()
     saved = [_saved(checkpoint), _saved(checkpoint, legacy=True)]
     released = _released(checkpoint, folder)
@@ -80,6 +85,10 @@ def families(folder: Path) -> dict[str, Family]:
         Family("nifti-mask", "m.nii", mutants.broken_bytes(volumes), lambda path: read_mask(path, (1, 2))),
         Family("nifti-gz", "v.nii.gz", mutants.broken_bytes(zipped), read_image),
         Family("nifti-gz-inside", "v.nii.gz", mutants.broken_bytes(volumes).map(packed), read_image),
+        Family("mha", "v.mha", mutants.broken_bytes(metas), read_image),
+        Family("mha-header", "v.mha", _broken_start(metas), lambda path: read_mask(path, (1, 2))),
+        Family("nrrd", "v.nrrd", mutants.broken_bytes(nrrds), read_image),
+        Family("nrrd-header", "v.nrrd", _broken_start(nrrds), lambda path: read_mask(path, (1, 2))),
         Family("checkpoint-bytes", "c.pt", mutants.broken_bytes(saved), load_checkpoint),
         Family("checkpoint-values", "c.pt", mutants.broken_value(checkpoint).map(_saved), load_checkpoint),
         Family("safetensors-bytes", "r.safetensors", mutants.broken_bytes([released]), load_checkpoint),
@@ -114,6 +123,25 @@ def _read_meta(path: Path) -> object:
 def _nifti(kind: type[nib.Nifti1Image], dtype: type[np.generic]) -> bytes:
     data = (np.arange(4 * 5 * 6) % ROWS).reshape(4, 5, 6).astype(dtype)
     return bytes(kind(data, np.diag([1.0, 2.0, 3.0, 1.0])).to_bytes())
+
+
+def _itk(path: Path, packed: bool) -> bytes:
+    image = sitk.GetImageFromArray((np.arange(4 * 5 * 6) % ROWS).reshape(4, 5, 6).astype(np.int16))
+    image.SetSpacing((1.0, 2.0, 3.0))
+    sitk.WriteImage(image, str(path), useCompression=packed)
+    return path.read_bytes()
+
+
+def _broken_start(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """The words of a header broken; the voxels behind it are whole."""
+    parts = [re.fullmatch(rb"(.*?(?:LOCAL\n|\n\n))(.*)", seed, re.DOTALL) for seed in seeds]
+    return st.one_of(
+        *(
+            mutants.broken_text([part[1].decode()]).map(lambda start, rest=part[2]: start + rest)
+            for part in parts
+            if part
+        )
+    )
 
 
 def _checkpoint() -> dict[str, Any]:
@@ -207,6 +235,7 @@ def _read_record(meta: str) -> Callable[[Path], object]:
 
 def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
-    return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "checkpoint-bytes", "checkpoint-values",
+    return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
+            "checkpoint-bytes", "checkpoint-values",
             "safetensors-bytes", "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-details",
             "trace", "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip
