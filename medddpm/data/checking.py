@@ -116,7 +116,10 @@ def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
 
 
 def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int | None, list[BadInput]]:
-    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems."""
+    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems.
+
+    That label is told where the file alone says what it is.
+    """
     problems: list[BadInput] = []
     label = None
     mask = _attempt(problems, lambda: case.read_labels(layout))

@@ -10,7 +10,6 @@ from medddpm.data.nifti import is_volume_name
 from medddpm.data.readers.listing import walk
 from medddpm.errors import BadInput
 
-_THROUGH_SIMPLEITK = (".mha", ".nrrd")
 _OTHER = (".hdr", ".img", ".mhd", ".nhdr", ".mgz", ".mgh", ".mnc", ".dcm")
 _PACKED = (".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz")
 _NAMED = 4  # of each kind
@@ -39,8 +38,6 @@ def _remedy(file: Path, remedy: str) -> str | None:
     name = file.name.lower()
     if is_volume_name(file):
         return remedy
-    if name.endswith(_THROUGH_SIMPLEITK):
-        return "pip install SimpleITK, which reads them, or convert them to .nii.gz"
     if name.endswith(_OTHER):
         return "convert them to .nii.gz"
     if name.endswith(_PACKED):
