@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_room, replacing
 from medddpm.runtime.processes import Handed, iterated
 from medddpm.runtime.reports import bars, log
 
@@ -107,7 +106,8 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
             with shown(disable=not progress, leave=False) as bar:
                 # The first one here: it tells the size of all, and what it loads (the template) the others inherit.
                 size = sum(tensor.nbytes for tensor in self._remake(missing[0]))
-                self._need_room(size, len(missing) - 1)
+                left = len(missing) - 1
+                check_room(self.folder, size * left, f"{left} prepared volumes", REMEDY)
                 bar.update()
                 done = 1
                 count = min(processes or min(MOST_PROCESSES, len(os.sched_getaffinity(0))), len(missing) - 1)
@@ -177,12 +177,6 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
             full = "room" in error.problem
             raise BadInput(self.folder, error.problem, REMEDY if full else "give --cache another folder") from None
         return image, mask
-
-    def _need_room(self, size: int, count: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if size * count > free:
-            wanted, have = (f"{bytes_ / 2**30:.1f} GiB" for bytes_ in (size * count, free))
-            raise BadInput(self.folder, f"{count} prepared volumes take {wanted}, and {have} are free", REMEDY)
 
     def _forget_abandoned(self) -> None:
         for torn in self.folder.glob("*/.writing-*"):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections import defaultdict
@@ -149,6 +150,28 @@ def check_output(
         if path.is_file() and not force:
             raise BadInput(path, "it exists already", "give --force to replace it, or choose another name")
     check_writable(path)
+
+
+def check_room(folder: str | os.PathLike[str], size: int, files: str, remedy: str) -> None:
+    """Checks, before long work, that the disk has room for what it writes.
+
+    Args:
+        folder: on the disk.
+        size: of all that is written, in bytes.
+        files: what that is, as in "2 checkpoints".
+        remedy: what the error tells the user to do.
+
+    Raises:
+        BadInput: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise BadInput(folder, f"no room for {files}: {in_units(size)}, and {in_units(free)} are free", remedy)
+
+
+def in_units(size: int) -> str:
+    """Returns a number of bytes as it is read: in GiB, or in MiB below one."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def write_json(path: str | os.PathLike[str], content: object, **options: Any) -> None:

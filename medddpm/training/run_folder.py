@@ -17,7 +17,7 @@ from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime import locks
-from medddpm.runtime.files import check_writable, read_json, write_json
+from medddpm.runtime.files import check_room, check_writable, read_json, write_json
 from medddpm.runtime.locks import LOCK
 from medddpm.runtime.reports import log
 from medddpm.training.config import TrainConfig
@@ -172,6 +172,28 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
     older = [known for known in checkpoints_of(out) if int(known.stem[5:]) < content["step"]]
     for old in older[: len(older) - max(keep, 1) + 1]:
         old.unlink()
+
+
+def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:
+    """Checks, before a run trains, that its disk has room for the checkpoints that will be there at once.
+
+    A new checkpoint is written before the oldest one is removed, so that there is one more than the run keeps.
+
+    Args:
+        out: the run's folder.
+        size: of a checkpoint, in bytes.
+        config: the run's.
+        first, steps: the run goes from step `first` to step `steps`.
+
+    Raises:
+        BadInput: it has not.
+    """
+    every = config.save_every or steps
+    due = max(-(-steps // every) - first // every, 0) if steps > first else 0
+    there = len(checkpoints_of(out))
+    count = min(due, max(config.keep + 1 - there, 1))
+    remedy = "free some space, give a smaller --keep, or choose another folder"
+    check_room(out, size * count, f"{count} checkpoint{'s' * (count != 1)}", remedy)
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -128,7 +128,7 @@ def test_a_full_disk_is_said_before_the_work(source, tmp_path: Path, monkeypatch
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 2 * (512 * 4 + 1024) - 1))
     with pytest.raises(
-        BadInput, match=r"2 prepared volumes take .* GiB, and .* are free; free some space, or give --c"
+        BadInput, match=r"no room for 2 prepared volumes: .* MiB, and .* are free; free some space, or give --c"
     ):
         DiskCache(source, tmp_path).prepare(processes=1)
     assert len(files(tmp_path)) == 1
