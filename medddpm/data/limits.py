@@ -29,7 +29,7 @@ _DEFLATE_RATIO = 1032
 
 
 def check_shape(path: Path, shape: tuple[int, ...], wanted: int = 3) -> None:
-    """Raises BadInput unless `shape` is `wanted`-D (3 or 4), apart from trailing ones, and not too large."""
+    """Raises BadInput unless `shape`, without trailing ones, has `wanted` dimensions (3 or 4) and is not too large."""
     if not shape or min(shape) < 1:
         raise BadInput(path, f"its header claims the impossible shape {by(shape)}", AGAIN)
     while len(shape) > 2 and shape[-1] == 1:

@@ -31,7 +31,7 @@ from helpers.repository import SHARED
 from medddpm.cli.main import main
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS, HEAD, Layout
-from medddpm.data.readers import case_of, find_layout, read_folder
+from medddpm.data.readers import case_of, find_layout, folders, read_folder
 from medddpm.data.readers.words import identity, labels_by_name, role
 from medddpm.data.volumes import VolumeFolder, condition
 from medddpm.errors import BadInput
@@ -676,3 +676,21 @@ def test_given_cases(case: str, cases: int, problems: int, named: list[str]) -> 
     told = " ".join(map(str, report.notes))
     assert (len(report.cases), len(report.problems)) == (cases, problems)
     assert all(name in told for name in named)
+
+
+def test_a_folder_is_read_once_for_all_its_masks_and_anew_once_it_changes(tmp_path: Path, monkeypatch) -> None:
+    for case in ("a_1", "a_2"):
+        for name in ("seg", *MODALITIES):
+            save(tmp_path / name / f"{case}_{name}.nii.gz", tumour() if name == "seg" else image())
+    read: list[object] = []
+    paired = folders.pair
+    monkeypatch.setattr(folders, "pair", lambda *given: read.append(given) or paired(*given))
+    masks = sorted((tmp_path / "seg").iterdir())
+    found = [case_of(mask, BRATS) for mask in masks]
+    assert [len(case.images) for case in found if case] == [4, 4]
+    assert len(read) == 1
+    (tmp_path / "t1" / "a_1_t1.nii.gz").unlink()
+    os.utime(tmp_path / "t1", ns=(1, 1))  # a disk's clock may be coarse
+    found = [case_of(mask, BRATS) for mask in masks]
+    assert [len(case.images) for case in found if case] == [3, 4]
+    assert len(read) == 2

@@ -10,7 +10,7 @@ from typing import Any
 from medddpm.data.cases import Case, Found
 from medddpm.data.layouts import HEAD, Layout
 from medddpm.data.nifti import is_volume_name, split_name
-from medddpm.data.readers.listing import is_file, read_text, volumes
+from medddpm.data.readers.listing import is_file, read_text, remembered, volumes
 from medddpm.data.readers.words import ASKED, labels_by_name, role
 from medddpm.errors import BadInput
 
@@ -70,7 +70,7 @@ def read(root: Path) -> Found | None:
 
 def around(mask: Path) -> Found | None:
     """Reads the folder of a mask in ``labelsTr/``; None for any other."""
-    return read(mask.parent.parent) if mask.parent.name == LABELS else None
+    return remembered(read, mask.parent.parent) if mask.parent.name == LABELS else None
 
 
 def _object(file: Path) -> dict[str, Any]:

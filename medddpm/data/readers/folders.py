@@ -9,7 +9,7 @@ from pathlib import Path
 from medddpm.data.cases import Case, Found
 from medddpm.data.layouts import BRATS, HEAD, LAYOUTS, Layout
 from medddpm.data.nifti import is_volume_name, split_name
-from medddpm.data.readers.listing import DEEPEST, entries, volumes, walk
+from medddpm.data.readers.listing import DEEPEST, entries, remembered, volumes, walk
 from medddpm.data.readers.pairing import Pairs, pair
 from medddpm.data.readers.words import MASK, role, tokens
 from medddpm.errors import BadInput
@@ -58,7 +58,7 @@ def channel_folders(root: Path) -> Found | None:
 
 def channels_around(mask: Path) -> Found | None:
     """Reads the folder of a mask in ``mask/`` or ``seg/``; None for any other."""
-    return channel_folders(mask.parent.parent) if mask.parent.name.lower() in _MASK_FOLDERS else None
+    return remembered(channel_folders, mask.parent.parent) if mask.parent.name.lower() in _MASK_FOLDERS else None
 
 
 def case_around(mask: Path) -> Found | None:

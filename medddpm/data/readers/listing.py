@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from medddpm.data.nifti import is_volume_name
 from medddpm.errors import BadInput
+
+Read = TypeVar("Read")
 
 MOST_BYTES = 16 << 20
 """The longest dataset.json or CSV that is read: a hundred thousand cases of long names fit."""
@@ -55,6 +59,20 @@ def entries(folder: Path) -> list[Path]:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise BadInput(folder, f"cannot be read ({error.strerror})", "ask for permission to read it") from None
+
+
+def remembered(read: Callable[[Path], Read], root: Path) -> Read:
+    """Returns what `read` makes of a folder, without reading anew while the folder and its entries are as they were.
+
+    Each mask of a folder is sampled from by itself.
+    """
+    times = tuple(path.stat().st_mtime_ns for path in (root, *entries(root)) if path.exists())
+    return _remembered(read, root, times)
+
+
+@functools.lru_cache(2)
+def _remembered(read: Callable[[Path], Read], root: Path, _times: tuple[int, ...]) -> Read:
+    return read(root)
 
 
 def volumes(folder: Path) -> list[Path]:
