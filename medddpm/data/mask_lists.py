@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Sequence
@@ -11,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medddpm.data.layouts import BRATS
-from medddpm.data.nifti import check_name, is_nifti_name, split_name
+from medddpm.data.nifti import check_name, is_nifti_name, is_volume_name, split_name
+from medddpm.data.readers.listing import entries, read_csv
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import report
 
 IMAGES = ("image", *BRATS.image_folders)
 """The columns of a CSV that name a case's images."""
-LARGEST = 2**24  # bytes of a CSV: a hundred thousand masks
 LARGEST_SEED = 2**63 - 1
 _MASK_WORD = re.compile(r"(?<=.)[ _.-]+(d?seg|segmentation|mask|labels?)$", re.IGNORECASE)
 
@@ -70,47 +68,36 @@ def find_requests(mask: Path, out: Path, images: Sequence[Path] = (), seed: int 
 def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
     if out.exists() and os.path.samefile(folder, out):
         raise BadInput(out, "it is the masks' own folder, where volumes would be taken for masks", "choose another one")
-    try:
-        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        problem = f"cannot be read ({(error.strerror or str(error)).lower()})"
-        raise BadInput(folder, problem, "ask for permission to read it") from None
-    masks = [entry for entry in entries if is_nifti_name(entry) and not entry.is_dir()]
-    others = [entry.name for entry in entries if entry not in masks]
+    there = entries(folder)
+    masks = [entry for entry in there if is_volume_name(entry) and not entry.is_dir()]
+    others = [entry.name for entry in there if entry not in masks]
     if not masks:
         within = next((name for name in others if name in ("mask", "seg")), None)
         remedy = f"give {folder / within}" if within else "give the folder that holds the masks themselves"
-        raise BadInput(folder, "holds no .nii or .nii.gz", remedy)
+        raise BadInput(folder, "holds no volumes", remedy)
     if others:
         named = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        report(f"{folder}: masks: {len(masks)}; passed over, as no .nii or .nii.gz: {len(others)} ({named})")
+        report(f"{folder}: masks: {len(masks)}; passed over, as no volumes: {len(others)} ({named})")
     return [Request(mask, out / _name(mask), (), seed) for mask in masks]
 
 
 def _name(mask: Path) -> str:
-    check_name(mask)
+    """Returns the name of a mask's volume; of a mask that is no NIfTI the volume is a .nii.gz."""
+    if not is_volume_name(mask):
+        check_name(mask)
     stem, ending = split_name(mask)
-    return _MASK_WORD.sub("", stem) + ending
+    return _MASK_WORD.sub("", stem) + (ending if is_nifti_name(mask) else ".nii.gz")
 
 
 def _of_table(table: Path, out: Path, seed: int) -> list[Request]:
     remedy = "give a CSV with a column mask; it may have image (or t1 … flair), out and seed"
-    try:
-        text = _text(table)
-        if "\0" in text:
-            raise csv.Error("it holds a zero byte")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise BadInput(table, f"not readable as CSV ({error})", remedy) from None
-    head = [name.lower() for name in rows[0][1]] if rows else []
-    if "mask" not in head or len(set(head)) < len(head):
-        problem = "it has no column mask" if "mask" not in head else "two of its columns have one name"
-        raise BadInput(table, f"{problem}: its first line is {','.join(head)!r}", remedy)
+    (_, head), *rows = read_csv(table, remedy)
+    if "mask" not in head:
+        raise BadInput(table, f"it has no column mask: its first line is {','.join(head)}", remedy)
     if unread := [name for name in head if name not in ("mask", *IMAGES, "out", "seed")]:
         report(f"{table}: columns that are not read: {', '.join(unread)}")
     found = []
-    for line, cells in rows[1:]:
+    for line, cells in rows:
         if len(cells) > len(head):
             raise BadInput(table, f"line {line} has more cells than the first", "quote what has a comma in it")
         found.append(_of_row(table, line, dict(zip(head, cells, strict=False)), out, seed))
@@ -132,18 +119,3 @@ def _of_row(table: Path, line: int, row: dict[str, str], out: Path, seed: int) -
         raise BadInput(table, f"line {line}: {error.path}: {error.problem}", error.remedy) from None
     images = tuple(table.parent / row[column] for column in IMAGES if row.get(column))
     return Request(table.parent / mask, out / name, images, int(word))
-
-
-def _text(table: Path) -> str:
-    if not table.is_file():
-        problem = "it is no file" if table.exists() else "no such file"
-        raise BadInput(table, problem, "check the name")
-    try:
-        with table.open("rb") as stream:
-            content = stream.read(LARGEST + 1)
-    except OSError as error:
-        problem = f"cannot be read ({(error.strerror or str(error)).lower()})"
-        raise BadInput(table, problem, "check the file and the disk") from None
-    if len(content) > LARGEST:
-        raise BadInput(table, f"it has more than {LARGEST >> 20} MiB", "divide it into several")
-    return content.decode("utf-8-sig")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -11,11 +14,14 @@ from typing import TypeVar
 
 from medddpm.data.nifti import is_volume_name
 from medddpm.errors import BadInput
+from medddpm.runtime.files import read_whole
 
 Read = TypeVar("Read")
 
 MOST_BYTES = 16 << 20
 """The longest dataset.json or CSV that is read: a hundred thousand cases of long names fit."""
+
+MOST_ROWS = 100_000  # of a CSV
 
 DEEPEST = 6  # folders below the root: derivatives/NAME/sub-01/ses-01/anat
 
@@ -35,18 +41,38 @@ def read_text(path: Path, remedy: str) -> str:
         BadInput: it is no regular file, cannot be read, is above `MOST_BYTES` or is not UTF-8.
     """
     if not is_file(path):
-        raise BadInput(path, "not a file", remedy)
+        raise BadInput(path, *(("not a file", remedy) if path.exists() else ("no such file", "check the name")))
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        text = content.decode("utf-8-sig")
+        return read_whole(path, MOST_BYTES, remedy).decode("utf-8-sig")
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
     except UnicodeDecodeError:
         raise BadInput(path, "not UTF-8 text", remedy) from None
-    if len(content) > MOST_BYTES:
-        raise BadInput(path, f"longer than {MOST_BYTES >> 20} MiB", remedy)
-    return text
+
+
+def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
+    """Reads a small CSV; returns the number of each line that is not empty, and its cells without spaces around them.
+
+    The first row holds the columns' names, in small letters.
+
+    Raises:
+        BadInput: as `read_text`; or it is no CSV, is empty, has a column twice, or has more than `MOST_ROWS` rows.
+    """
+    text = read_text(path, remedy)
+    try:
+        if "\0" in text:
+            raise csv.Error("it holds a zero byte")
+        lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+        rows = [(lines.line_num, [cell.strip() for cell in row]) for row in itertools.islice(lines, MOST_ROWS + 1)]
+    except csv.Error as error:
+        raise BadInput(path, f"not a CSV ({error})", remedy) from None
+    if len(rows) > MOST_ROWS:
+        raise BadInput(path, f"has more than {MOST_ROWS} lines", "split it")
+    rows = [(line, cells) for line, cells in rows if any(cells)]
+    columns = [name.lower() for name in rows[0][1]] if rows else []
+    if not columns or len(named := list(filter(None, columns))) > len(set(named)):  # spreadsheets add empty ones
+        raise BadInput(path, f"its first line is {','.join(columns) or 'nothing'}", remedy)
+    return [(rows[0][0], columns), *rows[1:]]
 
 
 def entries(folder: Path) -> list[Path]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from medddpm.data.cases import Case, Found
 from medddpm.data.layouts import LAYOUTS, Layout
 from medddpm.data.nifti import is_volume_name, split_name
-from medddpm.data.readers.listing import is_file, read_text
+from medddpm.data.readers.listing import is_file, read_csv
 from medddpm.data.readers.words import MASK
 from medddpm.errors import BadInput
 
 READER = "CSV of pairs"
 COLUMNS = " or ".join(",".join((MASK, *layout.image_folders)) for layout in LAYOUTS)
 _REMEDY = f"give it the columns {COLUMNS}"
-_MOST_ROWS = 100_000
 
 
 def read(path: Path) -> Found:
@@ -27,23 +23,15 @@ def read(path: Path) -> Found:
     Raises:
         BadInput: it is no such table; a fault of one row is among the problems instead.
     """
-    try:
-        lines = csv.reader(io.StringIO(read_text(path, _REMEDY), newline=""), skipinitialspace=True)
-        rows = list(itertools.islice(lines, _MOST_ROWS + 1))
-    except csv.Error as error:
-        raise BadInput(path, f"not a CSV ({error})", _REMEDY) from None
-    if len(rows) > _MOST_ROWS:
-        raise BadInput(path, f"has more than {_MOST_ROWS} lines", "split it")
-    columns = [column.strip().lower() for column in rows[0]] if rows else []
+    (_, columns), *rows = read_csv(path, _REMEDY)
     layout = _layout(path, columns)
     result = Found(path, READER, layout, [])
     if other := [column for column in columns if column not in (MASK, *layout.image_folders)]:
         what = "1 column is" if len(other) == 1 else f"{len(other)} columns are"
         result.notes.append(BadInput(path, f"{what} not read: {', '.join(other[:5])}", _REMEDY))
     seen: dict[Path, int] = {}
-    for number, row in enumerate(rows[1:], 2):
-        if any(cell.strip() for cell in row):
-            _add(result, columns, number, row, seen)
+    for number, row in rows:
+        _add(result, columns, number, row, seen)
     if not result.cases and not result.problems:
         result.problems.append(BadInput(path, "lists no pairs", "add a row for each"))
     return result
@@ -51,9 +39,8 @@ def read(path: Path) -> Found:
 
 def _layout(path: Path, columns: Sequence[str]) -> Layout:
     fitting = [layout for layout in LAYOUTS if {MASK, *layout.image_folders} <= set(columns)]
-    if len(fitting) != 1 or len(set(columns)) != len(columns):
-        told = ",".join(columns) or "nothing"
-        raise BadInput(path, f"its first line is {told}", _REMEDY)
+    if len(fitting) != 1:
+        raise BadInput(path, f"its first line is {','.join(columns)}", _REMEDY)
     return fitting[0]
 
 
@@ -65,7 +52,7 @@ def _add(result: Found, columns: Sequence[str], number: int, row: Sequence[str],
 
     if len(row) != len(columns):
         return fault(f"{len(row)} cells for {len(columns)} columns", "quote a path that has a comma")
-    cells = dict(zip(columns, (cell.strip() for cell in row), strict=True))
+    cells = dict(zip(columns, row, strict=True))
     files = {}
     for role in (MASK, *result.layout.image_folders):
         path = files[role] = result.root.parent / cells[role]
