@@ -128,11 +128,13 @@ def parser() -> Parser:
 
 @contextlib.contextmanager
 def plain_lines() -> Iterator[None]:
-    """Within it, the package's reports and warnings are plain lines, `medddpm: …`, and nibabel reports none of its own.
+    """Within it, the package's reports and warnings are plain lines, `medddpm: …`; nibabel and papermill print none.
 
-    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`.
+    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`. papermill
+    logs that a kernel died before it raises that, and also of a kernel that an interrupted book ends itself.
     """
-    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL + 1)
+    for name in ("nibabel.global", "papermill"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     package, handler = str(Path(__file__).parents[1]), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("medddpm: %(message)s"))
 

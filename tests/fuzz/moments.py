@@ -133,11 +133,11 @@ def _content(path: Path) -> object:
 
 def disturbed(
     name: str, how: signal.Signals, undisturbed: Undisturbed, moment: Callable[[subprocess.Popen[str], Path], None]
-) -> bool:
+) -> int:
     """Sends a command a signal at a moment, as a terminal does to the whole group, then gives the same command again.
 
     Returns:
-        whether the signal still met it.
+        its exit code: 130, or 0 where it was done when the signal came.
 
     Raises:
         AssertionError: it ended otherwise than by a line and 130, or left something half done, or something was lost.
@@ -150,18 +150,16 @@ def disturbed(
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         moment(process, folder)
-        met = process.poll() is None
-        if met:
+        if process.poll() is None:
             os.killpg(process.pid, how)
         told, said = process.communicate(timeout=120)
-        late = process.returncode == 0  # it was done, or its last step was
-        assert late or process.returncode == 130, f"exit code {process.returncode}: {told}{said}"
-        if not late:
+        assert process.returncode in (0, 130), f"exit code {process.returncode}: {told}{said}"
+        if process.returncode == 130:
             assert len(said.splitlines()) == 1, f"not one line: {said}"
             assert said.startswith("medddpm: "), said
         _all_gone(folder)
         if _listing(folder) == before:  # as if it had not been started
-            return met
+            return process.returncode
         there = results(folder, command)
         if name != "book":  # whose notebooks' own files are what they write; it runs the notebook again
             assert there.items() <= right.items() or name == "train", f"half done: {sorted(there)}"
@@ -173,7 +171,7 @@ def disturbed(
         assert {key: found.get(key) for key in newest} == {key: right[key] for key in newest}, "other results"
         left = [str(path) for path in folder.rglob(".*") if path.name.startswith(MIDDLE)]
         assert done or not left, f"left behind: {left}"
-    return met
+    return process.returncode
 
 
 def _listing(folder: Path) -> dict[Path, int]:
