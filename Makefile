@@ -13,6 +13,11 @@ FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON ?= $(shell for p in python3.12 python3.11 python3 python3.13; do \
 	"$$p" -c '$(FITS)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
+# CPU=1: PyTorch's build for the CPU, from PyTorch's own index. Only when asked for, so that a machine needs no other
+# index than its own; what is installed from there, requirements.lock then finds in place.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+LARGE := make: PyTorch's index of CPU builds was not reached; installing the build that pip finds (on Linux 3 GB, with CUDA)
+
 help:
 	@echo "make book    set up .venv and run the notebooks in order; writes figures/   (ARGS='--only 05' and the like)"
 	@echo "make lab     set up .venv and open the book in JupyterLab   (ARGS=--no-browser on a server)"
@@ -22,6 +27,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
 	@echo "make lock    make requirements.lock anew from pyproject.toml"
+	@echo "CPU=1        with any of these, on first use: PyTorch's smaller build, without CUDA"
 	@echo "make clean   remove .venv, runs/ and caches"
 
 book: $(READY)
@@ -61,6 +67,8 @@ $(READY): requirements.lock requirements.nodeps.lock pyproject.toml
 	@echo "Setting up .venv from requirements.lock: some minutes, once."
 	"$(PYTHON)" -m venv .venv
 	@# Compiling all 22,000 files takes two minutes; Python compiles those that it imports.
+	$(if $(filter 1,$(CPU)),$(PY) -m pip install -qq --no-compile --no-deps --retries 1 --index-url $(CPU_INDEX) \
+		"$$(grep '^torch==' requirements.lock)" || echo "$(LARGE)" >&2)
 	$(PY) -m pip install -qq --no-compile -r requirements.lock
 	$(PY) -m pip install -qq --no-compile --no-deps -r requirements.nodeps.lock
 	$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .

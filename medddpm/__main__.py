@@ -1,5 +1,17 @@
-"""`python -m medddpm`, as torchrun needs it."""
+"""The command `medddpm`, as its script starts it, and `python -m medddpm`, as torchrun does."""
 
-from medddpm.cli.main import run
+from typing import NoReturn
 
-run()
+from medddpm.runtime.exits import end, end_when_told  # nothing that takes time to import: signals come first
+
+
+def run() -> NoReturn:
+    """Runs the command that the process was started with, and ends it."""
+    end_when_told()
+    from medddpm.cli.main import main
+
+    end(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -75,7 +75,9 @@ class GaussianDiffusion(nn.Module):
     (timesteps,) float32.
 
     Args:
-        denoise_fn: ε_θ, called as `denoise_fn(cat([x_t, mask], 1), t)`; x (N, C + M, D, H, W), t (N,) int64.
+        denoise_fn: ε_θ, a `UNet3D` or another network. It is called as `denoise_fn(x, t)` with x = cat([x_t, mask], 1),
+            (N, C + M, D, H, W), and t (N,) int64, and returns the noise as a tensor (N, C, D, H, W). `sample` reads C
+            from its attribute `out_channels`. MONAI's `DiffusionModelUNet` fits as it is.
         timesteps: T.
         offset_noise: standard deviation of the offset added to each volume's noise in training; published: 0. Without
             it the noise of 128³ voxels has a mean of 0 ± 0.0007, a network learns to read any larger mean as the
@@ -126,8 +128,8 @@ class GaussianDiffusion(nn.Module):
         """Mean |ε − ε_θ(x_t ⊕ mask, t)|, with one t for each volume, uniform on 0 … T − 1.
 
         Args:
-            image: (N, C, D, H, W) in [-1, 1].
-            mask: (N, M, D, H, W).
+            image: (N, C, D, H, W) in [-1, 1], floating point.
+            mask: (N, M, D, H, W), floating point.
             t, noise: drawn from `generator` where not given.
             generator: on any device; one on the CPU gives the same draws on every machine.
 
@@ -135,18 +137,17 @@ class GaussianDiffusion(nn.Module):
             the loss, a float32 scalar with its autograd graph.
 
         Raises:
-            BadArgument: the network does not take the image's or the mask's shape.
+            BadArgument: the network does not take the image or the mask, or returns another shape than the image's.
         """
-        self._check_shapes(mask, image)
+        self._check_given(mask, image)
         if t is None:
-            source = generator.device if generator is not None else image.device
+            source = _source(image, generator)
             t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
         if noise is None:
             noise = _normal(image, generator)
             if self.offset_noise:
                 noise += self.offset_noise * _normal(image[:, :, :1, :1, :1], generator)
-        predicted: Tensor = self.denoise_fn(torch.cat([self.add_noise(image, t, noise), mask], dim=1), t)
-        return (noise - predicted).abs().mean()
+        return (noise - self._predicted(self.add_noise(image, t, noise), mask, t)).abs().mean()
 
     forward = loss  # so that what wraps `forward` can train it: DistributedDataParallel, torch.compile
 
@@ -166,7 +167,7 @@ class GaussianDiffusion(nn.Module):
         With a network accelerated on a GPU, a step is one CUDA graph, and the host never waits for the device.
 
         Args:
-            mask: (N, M, D, H, W), on the network's device.
+            mask: (N, M, D, H, W), on the network's device and of its floating-point dtype.
             steps: network evaluations; default T. "ddpm" takes exactly T, the others 1 … T.
             sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021), "dpm++" (DPM-Solver++(2M),
                 Lu et al. 2022) or "sde-dpm++" (its stochastic form, SDE-DPM-Solver++(2M): fresh noise at every step
@@ -180,12 +181,15 @@ class GaussianDiffusion(nn.Module):
             (N, C, D, H, W) in [-1, 1].
 
         Raises:
-            BadArgument: the sampler is unknown, or cannot take that number of steps, or the mask's shape is none that
-                the network takes.
+            BadArgument: the sampler is unknown, or cannot take that number of steps; the network does not take the
+                mask, or does not say its `out_channels`; or there are not as many generators as masks.
         """
         steps = self.checked_steps(steps, sampler)
-        self._check_shapes(mask)
-        channels: int = self.denoise_fn.out_channels  # type: ignore[assignment]
+        self._check_given(mask)
+        channels: int | None = getattr(self.denoise_fn, "out_channels", None)
+        if channels is None:
+            problem = f"{type(self.denoise_fn).__name__} has no attribute out_channels"
+            raise BadArgument("denoise_fn", problem, "set it to the number of the image's channels")
         start = mask.new_zeros((mask.shape[0], channels, *mask.shape[2:]))
         times = self._times(steps, sampler)
         coefficients = self._coefficients(times, sampler)
@@ -226,21 +230,41 @@ class GaussianDiffusion(nn.Module):
             raise BadArgument("steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
         return steps
 
-    def _check_shapes(self, mask: Tensor, image: Tensor | None = None) -> None:
-        """Refuses what the network does not take by the shape that was given: its own line counts both together."""
+    def _check_given(self, mask: Tensor, image: Tensor | None = None) -> None:
+        """Refuses what the network cannot take, as it was given: the network's own line counts both channels together.
+
+        Raises:
+            BadArgument: the dtype is no floating-point one, or the shape does not fit.
+        """
         network: Any = self.denoise_fn
-        if not hasattr(network, "takes"):  # another network than `UNet3D`, which says itself what it takes
-            return
-        channels, stride = network.out_channels, network.stride
-        for name, given, wanted in (("image", image, channels), ("mask", mask, network.in_channels - channels)):
+        for name, given in (("image", image), ("mask", mask)):
             if given is None:
                 continue
-            if given.dim() != 5 or given.shape[1] != wanted or any(side % stride for side in given.shape[2:]):
-                takes = f"this network takes (N, {wanted}, D, H, W) with D, H and W multiples of {stride}"
+            if not given.is_floating_point():
+                raise BadArgument(name, f"its dtype is {given.dtype}", f"give floating-point numbers: {name}.float()")
+            fits, takes = given.dim() == 5, "give (N, channels, D, H, W)"
+            if hasattr(network, "takes"):  # `UNet3D`, which says what it takes; of another network only it knows
+                wanted = network.out_channels if name == "image" else network.in_channels - network.out_channels
+                fits = fits and given.shape[1] == wanted and not any(side % network.stride for side in given.shape[2:])
+                takes = f"this network takes (N, {wanted}, D, H, W) with D, H and W multiples of {network.stride}"
+            if not fits:
                 raise BadArgument(name, f"it is {tuple(given.shape)}", takes)
         if image is not None and (image.shape[0], image.shape[2:]) != (mask.shape[0], mask.shape[2:]):
             problem = f"it is {tuple(mask.shape)}, and the image {tuple(image.shape)}"
             raise BadArgument("mask", problem, "give both with the same N, D, H and W")
+
+    def _predicted(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
+        """Returns the network's prediction of the noise in x.
+
+        Raises:
+            BadArgument: it has another shape than x, with which it would be broadcast.
+        """
+        predicted = self.denoise_fn(torch.cat([x, mask], dim=1), t)
+        if not isinstance(predicted, Tensor) or predicted.shape != x.shape:
+            given = tuple(predicted.shape) if isinstance(predicted, Tensor) else f"a {type(predicted).__name__}"
+            problem = f"{type(self.denoise_fn).__name__} returns {given} for an image {tuple(x.shape)}"
+            raise BadArgument("denoise_fn", problem, "give a network that returns one tensor of the image's shape")
+        return predicted
 
     def _step(
         self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor
@@ -259,7 +283,7 @@ class GaussianDiffusion(nn.Module):
         Returns:
             x at the next timestep, and x_0, clamped to [-1, 1] as published.
         """
-        predicted: Tensor = self.denoise_fn(torch.cat([x, mask], dim=1), t)
+        predicted = self._predicted(x, mask, t)
         clean = _at(self.sqrt_recip_alphas_cumprod, t) * x - _at(self.sqrt_recipm1_alphas_cumprod, t) * predicted
         clean = clean.clamp_(-1, 1)
         of_x, of_clean, of_noise, of_clean_before = coefficients.unbind()
@@ -380,6 +404,19 @@ def _drawn(like: Tensor, generator: Generators) -> Tensor:
 
 
 def _source(like: Tensor, generator: Generators) -> torch.device:
-    if isinstance(generator, Sequence):
-        generator = generator[0]
-    return like.device if generator is None else generator.device
+    """Returns the device that draws.
+
+    Raises:
+        BadArgument: it is no generator, or they are not one for each volume.
+    """
+    if generator is None:
+        return like.device
+    own: Sequence[Any] = generator if isinstance(generator, Sequence) else [generator]
+    for one in own:
+        if not isinstance(one, torch.Generator):
+            problem = f"it is of type {type(one).__name__}"
+            raise BadArgument("generator", problem, "give torch.Generator().manual_seed(…)")
+    if own is generator and len(own) != len(like):
+        problem = f"there are {len(own)} for {len(like)} volumes"
+        raise BadArgument("generator", problem, "give one for each, or one for all")
+    return own[0].device

@@ -1,10 +1,11 @@
-"""Draws a synthetic volume on a mask's own grid: checkpoint and mask file in, volume file out."""
+"""Draws synthetic volumes on their masks' own grids: checkpoint and mask files in, volume files out."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,21 @@ import nibabel as nib
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from medddpm.checkpoints import released
 from medddpm.checkpoints.files import diffusion_from, newest_checkpoint, read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.data.layouts import BRATS, LAYOUTS, Layout
-from medddpm.data.nifti import check_name, is_written, note_of, read_image, read_mask, split_name
-from medddpm.data.volumes import channel_files, checked_size, condition, write_sample_volumes
+from medddpm.data.mask_lists import Request, find_requests
+from medddpm.data.nifti import is_written, note_of, read_image, split_name
+from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import share
-from medddpm.runtime.reports import report
+from medddpm.runtime.reports import bars, log, report
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
 
@@ -35,11 +38,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def sample_to_files(
-    checkpoint: Path,
-    mask: Path,
-    out: Path,
+    checkpoint: str | os.PathLike[str],
+    mask: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     *,
-    images: Sequence[Path] = (),
+    images: Sequence[str | os.PathLike[str]] = (),
     steps: int | None = None,
     sampler: str | None = None,
     weights: str = "ema",
@@ -50,10 +53,12 @@ def sample_to_files(
     device: str = "auto",
     progress: bool = False,
     force: bool = False,
+    told: Callable[[Path], None] = lambda _file: None,
 ) -> list[Path]:
     """Draws volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
 
-    Under torchrun each process draws its share of the batches; the volumes are the same.
+    All masks are read before any volume is drawn. Under torchrun each process draws its share of the batches; the
+    volumes are the same.
 
     Each file says from what it was drawn. A volume that is there, whole and drawn alike, is kept: after an interruption
     the same call draws those that are missing.
@@ -61,53 +66,65 @@ def sample_to_files(
     Args:
         checkpoint: published, ours or released, or a run's folder, of which the newest is taken;
             `checkpoints.shipped.weights()` is the shipped model's.
-        mask: labels as the model was trained with; any size and orientation.
-        out: a .nii or .nii.gz; a model of several channels writes one file each, ``OUT_t1.nii.gz`` and so on.
+        mask: labels as the model was trained with, any size and orientation; or a folder of such files, or a CSV that
+            names them (`medddpm.data.mask_lists`).
+        out: a .nii or .nii.gz, or for several masks a folder. A model of several channels writes one file each,
+            ``OUT_t1.nii.gz`` and so on.
         images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.
         steps, sampler: as for `GaussianDiffusion.sample`; without a sampler, what a released model's file recommends,
             else "ddpm".
         weights: "ema" or "model".
-        seed: gives the same noise on every machine; each further volume takes the next seed.
-        count: volumes; several are numbered, ``OUT_1.nii.gz`` and so on.
-        batch: volumes computed at once; it changes them by rounding at most.
+        seed: gives the same noise on every machine, and to every mask; each further volume of a mask takes the next.
+        count: volumes of each mask; several are numbered, ``OUT_1.nii.gz`` and so on.
+        batch: volumes computed at once, also of several masks; it changes them by rounding at most.
         setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
         force: draws anew, and replaces samples that are there already.
+        told: called with each file of this process's volumes once it is whole, also of those that were kept.
 
     Returns:
         the files of this process's volumes, also of those that were kept.
 
     Raises:
         BadInput: a file is not what it should be, a sample is there that was drawn otherwise, or the sampler cannot
-            take that number of steps.
+            take that number of steps. Where several masks are not, a warning names each.
     """
-    check_name(out)
-    if missing := [image for image in images if not image.is_file()]:
-        raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
+    mask, out, given = Path(mask), Path(out), [Path(image) for image in images]
+    requests = find_requests(mask, out, given, seed)
     checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    if images and layout != BRATS:
+    if given and layout != BRATS:
         raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
-    condition_channels, reference = condition(mask, layout, size, list(images) or None), read_mask(mask, layout.labels)
     if sampler is None:
         advised = recommended(content)
         sampler, steps = advised["sampler"], steps or advised["steps"]
+    conditions = _Conditions(layout, size)
+    digests = _digests(requests, mask, conditions, released.digest(diffusion.state_dict()), setting, progress)
     steps = diffusion.checked_steps(steps, sampler)
-    how, origin = f"{sampler} {steps}", _digest(diffusion, condition_channels, reference, setting)
-    if layout.image_channels > 1:
-        first = channel_files(numbered(out, count)[0], layout)[0]
-        report(f"{out}: a file for each of {', '.join(layout.image_folders)}, {first.name} and so on")
+    how = f"{sampler} {steps}"
     volumes = [
-        _Volume(path, tuple(channel_files(path, layout)), seed + i, f"seed {seed + i}, {how}{_OF}{origin}")
-        for i, path in enumerate(numbered(out, count))
+        _Volume(
+            request,
+            path,
+            tuple(channel_files(path, layout)),
+            request.seed + i,
+            f"seed {request.seed + i}, {how}{_OF}{of}",
+        )
+        for request, of in zip(requests, digests, strict=True)
+        for i, path in enumerate(numbered(request.out, count))
     ]
+    _check_distinct(volumes)
+    if layout.image_channels > 1:
+        first = volumes[0].files[0]
+        report(f"{out}: a file for each of {', '.join(layout.image_folders)}, {first.name} and so on")
     rank, world = share()
-    batches = [volumes[first : first + batch] for first in range(rank * batch, count, batch * world)]
+    batches = [volumes[first : first + batch] for first in range(rank * batch, len(volumes), batch * world)]
     own = [volume for volumes in batches for volume in volumes]  # another process draws the others
-    kept = {volume for volume in own if _is_drawn(volume, [checkpoint, mask, *images], force)}
+    read = _identities([checkpoint, *(path for request in requests for path in (request.mask, *request.images))])
+    kept = {volume for volume in own if _is_drawn(volume, read, force)}
     if kept:
         report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
@@ -115,45 +132,123 @@ def sample_to_files(
     try:
         with setting.on(diffusion.denoise_fn):
             for volumes in batches:
-                if kept.issuperset(volumes):
-                    continue
-                samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to a bit
-                    condition_channels.to(where).expand(len(volumes), -1, -1, -1, -1),
-                    steps,
-                    sampler,
-                    generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
-                    progress=progress,
-                )
-                for sample, volume in zip(samples, volumes, strict=True):
-                    if volume not in kept:
-                        write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+                if not kept.issuperset(volumes):
+                    drawn = conditions.of([volume.request for volume in volumes])
+                    samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to a bit
+                        torch.stack([condition for condition, _ in drawn]).to(where),
+                        steps,
+                        sampler,
+                        generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
+                        progress=progress,
+                    )
+                    for sample, volume, (_, reference) in zip(samples, volumes, drawn, strict=True):
+                        if volume not in kept:
+                            write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
+                for file in (file for volume in volumes for file in volume.files):
+                    told(file)
     except KeyboardInterrupt:
         whole = sum(all(note_of(file) == volume.note for file in volume.files) for volume in own)
-        told = f"{whole} of {count} volumes are" if world == 1 else "volumes that are whole are"
+        counted = f"{whole} of {len(own)} volumes are" if world == 1 else "volumes that are whole are"
         remedy = "with --force the same command draws all anew" if force else "the same command draws what is missing"
-        raise KeyboardInterrupt(f"{out}: interrupted, and {told} kept; {remedy}") from None
+        raise KeyboardInterrupt(f"{out}: interrupted, and {counted} kept; {remedy}") from None
     return [file for volume in own for file in volume.files]
+
+
+class _Conditions:
+    """The conditions of masks, and the masks on whose grids their volumes are written.
+
+    Only those asked for last are kept: a thousand masks of 128³ would take 16 GB.
+
+    Args:
+        layout, size: of the volumes that the model was trained on.
+    """
+
+    def __init__(self, layout: Layout, size: Size) -> None:
+        self._layout, self._size = layout, size
+        self._known: dict[Request, tuple[Tensor, nib.Nifti1Image]] = {}
+
+    def of(self, requests: Sequence[Request]) -> list[tuple[Tensor, nib.Nifti1Image]]:
+        """Returns each one's condition, (M, D, W, H) float32, and its mask as read.
+
+        Raises:
+            BadInput: a mask or an image is not as it should be.
+        """
+        self._known = {request: self._known.get(request) or self._read(request) for request in requests}
+        return [self._known[request] for request in requests]
+
+    def _read(self, request: Request) -> tuple[Tensor, nib.Nifti1Image]:
+        if missing := [image for image in request.images if not image.is_file()]:
+            raise BadInput(missing[0], "no such file", "check the name, or leave out the image")
+        images = list(request.images) or None
+        return (
+            condition(request.mask, self._layout, self._size, images),
+            mask_case(request.mask, self._layout).read_labels(self._layout),
+        )
+
+
+def _digests(
+    requests: Sequence[Request], given: Path, conditions: _Conditions, weights: str, setting: Switches, progress: bool
+) -> list[str]:
+    """Reads every mask; returns what each one's volumes are drawn from, as a digest.
+
+    Raises:
+        BadInput: a mask is not as it should be.
+    """
+    found, problems = list[str](), list[BadInput]()
+    several = len(requests) > 1
+    shown = tqdm(requests, desc="reading", unit="mask", leave=False, disable=not (progress and several), **bars())
+    for request in shown:
+        try:
+            ((mask, reference),) = conditions.of([request])
+        except BadInput as error:
+            problems.append(error)
+        else:
+            found.append(_digest(weights, mask, reference, setting))
+    if problems and not several:
+        raise problems[0]
+    for problem in problems:
+        log.warning(str(problem))
+    if problems:
+        what = f"{len(problems)} of its {len(requests)} masks cannot be drawn for"
+        raise BadInput(given, what, "mend them or take them out; no volume was drawn")
+    return found
+
+
+def _check_distinct(volumes: Sequence[_Volume]) -> None:
+    """Refuses masks whose volumes would be the same file."""
+    known: dict[Path, Path] = {}
+    for volume in volumes:
+        if other := known.get(volume.path):
+            problem = f"it would be the volume of {other} and of {volume.request.mask}"
+            raise BadInput(volume.path, problem, "name each mask's volume in a CSV's column out")
+        known[volume.path] = volume.request.mask
 
 
 @dataclass(frozen=True)
 class _Volume:
-    """A volume to draw: its path, a file for each channel, the seed of its noise, and the note of how it is drawn."""
+    """A volume to draw: for what, its path, a file a channel, its noise's seed, and the note of how it is drawn."""
 
+    request: Request
     path: Path
     files: tuple[Path, ...]
     seed: int
     note: str
 
 
-def _digest(diffusion: GaussianDiffusion, mask: Tensor, reference: nib.Nifti1Image, setting: Switches) -> str:
-    """What the volumes are drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
+def _digest(weights: str, mask: Tensor, reference: nib.Nifti1Image, setting: Switches) -> str:
+    """What a volume is drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
     header, affine = np.frombuffer(reference.header.binaryblock, np.uint8), np.asarray(reference.affine, np.float64)
     grid = {"mask": mask, "header": torch.from_numpy(header.copy()), "affine": torch.from_numpy(affine.copy())}
-    known = [released.digest(diffusion.state_dict()), released.digest(grid), setting.name]
-    return hashlib.sha256(" ".join(known).encode()).hexdigest()[:12]
+    return hashlib.sha256(" ".join([weights, released.digest(grid), setting.name]).encode()).hexdigest()[:12]
 
 
-def _is_drawn(volume: _Volume, inputs: Sequence[Path], force: bool) -> bool:
+def _identities(files: Iterable[Path]) -> set[tuple[int, int]]:
+    """Returns what tells the files that are there from all others, whatever their names."""
+    found = [file.stat() for file in files if file.exists()]
+    return {(known.st_dev, known.st_ino) for known in found}
+
+
+def _is_drawn(volume: _Volume, inputs: set[tuple[int, int]], force: bool) -> bool:
     """Whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
 
     Raises:
@@ -166,7 +261,7 @@ def _is_drawn(volume: _Volume, inputs: Sequence[Path], force: bool) -> bool:
     for file, note in notes.items():
         if note and file not in alike:
             raise BadInput(file, _difference(note, volume.note), "give --force to replace it, or choose another name")
-        check_output(file, inputs, is_written, force or file in alike)
+        check_output(file, [file] if _identities([file]) & inputs else [], is_written, force or file in alike)
     return False
 
 

@@ -39,6 +39,7 @@ CONTENTS = """
 site/fast_path
 site/clients
 site/commands
+site/python
 medddpm/README
 site/run
 site/add_your_card

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.diffusion import SAMPLERS, GaussianDiffusion, ahead
+from medddpm.errors import BadArgument
 from medddpm.unet import UNet3D
 
 
@@ -214,6 +215,77 @@ def test_a_shape_is_refused_as_it_was_given(image: tuple | None, mask: tuple, me
         call(*given)
 
 
+class Other(nn.Module):
+    """Another network than `UNet3D`, of so many output channels."""
+
+    def __init__(self, channels: int, kind: type = Tensor) -> None:
+        super().__init__()
+        self.out_channels, self.kind = 1, kind
+        self.conv = nn.Conv3d(3, channels, 1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Any:
+        y = self.conv(x)
+        return y if self.kind is Tensor else self.kind([y])
+
+
+IMAGE, MASK = torch.zeros(2, 1, 4, 4, 4), torch.zeros(2, 2, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "message"),
+    [
+        (IMAGE[0], MASK[0], "image: it is (1, 4, 4, 4); give (N, channels, D, H, W)"),
+        (IMAGE, MASK[:1], "mask: it is (1, 2, 4, 4, 4), and the image (2, 1, 4, 4, 4); give both with the same N"),
+        (IMAGE, MASK[..., :3], "mask: it is (2, 2, 4, 4, 3), and the image (2, 1, 4, 4, 4); give both with the same"),
+        (IMAGE.byte(), MASK, "image: its dtype is torch.uint8; give floating-point numbers: image.float()"),
+        (IMAGE, MASK.bool(), "mask: its dtype is torch.bool; give floating-point numbers: mask.float()"),
+        (None, MASK.long(), "mask: its dtype is torch.int64; give floating-point numbers: mask.float()"),
+        (None, MASK[0], "mask: it is (2, 4, 4, 4); give (N, channels, D, H, W)"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["another network", "UNet3D"])
+def test_what_no_network_takes_is_refused_as_it_was_given(own: bool, image: Any, mask: Tensor, message: str) -> None:
+    network = UNet3D(8, model_channels=32, channel_mult=(1,)) if own else Other(1)
+    diffusion = GaussianDiffusion(network, 3)
+    if own:
+        message = message.replace("give (N, channels, D, H, W)", "this network takes (N, ")
+    with pytest.raises(BadArgument, match=f"^{re.escape(message)}"):
+        diffusion.sample(mask) if image is None else diffusion.loss(image, mask)
+
+
+@pytest.mark.parametrize(
+    ("network", "returned"), [(Other(2), "(2, 2, 4, 4, 4)"), (Other(1, tuple), "a tuple"), (Other(1, list), "a list")]
+)
+def test_a_prediction_of_another_shape_is_not_broadcast(network: nn.Module, returned: str) -> None:
+    diffusion = GaussianDiffusion(network, 3)
+    message = re.escape(f"denoise_fn: Other returns {returned} for an image (2, 1, 4, 4, 4); give a network that")
+    with pytest.raises(BadArgument, match=message):
+        diffusion.loss(IMAGE, MASK)
+    with pytest.raises(BadArgument, match=message):
+        diffusion.sample(MASK)
+
+
+def test_a_network_says_how_many_channels_an_image_has() -> None:
+    network = Other(1)
+    del network.out_channels
+    with pytest.raises(BadArgument, match="denoise_fn: Other has no attribute out_channels; set it to the number of"):
+        GaussianDiffusion(network, 3).sample(MASK)
+
+
+@pytest.mark.parametrize(
+    ("generator", "message"),
+    [
+        (3, r"generator: it is of type int; give torch.Generator\(\).manual_seed"),
+        ([1, 2], r"generator: it is of type int; give torch.Generator\(\).manual_seed"),
+        ([torch.Generator()], "generator: there are 1 for 2 volumes; give one for each, or one for all"),
+        ([], "generator: there are 0 for 2 volumes; give one for each, or one for all"),
+    ],
+)
+def test_what_is_no_generator_is_refused(generator: Any, message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
+        GaussianDiffusion(Other(1), 3).sample(MASK, generator=generator)
+
+
 def test_the_mask_reaches_the_network() -> None:
     class Echo(nn.Module):
         out_channels = 1
@@ -288,7 +360,7 @@ def test_a_volume_with_a_generator_of_its_own_is_the_same_in_any_batch(sampler: 
     assert torch.equal(
         together[1:2], diffusion.sample(masks[:1], 20, sampler, generator=torch.Generator().manual_seed(4))
     )
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(BadArgument, match="generator: there are 2 for 3 volumes"):
         diffusion.sample(masks, 20, sampler, generator=[torch.Generator()] * 2)
 
 

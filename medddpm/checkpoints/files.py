@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from medddpm.checkpoints import released
 from medddpm.checkpoints.archive import check_archive, damaged
+from medddpm.checkpoints.fields import check_fields
+from medddpm.checkpoints.weights import (
+    PREFIX,
+    UNREAD,
+    check_memory,
+    check_weights,
+    is_network,
+    is_state,
+    named_alike,
+    some,
+)
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
+from medddpm.runtime.reports import log
 from medddpm.unet import UNet3D, config_from_tensors
 
-# A schedule buffer of published checkpoints that neither training nor sampling reads.
-UNREAD = {"posterior_mean_coef3"}
 _STEP = re.compile(r"step-\d+\.pt")  # the names of a run's checkpoints
-LARGEST = 4096  # of a configuration's numbers: channels, sides, blocks
+MOST_TENSORS = 4096  # of a network: reading its configuration off them takes that times itself
+TIMESTEPS = 250  # as published, where a file holds the network alone
 
 
 def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Writes `content` (tensors, numbers, strings, and lists and dicts of them) to `path`, atomically.
+
+    Args:
+        path: the file; its folder is made if missing.
+        content: for `load_checkpoint` "ema" or "model" or both, each the `state_dict` of a `GaussianDiffusion`; and
+            "config", its `UNet3D.config`, without which it is read as a published network, with 32 groups a norm. For
+            `sample_to_files` also "size", [H, W, D], if the volumes are no cubes of the network's image size.
 
     Raises:
         BadInput: the disk is full or not writable; the old file at `path` stays as it was.
@@ -72,20 +89,24 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             path, "no such checkpoint", "give a checkpoint's file or a run's folder, or train one with `medddpm train`"
         )
     if path.suffix == released.SUFFIX:
-        return released.read_released(path)
+        return released.read_safetensors(path)
     check_archive(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a dozen kinds, by where the reader fails
         raise damaged(path) from None
-    states = [content.get(key) for key in ("model", "ema")] if isinstance(content, dict) else []
-    if not states or not any(is_state(state) for state in states):
+    if is_state(content) and is_network(named_alike(content)):  # of `torch.save(network.state_dict(), …)`
+        content = {"model": content, "ema": content}
+    states = {kind: content.get(kind) for kind in ("model", "ema")} if isinstance(content, dict) else {}
+    named = {kind: named_alike(state) for kind, state in states.items() if is_state(state)}
+    if not named:
         raise BadInput(
             path,
             "it holds no 'model' or 'ema' map of named tensors",
             "give a checkpoint of this model: {'step': …, 'model': {…}, 'ema': {…}}",
         )
-    return content
+    check_fields(content, ("config", "size", "sampling"), path)  # what sampling reads; training and release read more
+    return {**content, **named}
 
 
 def load_checkpoint(
@@ -117,19 +138,26 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
         found = f"its maps are: {', '.join(map(str, content))}"
         remedy = f"ask for '{others[0]}' (weights=, --weights)" if others else found
         raise BadInput(path, f"it has no '{weights}' weights", remedy)
-    prefix = "denoise_fn."
-    network_state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    if len(state) > MOST_TENSORS:
+        raise BadInput(path, f"it holds {len(state)} tensors, more than any network of this kind", "give another")
+    network_state = {k.removeprefix(PREFIX): v for k, v in state.items() if k.startswith(PREFIX)}
+    if network_state and len(network_state) == len(state):
+        state = {**state, **GaussianDiffusion(torch.nn.Identity(), TIMESTEPS).state_dict()}
+        log.warning(f"{os.fspath(path)}: it names no schedule; the published one of {TIMESTEPS} timesteps is taken")
     try:
-        config = content.get("config") or config_from_tensors(network_state)
-        timesteps = state["betas"].shape[0] if "betas" in state else 250
-        check_config(config, len(network_state))
+        config: Mapping[str, Any] = content.get("config") or config_from_tensors(network_state)
+        timesteps = len(state["betas"]) if "betas" in state else TIMESTEPS  # without it, it is named as missing
+        check_fields({"config": config, "timesteps": timesteps}, ("config", "timesteps"), path)
+        if config.get("num_res_blocks", 1) * max(len(config.get("channel_mult") or ()), 1) > len(network_state):
+            raise ValueError("the configuration has more blocks than there are weights")
         with torch.device("meta"):  # its names and shapes, before it takes memory
-            shapes = {prefix + name: tensor for name, tensor in UNet3D(**config).state_dict().items()}
-        _same_tensors(shapes, {name: tensor for name, tensor in state.items() if name.startswith(prefix)}, path)
+            shapes = {PREFIX + name: tensor for name, tensor in UNet3D(**config).state_dict().items()}
+        _same_tensors(shapes, {name: tensor for name, tensor in state.items() if name.startswith(PREFIX)}, path)
+        check_memory(state, path)
         diffusion = GaussianDiffusion(UNet3D(**config), timesteps)
     except BadInput:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, ArithmeticError):
         raise BadInput(
             path,
             "its tensors are not those of this network",
@@ -139,38 +167,18 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     return diffusion
 
 
-def check_config(config: Mapping[str, Any], tensors: int) -> None:
-    """Checks, before a network is built, that its configuration is one that `tensors` tensors can be the weights of.
-
-    Raises:
-        ValueError: it asks for more blocks than that, or for a width or size that no volume has.
-    """
-    whole = {name: value for name, value in config.items() if type(value) is int}
-    widths = config.get("channel_mult") or ()
-    if any(not 0 < value <= LARGEST for value in (*whole.values(), *widths)):
-        raise ValueError(f"a number of the configuration is not from 1 to {LARGEST}")
-    if config.get("num_res_blocks", 1) * max(len(widths), 1) > tensors:
-        raise ValueError("the configuration has more blocks than there are weights")
-
-
 def load_state(diffusion: GaussianDiffusion, state: object, path: str | os.PathLike[str]) -> None:
-    """Copies `state` into `diffusion`; every name and shape must match, and every weight be finite.
+    """Copies `state` into `diffusion`; every name and shape must match, and every number be one to compute with.
 
     Raises:
-        BadInput: names the tensors that are missing, extra, of another shape, or not finite.
+        BadInput: names the tensors that are missing, extra, of another shape, or as `check_weights`.
     """
     if not is_state(state):
         raise BadInput(path, "it has no map of named tensors where its weights should be", "use an earlier checkpoint")
     own = diffusion.state_dict()
     _same_tensors(own, state, path)
-    if broken := not_finite(state):
-        raise BadInput(path, f"its weights are not finite ({some(broken)})", "use an earlier checkpoint")
+    check_weights(state, path)
     diffusion.load_state_dict({name: state[name] for name in own})
-
-
-def not_finite(state: Mapping[str, Tensor]) -> list[str]:
-    """The names of the tensors that hold NaN or infinity."""
-    return [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
 
 
 def _same_tensors(own: Mapping[str, Tensor], state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -188,18 +196,3 @@ def _same_tensors(own: Mapping[str, Tensor], state: Mapping[str, Tensor], path: 
             f"its tensors do not fit the network: {', '.join(parts)}",
             "it was made for another configuration: give the checkpoint of this one",
         )
-
-
-def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
-    """Whether `value` is a non-empty map of names to tensors."""
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
-    )
-
-
-def some(names: Iterable[str], at_most: int = 3) -> str:
-    """The first few of `names`, sorted."""
-    ordered = sorted(names)
-    return ", ".join(ordered[:at_most]) + (", …" if len(ordered) > at_most else "")

@@ -19,15 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from medddpm.checkpoints.fields import check_fields
+from medddpm.checkpoints.weights import PREFIX, check_weights, is_network, named_alike
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.runtime.files import check_hollow, opened
 
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
-MOST_TIMESTEPS = 100_000
+LARGEST_HEADER = 2**22  # bytes; that of a U-Net of a thousand tensors has a tenth of a megabyte
 KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
 """The parts of a checkpoint kept beside the weights; `medddpm release` adds the last three."""
-PREFIX = "denoise_fn."
 
 
 def write(content: Mapping[str, Any], file: Path, *, about: str = "") -> None:
@@ -71,31 +73,55 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
         BadInput: the file is damaged, or `write` did not write it.
     """
     path = Path(path)
+    return _content(*_read(path), path)
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Reads a released model, or the weights of a network by itself, which are then both "model" and "ema".
+
+    Raises:
+        BadInput: as `read_released`.
+    """
+    metadata, weights = _read(path)
+    state = named_alike(weights)
+    if metadata.get("format") != FORMAT and is_network(state):
+        return {"model": state, "ema": state}
+    return _content(metadata, weights, path)
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata and tensors of a safetensors file."""
     check_utf8(os.fspath(path), path)
     try:
+        with opened(path) as stream:
+            check_hollow(path, stream)
+            if int.from_bytes(stream.read(8), "little") > LARGEST_HEADER:
+                raise ValueError
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except BadInput:
+        raise
     except (SafetensorError, OSError, ValueError, TypeError):  # TypeError: of a dtype that PyTorch does not have
         raise BadInput(path, "it is damaged, or no safetensors file", "fetch it again") from None
     if "digest" in metadata and metadata["digest"] != digest(weights):  # a version before it had none
         raise BadInput(path, "it is damaged: its weights are not those that were written", "fetch it again")
+    return metadata, weights
+
+
+def _content(metadata: Mapping[str, str], weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     try:
         content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
-        if type(content["timesteps"]) is not int or not 1 <= content["timesteps"] <= MOST_TIMESTEPS:
+        if metadata["format"] != FORMAT or not content.keys() >= {"config", "timesteps"}:
             raise ValueError
-        parts = [content["config"], *(content[key] for key in ("training", "sampling", "evaluation") if key in content)]
-        if metadata["format"] != FORMAT or not all(isinstance(part, dict) for part in parts):
-            raise ValueError
-        if "training" in content:
-            content["training"] = renamed(content["training"])
-        advised = content.get("sampling", {"sampler": "", "steps": 1})
-        if type(advised["sampler"]) is not str or type(advised["steps"]) is not int:
-            raise ValueError
-    except (KeyError, ValueError, TypeError, RecursionError):
+    except (KeyError, ValueError, RecursionError):
         raise BadInput(
             path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
+    check_fields(content, KEPT, path)
+    check_weights({PREFIX + name: tensor for name, tensor in weights.items()}, path)
+    if "training" in content:
+        content["training"] = renamed(content["training"])
     return {**content, "about": metadata.get("about", ""), "ema": restored(weights, content["timesteps"])}
 
 
@@ -112,7 +138,7 @@ def digest(weights: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

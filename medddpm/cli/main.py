@@ -11,17 +11,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from medddpm import __version__
 from medddpm.cli.bench import add_bench
 from medddpm.cli.convnext import add_convnext
-from medddpm.cli.model import add_check, add_release, add_sample, add_train
-from medddpm.cli.options import Parser, complain
+from medddpm.cli.model import add_check, add_release, add_train
+from medddpm.cli.options import SHELLS, Parser, PrintCompletion, complain
 from medddpm.cli.parity import add_parity
+from medddpm.cli.sample import add_sample
 from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.exits import INTERRUPTED, end
+from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log, silence
 from medddpm.runtime.signals import ended_by_sigterm
 
@@ -33,11 +34,6 @@ RESUMED = ("train", "sample", "profile", "bench", "parity", "convnext", "book")
 """The commands that go on where they were interrupted."""
 
 
-def run() -> NoReturn:
-    """Runs the command that the process was started with, and ends it."""
-    end(main())
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -47,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     open_streams()
     try:
-        ended = contextlib.nullcontext() if words[:1] == ["train"] else ended_by_sigterm()  # a training saves first
-        with plain_lines(), ended:
+        with plain_lines(), ended_by_sigterm():
             _check_working_folder()
             arguments = parser().parse_args(words)
             command: Callable[[argparse.Namespace], int] = arguments.command
@@ -60,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("medddpm"):
             raise
-        extra = "train" if words[0] in ON_A_MODEL else "book"
+        extra = "completion" if error.name == "shtab" else "train" if words[0] in ON_A_MODEL else "book"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt as interrupt:
         if is_first():
@@ -118,6 +113,11 @@ def parser() -> Parser:
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
+    top.add_argument(
+        "--print-completion", action=PrintCompletion, choices=SHELLS, metavar="SHELL",
+        help=f"print what makes {', '.join(SHELLS[:-1])} or {SHELLS[-1]} complete this command's words: "
+        'eval "$(medddpm --print-completion bash)" in ~/.bashrc',
+    )  # fmt: skip
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     on_a_model = (add_train, add_sample, add_release, add_check)
     of_the_study = (add_profile, add_parse, add_bench, add_parity, add_convnext, add_book)
@@ -128,11 +128,13 @@ def parser() -> Parser:
 
 @contextlib.contextmanager
 def plain_lines() -> Iterator[None]:
-    """Within it, the package's reports and warnings are plain lines, `medddpm: …`, and nibabel reports none of its own.
+    """Within it, the package's reports and warnings are plain lines, `medddpm: …`; nibabel and papermill print none.
 
-    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`.
+    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`. papermill
+    logs that a kernel died before it raises that, and also of a kernel that an interrupted book ends itself.
     """
-    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL + 1)
+    for name in ("nibabel.global", "papermill"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     package, handler = str(Path(__file__).parents[1]), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("medddpm: %(message)s"))
 

@@ -1,4 +1,4 @@
-"""Commands on a model: train, sample, release, check."""
+"""Commands on a model: train, release, check."""
 
 from __future__ import annotations
 
@@ -26,13 +26,22 @@ from medddpm.errors import BadInput
 from medddpm.runtime.arguments import a_path, not_negative, positive, whole
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.reports import is_first, log
-from medddpm.runtime.signals import ended_by_sigterm
 
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
     from medddpm.training.config import TrainConfig
 
+_DATA = (
+    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
+    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
+)
+
 # train
+
+SMALLEST_PUBLISHED = 64
+"""Side of the smallest volumes for which a network of 64 channels was published."""
+NARROW, NARROW_GROUPS = 32, 8
+"""Base width, and groups of each norm, of the network for smaller volumes: a quarter of the weights."""
 
 
 def add_train(commands: Commands[Parser]) -> None:
@@ -50,9 +59,7 @@ def add_train(commands: Commands[Parser]) -> None:
         """,
     )
     data = command.add_mutually_exclusive_group(required=True)
-    folder = data.add_argument(
-        "--data", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
-    )
+    folder = data.add_argument("--data", type=a_path, metavar="DIR", help=_DATA)
     phantom = data.add_argument(
         "--phantom",
         type=whole(1),
@@ -83,8 +90,8 @@ def add_train(commands: Commands[Parser]) -> None:
     command.add_argument(
         "--channels",
         type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
-        default=64,
-        help=f"base width, {MULTIPLE} or of --norm-groups (64)",
+        help=f"base width, {MULTIPLE} or of --norm-groups (64, as published; {NARROW} where every side of --size is "
+        f"below {SMALLEST_PUBLISHED}, for which 64 would write checkpoints of 400 MB)",
     )
     command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
     command.add_argument(
@@ -95,8 +102,9 @@ def add_train(commands: Commands[Parser]) -> None:
         help="each level's width divided by the base (as published)",
     )
     command.add_argument(
-        "--norm-groups", type=whole(1, 4096), default=32, metavar="N",
-        help="into how many groups each group norm divides its channels (32, as published); --channels has to be a "
+        "--norm-groups", type=whole(1, 4096), metavar="N",
+        help="into how many groups each group norm divides its channels (32, as published; "
+        f"{NARROW_GROUPS} of a small --size without --channels); --channels has to be a "
         "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
         "learns it: with --channels 32 give 8",
     )  # fmt: skip
@@ -152,7 +160,7 @@ def add_train(commands: Commands[Parser]) -> None:
         "once after it (32)",
     )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
-    add_device(command)
+    add_device(command, "no progress bar, but a line a minute")
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -173,24 +181,22 @@ def train(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
             log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
     begun, problem = None, None
-    with contextlib.ExitStack() as group:
-        with ended_by_sigterm():  # there is nothing to save yet
-            group.enter_context(joined(pick_device(arguments.device)))
-            ranks = Ranks()
-            # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
-            with ranks.unhurried("check"):  # the first one reads every volume
-                try:
-                    begun = _begun(arguments)
-                except BadInput as error:
-                    problem = error
-            if ranks.told(begun is None and problem is None):
-                return 1
-            ranks.agree(problem)
+    with joined(pick_device(arguments.device)):
+        ranks = Ranks()
+        # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
+        with ranks.unhurried("check"):  # the first one reads every volume
+            try:
+                begun = _begun(arguments)
+            except BadInput as error:
+                problem = error
+        if ranks.told(begun is None and problem is None):
+            return 1
+        ranks.agree(problem)
         assert begun is not None  # else there is a problem, which ends all
         config, volumes = begun
         losses = run(
             config, volumes, arguments.out, arguments.steps, device=arguments.device,
-            device_cache=arguments.device_cache, progress=not arguments.quiet, profile=arguments.profile,
+            device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
         )  # fmt: skip
     if is_first():
         print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
@@ -199,7 +205,8 @@ def train(arguments: argparse.Namespace) -> int:
 
 def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
     """What a run is begun with; None as for `_cached`."""
-    from medddpm.data.layouts import BRATS, find_layout
+    from medddpm.data.layouts import BRATS
+    from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
@@ -207,13 +214,14 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
     volumes = _cached(arguments, size)
     if volumes is None:
         return None
+    channels, groups = _width(arguments, size)
     config = TrainConfig(
         setting=arguments.setting.upper(),
         image_size=size[0],
-        model_channels=arguments.channels,
+        model_channels=channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
         channel_mult=arguments.channel_mult,
-        norm_groups=arguments.norm_groups,
+        norm_groups=groups,
         learning_rate=arguments.learning_rate,
         batch_size=arguments.batch_size,
         accumulation=arguments.accumulation,
@@ -230,6 +238,23 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
         bucket_mib=arguments.bucket_mib,
     )
     return config, volumes
+
+
+def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
+    """The base width and the groups of each norm: as they are given, else as the help of their options says.
+
+    A run that was begun with the published width, also by a version that had no other, goes on with that.
+    """
+    from medddpm.checkpoints.files import checkpoints_of
+    from medddpm.training.config import TrainConfig
+    from medddpm.training.run_folder import read_run
+
+    published, begun = TrainConfig.model_channels, None
+    with contextlib.suppress(BadInput):  # what is wrong with the run is said when it is resumed
+        begun = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
+    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and begun != published:
+        return NARROW, arguments.norm_groups or NARROW_GROUPS
+    return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
 
 
 def _where(step: int, steps: int) -> str:
@@ -256,7 +281,10 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
         return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
     volumes, problem = None, None
     try:
-        volumes = DiskCache(VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0), folder)
+        given = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
+        if given.notes:
+            log.warning(str(given.notes))
+        volumes = DiskCache(given, folder)
     except BadInput as error:
         problem = error
     if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
@@ -268,95 +296,6 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
     if problem:
         raise problem
     return volumes
-
-
-# sample
-
-
-def add_sample(commands: Commands[Parser]) -> None:
-    """`medddpm sample`."""
-    command = add_command(
-        commands,
-        sample,
-        "draw synthetic volumes for a mask",
-        """
-        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
-        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
-        medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler sde-dpm++ --steps 50
-        medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
-        medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out v.nii.gz --setting fast --count 8 --batch 4
-        torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000
-        """,
-    )
-    command.add_argument(
-        "--checkpoint",
-        type=a_path,
-        help="published, your own or released (.safetensors), or a run's folder (the small model of 64³ shipped "
-        "with the package, which draws a volume on two cores in less than a minute)",
-    )
-    command.add_argument("--mask", type=a_path, required=True, help="the labels, in any size and orientation")
-    command.add_argument(
-        "--out", type=a_path, required=True,
-        help=".nii or .nii.gz; gets the mask's affine and header. A BraTS model writes OUT_t1.nii.gz, OUT_t1ce.nii.gz, "
-        "OUT_t2.nii.gz and OUT_flair.nii.gz instead",
-    )  # fmt: skip
-    command.add_argument(
-        "--image", type=a_path, action="append", default=[],
-        help="an image of the case, for a raw BraTS mask that does not lie beside its images; may be repeated",
-    )  # fmt: skip
-    command.add_argument(
-        "--sampler",
-        choices=SAMPLERS,
-        help="(as a released model's file recommends; else ddpm)",
-    )
-    command.add_argument(
-        "--steps", type=whole(1), help="network evaluations (as recommended with the sampler; else all timesteps, "
-        "which ddpm needs)",
-    )  # fmt: skip
-    command.add_argument(
-        "--weights", choices=["ema", "model"], default="ema", help="the checkpoint's average or its weights (ema)"
-    )
-    command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of the noise; each further volume takes the next (0)"
-    )
-    command.add_argument(
-        "--count",
-        type=whole(1, 100_000),
-        default=1,
-        help="volumes; several are OUT_1.nii.gz, OUT_2.nii.gz … (1); after an "
-        "interruption the same command draws those that are missing",
-    )
-    command.add_argument("--batch", type=whole(1, 1024), default=1, help="volumes computed at once (1)")
-    command.add_argument("--force", action="store_true", help="draw anew, and replace samples that are there already")
-    add_setting(command)
-    add_device(command)
-
-
-def sample(arguments: argparse.Namespace) -> int:
-    """Samples; see `medddpm.sampling.sample_to_files`."""
-    from medddpm.checkpoints import shipped
-    from medddpm.sampling import keep_freed_memory, sample_to_files
-    from medddpm.switches import SETTINGS
-
-    keep_freed_memory()
-    files = sample_to_files(
-        arguments.checkpoint or shipped.weights(),
-        arguments.mask,
-        arguments.out,
-        images=arguments.image,
-        steps=arguments.steps,
-        sampler=arguments.sampler,
-        weights=arguments.weights,
-        seed=arguments.seed,
-        count=arguments.count,
-        batch=arguments.batch,
-        setting=SETTINGS[arguments.setting.upper()],
-        device=arguments.device,
-        progress=not arguments.quiet,
-        force=arguments.force,
-    )
-    print("\n".join(map(str, files)))
-    return 0
 
 
 # release
@@ -450,11 +389,11 @@ def add_check(commands: Commands[Parser]) -> None:
         "read every volume of a data folder and print a line for each problem",
         """
         medddpm check my_data
+        medddpm check pairs.csv --list
         """,
     )
-    command.add_argument(
-        "folder", type=a_path, metavar="DIR", help="folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"
-    )
+    command.add_argument("folder", type=a_path, metavar="DIR", help=_DATA)
+    command.add_argument("--list", action="store_true", help="print the files of each case too")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 
 
@@ -463,7 +402,11 @@ def check(arguments: argparse.Namespace) -> int:
     from medddpm.data.checking import check_folder
 
     report = check_folder(arguments.folder, progress=not arguments.quiet)
+    for line in report.pairs() if arguments.list else ():
+        print(line)
     for problem in report.problems:
         print(problem)
+    for note in report.notes:
+        print(f"note: {note}")
     print(report)
     return 1 if report.problems else 0

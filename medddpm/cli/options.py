@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from medddpm.errors import BadInput
+from medddpm.runtime.arguments import a_path
 
 SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
 PROFILE_VIEWS = ("window", "step")
+SHELLS = ("bash", "zsh", "tcsh")
 MULTIPLE = "a multiple of 32"
 """What --channels has to be: the norms have 32 groups, unless --norm-groups says otherwise."""
 
@@ -80,6 +82,30 @@ class Parser(argparse.ArgumentParser):
 def _suggested(word: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, names, 1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+class PrintCompletion(argparse.Action):
+    """Prints a shell's completion of all commands and options, and ends; paths are completed as files."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _found: object, shell: Any, _option: str | None = None) -> None:
+        """Prints it.
+
+        Raises:
+            ModuleNotFoundError: shtab, which writes it, is not installed.
+        """
+        import shtab
+
+        _complete_paths(parser, shtab.FILE)
+        print(shtab.complete(parser, shell), flush=True)
+        parser.exit()
+
+
+def _complete_paths(parser: argparse.ArgumentParser, as_file: Any) -> None:
+    for action in parser._actions:
+        if action.type is a_path:
+            action.complete = as_file  # type: ignore[attr-defined]
+        for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            _complete_paths(command, as_file)
 
 
 Commands = argparse._SubParsersAction  # the type that add_subparsers returns has no public name
@@ -155,7 +181,7 @@ def add_setting(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(command: argparse.ArgumentParser) -> None:
-    """Adds --device and --quiet."""
+def add_device(command: argparse.ArgumentParser, quiet: str = "no progress bar") -> None:
+    """Adds --device and --quiet, of which `quiet` is the help."""
     command.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu, cuda, cuda:1 …")
-    command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+    command.add_argument("-q", "--quiet", action="store_true", help=quiet)

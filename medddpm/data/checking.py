@@ -8,14 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import nibabel as nib
 
-from medddpm.data.layouts import Case, Layout, find_layout, pair
-from medddpm.data.masks import prepared
-from medddpm.data.nifti import read_image, read_mask, same_grid
-from medddpm.errors import BadInput
+from medddpm.data.cases import Case
+from medddpm.data.layouts import BRATS, Layout
+from medddpm.data.masks import enhancing_label
+from medddpm.data.nifti import read_image, same_grid
+from medddpm.data.readers import read_folder
+from medddpm.errors import BadInput, printable
 from medddpm.runtime.reports import bars
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -23,34 +28,50 @@ class Report:
     """What `check_folder` found.
 
     Args:
-        root: the folder.
+        root: the folder, or the CSV.
         layout: its layout; None if it follows none.
+        reader: the arrangement of its files.
         cases: the complete cases, sound or not.
         shapes: the number of cases of each shape (H, W, D), where the mask could be read.
         problems: one for each fault: those of cases first, then files without a partner.
+        notes: what should be known and stands in the way of nothing: volumes that are not read, pairs by a part of
+            their names.
     """
 
     root: Path
     layout: Layout | None
+    reader: str
     cases: list[Case]
     shapes: Counter[tuple[int, ...]]
     problems: list[BadInput]
+    notes: list[BadInput]
+
+    def pairs(self) -> list[str]:
+        """A line for each case: its name, its mask, its images, relative to the folder."""
+        base = self.root if self.root.is_dir() else self.root.parent
+        lines = []
+        for case in self.cases:
+            mask, *images = (os.path.relpath(path, base) for path in (case.mask, *case.files()))
+            how = " (by a part of their names)" if case.by_part else ""
+            lines.append(printable(f"{case.name}: {mask} with {', '.join(images)}{how}"))
+        return lines
 
     def __str__(self) -> str:
-        """One line: layout, cases, shapes, problems."""
+        """One line: layout, cases, shapes, problems, notes."""
         problems = _count(len(self.problems), "problem")
         if self.layout is None:
             return f"{self.root}: nothing to check, {problems}"
         shapes = ", ".join("x".join(map(str, shape)) for shape, _ in self.shapes.most_common(3))
         counts = f"{_count(len(self.cases), 'case')}{f' ({shapes})' if shapes else ''}"
-        return f"{self.root}: {self.layout.name} layout, {counts}, {problems}"
+        notes = f", {_count(len(self.notes), 'note')}" if self.notes else ""
+        return f"{self.root}: {self.layout.name} layout ({self.reader}), {counts}, {problems}{notes}"
 
 
 def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report:
     """Reads every volume of a data folder to its end.
 
     Args:
-        root: a folder in a published layout.
+        root: a data folder, or a CSV of pairs (`medddpm.data.readers`).
         progress: shows a bar on stderr.
 
     Returns:
@@ -60,54 +81,74 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
 
     root = Path(root)
     try:
-        layout = find_layout(root)
+        found = read_folder(root)
     except BadInput as problem:
-        return Report(root, None, [], Counter(), [problem])
-    cases, unpaired = pair(root, layout)
+        return Report(root, None, "", [], Counter(), [problem], [])
+    cases, layout = found.cases, found.layout
+    masks = {case.mask: case for case in found.partial}
     shapes: Counter[tuple[int, ...]] = Counter()
+    enhancing: dict[int, list[Path]] = {}  # raw masks by their label of the enhancing tumour
     problems: list[BadInput] = []
     # gzip releases the interpreter lock; more than four threads would only hold more volumes in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         results = pool.map(lambda case: _check_case(case, layout), cases)
         shown = tqdm(results, total=len(cases), desc="checking", unit="case", disable=not progress, **bars())
-        for shape, found in shown:
-            problems += found
+        for case, (shape, label, faults) in zip(cases, shown, strict=True):
+            problems += faults
             if shape:
                 shapes[shape] += 1
-        lonely = [Path(problem.path) for problem in unpaired if Path(problem.path).is_file()]
-        for found in pool.map(lambda path: _check_lonely(path, layout), lonely):
-            problems += found
-    return Report(root, layout, cases, shapes, problems + unpaired)
+            if label:
+                enhancing.setdefault(label, []).append(case.mask)
+        for faults in pool.map(lambda path: _check_loose(path, masks.get(path), layout), found.loose):
+            problems += faults
+    problems += _disagreement(enhancing) + found.problems
+    return Report(root, layout, found.reader, cases, shapes, problems, found.notes)
 
 
-def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, list[BadInput]]:
+def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
+    """Returns the problem of a folder where some raw masks hold 3 and others 4: not all mean the enhancing tumour."""
+    if len(enhancing) < 2:
+        return []
+    threes, fours = enhancing[3], enhancing[4]
+    problem = f"holds 4 and {threes[0].name} holds 3 ({len(fours)} and {len(threes)} raw masks): which is enhancing?"
+    remedy = "relabel all alike: 1 necrotic core, 2 oedema, 3 enhancing tumour (4 is a resection cavity since 2024)"
+    return [BadInput(fours[0], problem, remedy)]
+
+
+def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int | None, list[BadInput]]:
+    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems.
+
+    That label is told where the file alone says what it is.
+    """
     problems: list[BadInput] = []
-    mask = _attempt(problems, lambda: read_mask(case.mask, layout.labels))
-    images = []
-    for path in case.images:
-        image = _attempt(problems, lambda path=path: read_image(path))  # type: ignore[misc]
-        if image is not None and mask is not None:
+    label = None
+    mask = _attempt(problems, lambda: case.read_labels(layout))
+    images: list[nib.Nifti1Image] = []
+    for path in case.files():
+        read = _attempt(problems, lambda path=path: case.read_images(path)) or []  # type: ignore[misc]
+        if read and mask is not None:
             try:
-                same_grid(path, image, case.mask, mask)
-                images.append(image)
+                same_grid(path, read[0], case.mask, mask)
+                images += read
             except BadInput as problem:
                 problems.append(problem)
     if mask is not None and len(images) == len(case.images):
         try:
-            prepared(case.mask, mask, layout, images)
+            labels = case.prepared(mask, layout, images)
+            label = enhancing_label(mask, labels) if layout == BRATS and case.labels is None else None
         except BadInput as problem:
             problems.append(problem)
-    return (mask.shape if mask is not None else None), problems
+    return (mask.shape if mask is not None else None), label, problems
 
 
-def _check_lonely(path: Path, layout: Layout) -> list[BadInput]:
+def _check_loose(path: Path, case: Case | None, layout: Layout) -> list[BadInput]:
+    """The faults of a file that is in no case; `case` is that of a mask."""
     problems: list[BadInput] = []
-    mask = path.parent.name == layout.mask_folder
-    _attempt(problems, lambda: read_mask(path, layout.labels) if mask else read_image(path))
+    _attempt(problems, lambda: read_image(path) if case is None else case.read_labels(layout))
     return problems
 
 
-def _attempt(problems: list[BadInput], read: Callable[[], nib.Nifti1Image]) -> nib.Nifti1Image | None:
+def _attempt(problems: list[BadInput], read: Callable[[], Read]) -> Read | None:
     try:
         return read()
     except BadInput as problem:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,11 +28,11 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import check_kind, check_room, replacing
 from medddpm.runtime.processes import Handed, iterated
 from medddpm.runtime.reports import bars, log
 
-VERSION = 1  # of the files and of how volumes are prepared: another one prepares everything anew
+VERSION = 2  # of the files and of how volumes are prepared: another one prepares everything anew
 MOST_PROCESSES = 16  # that prepare at once; each takes about a GiB at 128³
 ABANDONED = 3600.0  # seconds after which a half-written file is a killed process's
 REMEDY = "free some space, or give --cache a folder with more room"
@@ -107,7 +106,8 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
             with shown(disable=not progress, leave=False) as bar:
                 # The first one here: it tells the size of all, and what it loads (the template) the others inherit.
                 size = sum(tensor.nbytes for tensor in self._remake(missing[0]))
-                self._need_room(size, len(missing) - 1)
+                left = len(missing) - 1
+                check_room(self.folder, size * left, f"{left} prepared volumes", REMEDY)
                 bar.update()
                 done = 1
                 count = min(processes or min(MOST_PROCESSES, len(os.sched_getaffinity(0))), len(missing) - 1)
@@ -144,6 +144,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         """An item's image and int8 mask, mapped; None where its file is missing, torn, altered or another's."""
         path, key = self._path(self._keys[index]), self._keys[index]
         try:
+            check_kind(path)
             with safe_open(path, framework="pt") as file:
                 known = file.metadata() or {}
                 image, mask = file.get_tensor("image"), file.get_tensor("mask")
@@ -178,12 +179,6 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
             raise BadInput(self.folder, error.problem, REMEDY if full else "give --cache another folder") from None
         return image, mask
 
-    def _need_room(self, size: int, count: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if size * count > free:
-            wanted, have = (f"{bytes_ / 2**30:.1f} GiB" for bytes_ in (size * count, free))
-            raise BadInput(self.folder, f"{count} prepared volumes take {wanted}, and {have} are free", REMEDY)
-
     def _forget_abandoned(self) -> None:
         for torn in self.folder.glob("*/.writing-*"):
             with contextlib.suppress(OSError):
@@ -195,6 +190,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         """Within it, no other process of this machine prepares in the folder."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            check_kind(self.folder / ".lock")
             lock = open(self.folder / ".lock", "a")  # noqa: SIM115
         except OSError as error:
             problem = (error.strerror or "it cannot be written").lower()

@@ -25,13 +25,13 @@ def to_grid(img: nib.Nifti1Image, size: Size, nearest: bool, axes: str = "RAS") 
         axes: where the array axes point, a letter each (R or L, A or P, S or I).
 
     Returns:
-        float32 (H, W, D); outside the field of view 0 for labels, the volume's minimum for intensities.
+        float32 (H, W, D); outside the field of view 0 for labels, the `background` for intensities.
     """
     if _fits(img, size, axes):
         turn = ornt_transform(io_orientation(img.affine), axcodes2ornt(axes))
         return np.ascontiguousarray(apply_orientation(np.asanyarray(img.dataobj), turn), np.float32)
     data = np.asarray(img.dataobj, np.float32)
-    fill = 0.0 if nearest else float(data.min())
+    fill = 0.0 if nearest else background(data)
     source = nib.Nifti1Image(data, img.affine)
     return _resample(source, size, grid_affine(img, size, axes), nearest, fill)
 
@@ -56,6 +56,17 @@ def from_grid(
         return np.ascontiguousarray(apply_orientation(data, turn), np.float32)
     source = nib.Nifti1Image(np.asarray(data, np.float32), grid_affine(like, size, axes))
     return _resample(source, like.shape, like.affine, nearest, 0.0)
+
+
+def background(data: npt.NDArray[np.floating]) -> float:
+    """Returns the commonest value on the six faces of (H, W, D) intensities, if a tenth of the faces have it.
+
+    Around a skull-stripped brain that is any one value: 0 in raw BraTS, -1 in prepared, above the darkest tissue in a
+    z-scored volume. Where noise fills the faces, the background is the volume's minimum.
+    """
+    faces = np.concatenate([np.take(data, (0, -1), axis).ravel() for axis in range(3)])
+    values, counts = np.unique(faces, return_counts=True)
+    return float(values[counts.argmax()] if 10 * counts.max() >= faces.size else data.min())
 
 
 def grid_affine(img: nib.Nifti1Image, size: Size, axes: str = "RAS") -> npt.NDArray[np.float64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,8 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from medddpm.data.layouts import BRATS, Layout, siblings
-from medddpm.data.nifti import read_image, same_grid
+from medddpm.data.grid import background
+from medddpm.data.layouts import BRATS, Layout
+from medddpm.data.nifti import EMPTY
 from medddpm.errors import BadInput
 
 Labels = npt.NDArray[np.uint8]
@@ -35,7 +35,8 @@ def prepared(
 
     Published BraTS masks label the tumour's sub-regions 1, 2, 3 and the rest of the brain 4. Raw ones label only the
     tumour: 1, 2, 4 (1, 2, 3 since 2023). A prepared mask labels nearly all of the images' foreground, a raw one little
-    of it. In a raw mask, 4 becomes 3, and every foreground voxel of any modality that has no label becomes 4.
+    of it, and of a case without tumour none. In a raw mask, 4 becomes 3, and every foreground voxel of any modality
+    that has no label becomes 4.
 
     Without images, a mask counts as prepared if label 4 is more than half of the labelled voxels, and these are at
     least a twentieth of the field of view.
@@ -47,10 +48,13 @@ def prepared(
         images: the modalities available, on the mask's grid; one is enough to find the brain.
 
     Raises:
-        BadInput: the mask is raw and there are no images, or they are not skull-stripped.
+        BadInput: the mask is raw and there are no images, or they are not skull-stripped; it is raw and holds 3 and 4;
+            or a whole-head mask is empty.
     """
     labels: Labels = np.asarray(mask.dataobj, np.uint8)
     if layout != BRATS:
+        if not labels.any():
+            raise BadInput(path, EMPTY, "replace it with a mask that has labels, or leave the case out")
         return labels
     labelled = labels > 0
     if not images:
@@ -59,41 +63,26 @@ def prepared(
             return labels
         remedy = "put the images of its case beside it (../t1 …), or name one of them (--image)"
         raise BadInput(path, "looks like a raw BraTS mask: it does not label the brain", remedy)
-    foreground = np.logical_or.reduce([_foreground(image) for image in images])
+    arrays = [np.asarray(image.dataobj) for image in images]
+    foreground = np.logical_or.reduce([array != background(array) for array in arrays])
     if 2 * (foreground & labelled).sum() >= foreground.sum():
         return labels
     if foreground.mean() > 0.9:
         problem = "a raw BraTS mask whose images are not skull-stripped: their foreground fills the field of view"
         raise BadInput(path, problem, "strip the skull, so that the background has one value")
+    if (labels == 3).any() and (labels == 4).any():
+        problem = "holds 3 and 4: label 4 is not the enhancing tumour here (since BraTS 2024 it is a resection cavity)"
+        raise BadInput(path, problem, "relabel it, e.g. to 0, which makes it brain")
     labels = np.where(labels == 4, np.uint8(3), labels)
     labels[foreground & ~labelled] = _BRAIN
     return labels
 
 
-def read_beside(
-    mask_path: str | os.PathLike[str],
-    mask: nib.Nifti1Image,
-    layout: Layout,
-    image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-) -> list[nib.Nifti1Image]:
-    """Reads the images `image`, or those beside the mask in the published layout; all must be on the mask's grid.
+def enhancing_label(mask: nib.Nifti1Image, labels: Labels) -> int | None:
+    """Returns the label, 3 or 4, of the enhancing tumour in a raw BraTS mask whose preparation gave `labels`.
 
-    Raises:
-        BadInput: an image cannot be read or is on another grid.
+    None where the mask was prepared already, or has no enhancing tumour.
     """
-    if image is None:
-        paths: Sequence[str | os.PathLike[str]] = siblings(mask_path, layout)
-    else:
-        paths = [image] if isinstance(image, (str, os.PathLike)) else image
-    images = []
-    for path in paths:
-        images.append(read_image(path))
-        same_grid(path, images[-1], Path(mask_path), mask)
-    return images
-
-
-def _foreground(image: nib.Nifti1Image) -> npt.NDArray[np.bool_]:
-    """Voxels that differ from the background, the median of the six faces: 0 in raw BraTS, -1 in prepared."""
-    data = np.asarray(image.dataobj)
-    faces = [np.take(data, (0, -1), axis).ravel() for axis in range(3)]
-    return np.asarray(data != np.median(np.concatenate(faces)))
+    stored = np.asarray(mask.dataobj)
+    found = np.unique(stored[labels == 3])
+    return int(found[0]) if len(found) and not np.array_equal(stored, labels) else None

@@ -1,4 +1,4 @@
-"""Reads and writes NIfTI volumes one at a time, with every check on a single file (NIfTI: Cox et al. 2004)."""
+"""Reads volumes and writes NIfTI ones, a file at a time, with every check on a file (NIfTI: Cox et al. 2004)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -18,29 +18,23 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError, HeaderTypeError
 from nibabel.wrapstruct import WrapStructError
 
+from medddpm.data import mha_nrrd
+from medddpm.data.header import FLAG_BYTES, HEADER_BYTES, check_header, claimed_end, cleaned, read_header
+from medddpm.data.limits import AGAIN, LARGEST, TRAILING_BYTES, by, check_affine
 from medddpm.errors import BadInput
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import opened, replacing
 
-MAX_VOXELS = 512**3
-"""The largest volume that is read: half a GiB as float32, more than any head scan."""
-
-MAX_BYTES = 4 * MAX_VOXELS
-"""The most that its voxels take in the file, unpacked: to unpack twice as much, as float64, takes more than 10 s."""
-
-LARGEST = 1e30
-"""The largest intensity: differences and squares of larger ones are not float32 numbers."""
-
-_DEFLATE_RATIO = 1032
-"""Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
-
-_HEADER_BYTES = 540  # NIfTI-2, the longer header
-_FLAG_BYTES = 4  # behind it: whether extensions follow
 _GZIP_TRAILER = 8  # the checksum and the length of what is packed (RFC 1952)
-_TRAILING_BYTES = 1 << 20  # may follow the voxels; a longer stream is not an image
 _VOLUME, _MASK = "Med-DDPM volume", "Med-DDPM mask"  # what a written file says of itself
 _NOTE = ": "  # between that and a note
 LONGEST_NOTE = 79 - len(_VOLUME + _NOTE)  # a description has 80 bytes, the last of them 0
-_AGAIN = "copy or download it again"
+EMPTY = "is empty: every voxel is 0"
+_WHOLE = 1e-3
+"""How far a label may lie from a whole number in any file: those of a mask stored with a scale come back as 0.9999."""
+_MOST = 0.05
+"""How far it may lie at most where the file's own step is coarse; an interpolated mask has 0.5."""
+_APART = 0.1
+"""How far apart, in voxels, the corners of an image and its mask may lie: headers round what they hold."""
 _DAMAGE = (
     EOFError,
     zlib.error,
@@ -60,9 +54,15 @@ def is_nifti_name(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
 
 
+def is_volume_name(path: str | os.PathLike[str]) -> bool:
+    """Returns whether `read_image` reads files of this name: .nii, .nii.gz, .mha and .nrrd."""
+    return os.fspath(path).lower().endswith((".nii", ".nii.gz", *mha_nrrd.ENDINGS))
+
+
 def split_name(path: Path) -> tuple[str, str]:
-    """The name before its NIfTI ending, and the ending as it is written, in capitals or not."""
-    length = next(len(ending) for ending in (".nii.gz", ".nii") if path.name.lower().endswith(ending))
+    """Returns the name before a volume's ending, and the ending as it is written, in capitals or not."""
+    endings = (".nii.gz", ".nii", *mha_nrrd.ENDINGS)
+    length = next(len(ending) for ending in endings if path.name.lower().endswith(ending))
     return path.name[:-length], path.name[-length:]
 
 
@@ -77,8 +77,8 @@ def note_of(path: Path) -> str | None:
     Only the header is read: what follows may be damaged.
     """
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
-            header = _header(path, stream.read(_HEADER_BYTES))
+        with opened(path) as file, gzip.open(file) if path.name.lower().endswith(".gz") else file as stream:
+            header = read_header(path, stream.read(HEADER_BYTES))
     except (*_DAMAGE, OSError):  # BadInput is a ValueError
         return None
     kind, _, note = bytes(header["descrip"]).rstrip(b"\0").decode("ascii", "replace").partition(_NOTE)
@@ -92,37 +92,45 @@ def check_name(path: str | os.PathLike[str]) -> None:
 
 
 def read_image(path: str | os.PathLike[str]) -> nib.Nifti1Image:
-    """Reads a 3-D scalar volume whole.
+    """Reads a 3-D scalar volume whole: a NIfTI, .mha or .nrrd.
+
+    Where both form codes of a NIfTI are 0, its header says no more than the voxels' size. The affine is then nibabel's:
+    the first axis points to the left, and the volume's middle is the origin.
 
     Returns:
         The image, its voxels in memory as float32 (H, W, D) with the header's scaling applied; the affine maps voxel
         indices to millimetres. A trailing dimension of length 1 is dropped.
 
     Raises:
-        BadInput: the file is missing, not a NIfTI, damaged or cut short; is not 3-D; has complex or colour voxels,
-            NaN or infinite ones, or the same value everywhere; has an affine that cannot be inverted; or its header
-            claims more than the file can hold (refused before that much memory is allocated).
+        BadInput: the file is missing, no volume, damaged or cut short; is not 3-D; has complex or colour voxels, NaN or
+            infinite ones, or the same value everywhere; has an affine that cannot be inverted; or its header claims
+            more than the file can hold (refused before that much memory is allocated).
     """
-    path = Path(path)
-    try:
-        image = _read(path)
-    except BadInput:  # a ValueError, as many a sign of damage is
-        raise
-    except _DAMAGE as error:
-        raise BadInput(path, f"damaged: {_reason(error)}", _AGAIN) from None
-    except OSError as error:
-        raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
-    data = image.get_fdata(dtype=np.float32)
-    low, high = float(data.min()), float(data.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        bad = data.size - int(np.isfinite(data).sum())
-        raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. with 0")
-    if max(-low, high) > LARGEST:
-        raise BadInput(path, f"a voxel of {max(low, high, key=abs):g} is no intensity", "replace it, e.g. with 0")
-    if low == high:
-        what = "is empty: every voxel is 0" if not data.any() else f"every voxel is {data.flat[0]:g}"
-        raise BadInput(path, what, "replace it with a volume that has content, or leave the case out")
+    image, _ = _read_finite(Path(path))
+    data = np.asarray(image.dataobj)
+    if data.min() == data.max():
+        raise _constant(path, float(data.flat[0]))
     return image
+
+
+def read_frames(path: str | os.PathLike[str], frames: Sequence[int]) -> list[nib.Nifti1Image]:
+    """Reads some of the volumes that a 4-D NIfTI holds one after the other; returns each as `read_image` does.
+
+    Raises:
+        BadInput: as `read_image`; or the file is not 4-D, or has no volume of that number.
+    """
+    image, _ = _read_finite(Path(path), dimensions=4)
+    data = np.asarray(image.dataobj)
+    if max(frames) >= data.shape[3]:
+        problem = f"holds {data.shape[3]} volumes, where at least {max(frames) + 1} channels are named"
+        raise BadInput(path, problem, "correct the names of the channels, or give the file that has them all")
+    volumes = []
+    for frame in frames:
+        volume = np.ascontiguousarray(data[..., frame])
+        if volume.min() == volume.max():
+            raise _constant(path, float(volume.flat[0]))
+        volumes.append(_in_memory(image, volume))
+    return volumes
 
 
 def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nifti1Image:
@@ -133,19 +141,21 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
         labels: the labels it may hold besides 0, the background.
 
     Returns:
-        The image, its voxels in memory as uint8 (H, W, D).
+        The image, its voxels in memory as uint8 (H, W, D); all may be 0.
 
     Raises:
-        BadInput: as `read_image`; or a voxel is not a whole number, or a label is not in `labels`.
+        BadInput: as `read_image`; or a label is not in `labels`, or further from a whole number than half the step
+            between two values that the file stores.
     """
-    image = read_image(path)
+    image, step = _read_finite(Path(path))
     data = image.get_fdata(dtype=np.float32)
     whole = np.rint(data)
-    # Masks stored with a scale factor come back as 0.9999.
     apart = np.abs(np.subtract(data, whole, out=data), out=data)  # in place: a copy less of up to half a GiB
-    broken = int((apart > 1e-3).sum())
+    broken = int((apart > max(_WHOLE, min(1.001 * step / 2, _MOST))).sum())
     if broken:
         raise BadInput(path, f"{broken} of {data.size} voxels are not whole numbers", "give a label mask, not an image")
+    if whole.any() and whole.min() == whole.max():
+        raise _constant(path, float(whole.flat[0]))
     allowed = sorted({0, *labels})
     strays = [f"{value:g}" for value in np.unique(whole) if value not in allowed]
     if strays:
@@ -155,6 +165,31 @@ def read_mask(path: str | os.PathLike[str], labels: Collection[int]) -> nib.Nift
         problem = f"holds {called} {named}, not among {expected}"
         raise BadInput(path, problem, "relabel it, or use the layout it belongs to")
     return _in_memory(image, whole.astype(np.uint8))
+
+
+def _read_finite(path: Path, dimensions: int = 3) -> tuple[nib.Nifti1Image, float]:
+    """Returns an image of finite float32 voxels, and the step between two values that its file can hold, or 0."""
+    try:
+        image, step = _read(path, dimensions)
+    except BadInput:  # a ValueError, as many a sign of damage is
+        raise
+    except _DAMAGE as error:
+        raise BadInput(path, f"damaged: {_reason(error)}", AGAIN) from None
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
+    data = image.get_fdata(dtype=np.float32)
+    low, high = float(data.min()), float(data.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        bad = data.size - int(np.isfinite(data).sum())
+        raise BadInput(path, f"{bad} of {data.size} voxels are NaN or infinite", "replace them, e.g. with 0")
+    if max(-low, high) > LARGEST:
+        raise BadInput(path, f"a voxel of {max(low, high, key=abs):g} is no intensity", "replace it, e.g. with 0")
+    return image, step
+
+
+def _constant(path: str | os.PathLike[str], value: float) -> BadInput:
+    what = f"every voxel is {value:g}" if value else EMPTY
+    return BadInput(path, what, "replace it with a volume that has content, or leave the case out")
 
 
 def digest_of(paths: Iterable[Path]) -> str:
@@ -168,7 +203,7 @@ def digest_of(paths: Iterable[Path]) -> str:
     found = hashlib.sha256()
     for path in paths:
         try:
-            with open(path, "rb") as stream:
+            with opened(path) as stream:
                 if path.name.lower().endswith(".gz") and not _in_blocks(path, stream):
                     stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
                 found.update(path.name.encode("utf-8", "surrogateescape"))
@@ -197,16 +232,27 @@ def _in_blocks(path: Path, packed: IO[bytes]) -> bool:
 def same_grid(
     image_path: str | os.PathLike[str], image: nib.Nifti1Image, mask_path: str | os.PathLike[str], mask: nib.Nifti1Image
 ) -> None:
-    """Raises BadInput if an image and its mask differ in shape, or in affine by more than 1e-3."""
+    """Raises BadInput if an image and its mask differ in shape, or their corners lie over a tenth of a voxel apart."""
     remedy = f"resample one onto the grid of the other ({os.fspath(mask_path)})"
     if image.shape != mask.shape:
         raise BadInput(
-            image_path, f"its shape {_by(image.shape)} is not its mask's {_by(mask.shape)} ({mask_path})", remedy
+            image_path, f"its shape {by(image.shape)} is not its mask's {by(mask.shape)} ({mask_path})", remedy
         )
-    apart = float(np.abs(_affine(image) - _affine(mask)).max())
-    if apart > 1e-3:
-        shapes = f"both {_by(image.shape)}"
-        raise BadInput(image_path, f"its affine differs from its mask's by {apart:.3g} ({mask_path}, {shapes})", remedy)
+    corners = np.stack(np.meshgrid(*[(0, n - 1) for n in image.shape], [1], indexing="ij")).reshape(4, -1)
+    moved = np.linalg.solve(_affine(image)[:3, :3], (_affine(mask) - _affine(image))[:3] @ corners)
+    apart = float(np.linalg.norm(moved, axis=0).max())
+    if apart <= _APART:
+        return
+    if _has_place(image) != _has_place(mask):
+        placed, lost = (image_path, mask_path) if _has_place(image) else (mask_path, image_path)
+        problem = f"its header does not say where it lies (both form codes are 0), and {placed} lies elsewhere"
+        raise BadInput(lost, problem, "if the voxels of the two match, copy the geometry (e.g. fslcpgeom)")
+    problem = f"its affine differs from its mask's: the corners lie up to {apart:.3g} voxels apart"
+    raise BadInput(image_path, f"{problem} ({mask_path}, both {by(image.shape)})", remedy)
+
+
+def _has_place(image: nib.Nifti1Image) -> bool:
+    return int(image.header["sform_code"]) > 0 or int(image.header["qform_code"]) > 0
 
 
 def write_volume(
@@ -250,32 +296,33 @@ def _write(
         nib.save(image, temporary)
 
 
-def _read(path: Path) -> nib.Nifti1Image:
+def _read(path: Path, dimensions: int) -> tuple[nib.Nifti1Image, float]:
     size = _file_size(path)
-    opened = _open(path)
+    if not is_nifti_name(path):
+        if dimensions != 3:
+            raise BadInput(path, "no NIfTI where several channels are wanted in one file", "convert it to .nii.gz")
+        return mha_nrrd.read(path, size), 0.0
+    opened, zipped = _open(path)
     with opened as stream:
-        start = stream.read(_HEADER_BYTES + _FLAG_BYTES)
-        header = _header(path, start)
-        _check_header(path, header)
-        claimed = _claimed_bytes(path, header, size)
-        content = _without_extensions(header, start) + _read_up_to(stream, claimed - len(start))
+        start = stream.read(HEADER_BYTES + FLAG_BYTES)
+        header = read_header(path, start)
+        if zipped != path.name.lower().endswith(".gz"):
+            raise _misnamed(path, zipped)
+        check_header(path, header, dimensions)
+        claimed = claimed_end(path, header, size)
+        content = cleaned(header, start) + _read_up_to(stream, claimed - len(start))
         if len(content) < claimed:
             problem = f"cut short: {len(content)} of the {claimed} bytes its header claims"
-            raise BadInput(path, problem, _AGAIN)
+            raise BadInput(path, problem, AGAIN)
         # Only the end of a gzip stream carries its checksum.
-        if len(stream.read(_TRAILING_BYTES + 1)) > _TRAILING_BYTES:
-            raise BadInput(path, f"goes on after the {claimed} bytes its header claims", _AGAIN)
-    image = (nib.Nifti2Image if len(header.binaryblock) == _HEADER_BYTES else nib.Nifti1Image).from_bytes(content)
-    _check_affine(path, image)
+        if len(stream.read(TRAILING_BYTES + 1)) > TRAILING_BYTES:
+            raise BadInput(path, f"goes on after the {claimed} bytes its header claims", AGAIN)
+    image = (nib.Nifti2Image if len(header.binaryblock) == HEADER_BYTES else nib.Nifti1Image).from_bytes(content)
+    check_affine(path, _affine(image))
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
         data = image.get_fdata(dtype=np.float32, caching="unchanged")
-    return _in_memory(image, data.reshape(data.shape[:3]))
-
-
-def _without_extensions(header: nib.Nifti1Header, start: bytes) -> bytes:
-    """The file's start with a header that announces no extensions: they are dropped, so a damaged one does no harm."""
-    flag = len(header.binaryblock)
-    return start[:flag] + bytes(len(start[flag : flag + _FLAG_BYTES])) + start[flag + _FLAG_BYTES :]
+    step = abs(float(cast(Any, image.dataobj).slope)) if header.get_data_dtype().kind in "iu" else 0.0
+    return _in_memory(image, data.reshape(data.shape[:dimensions])), step
 
 
 def _read_up_to(stream: IO[bytes], count: int) -> bytes:
@@ -291,87 +338,26 @@ def _file_size(path: Path) -> int:
     if not path.exists():
         raise BadInput(path, "no such file", "check the name and the folder")
     if not path.is_file():
-        raise BadInput(path, "not a file", "give one NIfTI file (.nii or .nii.gz)")
-    if not is_nifti_name(path):
-        raise BadInput(path, "not a NIfTI by its name", "give a .nii or .nii.gz file, or convert it")
+        raise BadInput(path, "not a file", "give one volume's file (e.g. a .nii.gz)")
+    if not is_volume_name(path):
+        raise BadInput(path, "not a volume by its name", "give a .nii or .nii.gz file, or convert it")
     size = path.stat().st_size
     if size == 0:
-        raise BadInput(path, "an empty file", _AGAIN)
+        raise BadInput(path, "an empty file", AGAIN)
     return size
 
 
-def _open(path: Path) -> IO[bytes]:
-    with open(path, "rb") as stream:
+def _open(path: Path) -> tuple[IO[bytes], bool]:
+    """Returns the file's content as a stream, unpacked if it is gzip-compressed, and whether it is."""
+    with opened(path) as stream:
         zipped = stream.read(2) == b"\x1f\x8b"
-    named = path.name.lower().endswith(".gz")
-    if named and not zipped:
-        raise BadInput(path, "named .gz but not gzip-compressed", "compress it, or rename it if it is a plain .nii")
-    if zipped and not named:
-        raise BadInput(path, "gzip-compressed but not named so", "rename it to .nii.gz")
-    return cast(IO[bytes], gzip.open(path)) if zipped else open(path, "rb")
+    return (cast(IO[bytes], gzip.open(path)) if zipped else open(path, "rb")), zipped
 
 
-def _header(path: Path, start: bytes) -> nib.Nifti1Header:
-    kind: Any
-    for kind, length, magic in ((nib.Nifti1Header, 348, b"n+1"), (nib.Nifti2Header, _HEADER_BYTES, b"n+2")):
-        if len(start) < length:
-            continue
-        header = kind(start[:length], check=False)
-        if int(header["sizeof_hdr"]) == length and bytes(header["magic"]).startswith(magic):
-            return header
-    if len(start) < 348:
-        raise BadInput(path, f"cut short: {len(start)} bytes are no NIfTI header", _AGAIN)
-    raise BadInput(
-        path, "not a NIfTI file (its header is of another format)", "convert it to a single-file NIfTI (.nii.gz)"
-    )
-
-
-def _check_header(path: Path, header: nib.Nifti1Header) -> None:
-    dimensions = int(header["dim"][0])
-    shape = tuple(int(n) for n in header["dim"][1 : 1 + max(dimensions, 0)])
-    if not 1 <= dimensions <= 7 or min(shape) < 1:
-        raise BadInput(path, f"its header claims the impossible shape {_by(shape)}", _AGAIN)
-    while len(shape) > 2 and shape[-1] == 1:
-        shape = shape[:-1]
-    if len(shape) != 3:
-        raise BadInput(path, f"{len(shape)}-D ({_by(shape)}) where a 3-D volume is wanted", "give one volume a file")
-    if min(shape) == 1:
-        raise BadInput(path, f"a single slice ({_by(shape)}) where a 3-D volume is wanted", "stack its slices")
-    if math.prod(shape) > MAX_VOXELS:
-        problem = f"its header claims {_by(shape)} voxels, above the limit of {MAX_VOXELS}"
-        raise BadInput(path, problem, "crop or resample it if it truly is that large")
-    try:
-        kind = header.get_data_dtype()
-    except (HeaderDataError, KeyError):
-        raise BadInput(path, f"its header names no known voxel type ({int(header['datatype'])})", _AGAIN) from None
-    if kind.kind not in "iuf":
-        what = "complex" if kind.kind == "c" else "colour"
-        raise BadInput(path, f"{what} voxels ({kind})", "store one real number a voxel (e.g. the magnitude)")
-
-
-def _claimed_bytes(path: Path, header: nib.Nifti1Header, size: int) -> int:
-    offset = float(header["vox_offset"])
-    if not 0 <= offset < 2**40:
-        raise BadInput(path, f"its header places the voxels at byte {offset:g}", _AGAIN)
-    voxels = math.prod(header.get_data_shape()) * header.get_data_dtype().itemsize
-    if voxels > MAX_BYTES:
-        problem = f"its header claims {voxels} bytes of voxels ({header.get_data_dtype()}), above {MAX_BYTES}"
-        raise BadInput(path, problem, "store them as float32")
-    claimed = max(int(offset), len(header.binaryblock) + 4) + int(voxels)
-    zipped = path.name.lower().endswith(".gz")
-    if claimed > size * (_DEFLATE_RATIO if zipped else 1):
-        problem = f"its header claims {claimed} bytes, more than the {size} of this file can hold"
-        raise BadInput(path, problem, _AGAIN)
-    return claimed
-
-
-def _check_affine(path: Path, image: nib.Nifti1Image) -> None:
-    affine = _affine(image)
-    if not np.isfinite(affine).all() or np.abs(affine).max() > LARGEST:
-        raise BadInput(path, "its affine holds NaN, infinite or absurd numbers", "set its sform to a valid one")
-    lengths = np.linalg.norm(affine[:3, :3], axis=0)
-    if lengths.min() <= 0 or abs(np.linalg.det(affine[:3, :3] / lengths)) < 1e-6:
-        raise BadInput(path, "its affine is singular: its axes do not span space", "set its sform to a valid one")
+def _misnamed(path: Path, zipped: bool) -> BadInput:
+    if zipped:
+        return BadInput(path, "gzip-compressed but not named so", "rename it to .nii.gz")
+    return BadInput(path, "named .gz but not gzip-compressed", "compress it, or rename it to .nii")
 
 
 def _in_memory(image: nib.Nifti1Image, data: npt.NDArray[np.generic]) -> nib.Nifti1Image:
@@ -384,10 +370,6 @@ def _in_memory(image: nib.Nifti1Image, data: npt.NDArray[np.generic]) -> nib.Nif
 
 def _affine(image: nib.Nifti1Image) -> npt.NDArray[np.float64]:
     return np.asarray(image.affine, np.float64)
-
-
-def _by(shape: Collection[int]) -> str:
-    return "x".join(map(str, shape)) or "()"
 
 
 def _reason(error: BaseException) -> str:

@@ -18,11 +18,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from medddpm.data.cases import Case
 from medddpm.data.grid import Size, from_grid, to_grid
-from medddpm.data.layouts import BRATS, LAYOUTS, Case, Layout, find_cases, find_layout
-from medddpm.data.masks import one_hot, prepared, read_beside
-from medddpm.data.nifti import digest_of, read_image, read_mask, same_grid, split_name, write_volume
-from medddpm.errors import BadInput
+from medddpm.data.layouts import BRATS, LAYOUTS, Layout
+from medddpm.data.masks import one_hot
+from medddpm.data.nifti import check_name, read_image, same_grid, split_name, write_volume
+from medddpm.data.readers import case_of, read_folder
+from medddpm.errors import BadArgument, BadInput
+from medddpm.runtime.reports import log
 
 
 class Volumes(Protocol):
@@ -84,12 +87,16 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
     image: (C, D, W, H) float32 in [-1, 1]; mask: (M, D, W, H) float32, `Layout.mask_values` off and on a label.
 
     Args:
-        root: a folder in a published layout (`medddpm.data.layouts`).
+        root: a data folder, or a CSV of pairs (`medddpm.data.readers`).
         size: (H, W, D) of the model.
         scaling: "volume" scales the intensities of a volume as a whole, "slice" each index of its last axis by itself,
             as the published whole-head code does.
-        layout: the folder's; by default it is detected.
         cache_gib: memory for prepared cases, in GiB; 0 keeps none.
+
+    Attributes:
+        layout: what its channels and labels mean.
+        cases: in order.
+        notes: what should be known of the folder, in a line (`medddpm.data.cases.Found.summary`).
 
     Raises:
         BadInput: the folder, or on access a file, is not as it should be (`check_folder` finds this beforehand).
@@ -100,13 +107,12 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         root: str | os.PathLike[str],
         size: Size = (128, 128, 128),
         scaling: Scaling = "volume",
-        layout: Layout | None = None,
         cache_gib: float = 4.0,
     ) -> None:
         self.size = checked_size(size)
         self.scaling = scaling
-        self.layout = layout or find_layout(root)
-        self.cases = find_cases(root, self.layout)
+        found = read_folder(root)
+        self.layout, self.cases, self.notes = found.layout, found.complete(), found.summary()
         self._cache = ItemCache(cache_gib)
 
     def __len__(self) -> int:
@@ -128,18 +134,16 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
 
     def digests(self) -> list[str]:
         """The scaling, and a digest of each case's files."""
-        return [f"{self.scaling} {digest_of([case.mask, *case.images])}" for case in self.cases]
+        return [f"{self.scaling} {case.digest()}" for case in self.cases]
 
     def reference(self, index: int) -> nib.Nifti1Image:
         """The mask of a case, as in its file."""
-        return read_mask(self.cases[index].mask, self.layout.labels)
+        return self.cases[index].read_labels(self.layout)
 
     def _prepare(self, case: Case) -> Prepared:
-        mask = read_mask(case.mask, self.layout.labels)
-        images = [read_image(path) for path in case.images]
-        for path, image in zip(case.images, images, strict=True):
-            same_grid(path, image, case.mask, mask)
-        labels = _labels_on_grid(prepared(case.mask, mask, self.layout, images), mask, self.size, self.layout)
+        mask = case.read_labels(self.layout)
+        images = [image for path in case.files() for image in _on_grid_of(case, mask, path)]
+        labels = _labels_on_grid(case.prepared(mask, self.layout, images), mask, self.size, self.layout)
         channels = [to_grid(image, self.size, nearest=False, axes=self.layout.axes) for image in images]
         return to_tensor([scaled(channel, self.scaling) for channel in channels]), labels
 
@@ -153,15 +157,42 @@ def condition(
     """The condition for sampling, (M, D, W, H) float32, from a mask file.
 
     A raw BraTS mask labels only the tumour; the brain then comes from its case's images: `image` (one or more files),
-    or those beside the mask in the published layout (``seg/x_seg.nii.gz``, ``t1/x_t1.nii.gz`` …).
+    or those of the data folder that the mask lies in.
 
     Raises:
         BadInput: the mask or an image is not as it should be, or the mask is raw and has no image.
     """
-    mask = read_mask(mask_path, layout.labels)
-    images = read_beside(mask_path, mask, layout, image) if layout == BRATS else []
-    labels = prepared(mask_path, mask, layout, images)
-    return one_hot(_labels_on_grid(labels, mask, checked_size(size), layout), layout)
+    case = mask_case(mask_path, layout)
+    mask = case.read_labels(layout)
+    images: list[nib.Nifti1Image] = []
+    if layout == BRATS and image is None:
+        if case.by_part and case.images:
+            paired = ", ".join(path.name for path in case.files())
+            log.warning(f"{mask_path}: its images are paired by a part of their names ({paired}); --image names others")
+        images = [one for path in case.files() for one in _on_grid_of(case, mask, path)]
+    elif layout == BRATS and image is not None:
+        named = [image] if isinstance(image, (str, os.PathLike)) else image
+        images = [_same_grid(Path(path), read_image(path), case.mask, mask) for path in named]
+    return one_hot(_labels_on_grid(case.prepared(mask, layout, images), mask, checked_size(size), layout), layout)
+
+
+def mask_case(mask: str | os.PathLike[str], layout: Layout) -> Case:
+    """The case of a mask, from the data folder that it lies in; of a mask by itself one without images.
+
+    Raises:
+        BadInput: as `medddpm.data.readers.case_of`.
+    """
+    return case_of(mask, layout) or Case(Path(mask).name, (), Path(mask))
+
+
+def _on_grid_of(case: Case, mask: nib.Nifti1Image, path: Path) -> list[nib.Nifti1Image]:
+    """The images in one of a case's files, which lie on its mask's grid."""
+    return [_same_grid(path, image, case.mask, mask) for image in case.read_images(path)]
+
+
+def _same_grid(path: Path, image: nib.Nifti1Image, mask_path: Path, mask: nib.Nifti1Image) -> nib.Nifti1Image:
+    same_grid(path, image, mask_path, mask)
+    return image
 
 
 def to_mask_grid(
@@ -178,27 +209,54 @@ def to_mask_grid(
     Returns:
         For each channel a float32 array in the mask's shape and orientation, in [0, 1]; 0 outside the model's field of
         view.
+
+    Raises:
+        BadArgument: the sample is not on the grid of `size`, or there is no layout and none has that many channels.
     """
+    if sample.shape[1:] != tuple(reversed(size)):
+        wanted = ", ".join(map(str, reversed(size)))
+        remedy = f"give a single volume of shape (channels, {wanted}), or the size (H, W, D) that it was made for"
+        raise BadArgument("sample", f"it is {tuple(sample.shape)}", remedy)
     if layout is None:
-        layout = {known.image_channels: known for known in LAYOUTS}[len(sample)]
+        fits = [known for known in LAYOUTS if known.image_channels == len(sample)]
+        if not fits:
+            raise BadArgument("sample", f"no layout has {len(sample)} image channels", "give the layout it belongs to")
+        layout = fits[0]
     arrays = sample.detach().float().cpu().clamp(-1, 1).add(1).div(2).numpy().transpose(0, 3, 2, 1)
     return [np.clip(from_grid(array, size, like, axes=layout.axes), 0, 1) for array in arrays]
 
 
 def write_sample_volumes(
-    sample: Tensor, path: Path, like: nib.Nifti1Image, layout: Layout, size: Size, note: str = ""
+    sample: Tensor,
+    path: str | os.PathLike[str],
+    like: nib.Nifti1Image,
+    layout: Layout,
+    size: Size,
+    note: str = "",
 ) -> list[Path]:
     """Writes a sample on the grid of the mask it was drawn for; several channels as ``NAME_t1.nii.gz`` and so on.
 
     Args:
         sample: (C, D, W, H) in [-1, 1].
-        path: the file; several channels insert their names into it.
-        like: the mask's image.
+        path: the file, .nii or .nii.gz; several channels insert their names into it.
+        like: the mask's image, as `VolumeFolder.reference` or `medddpm.data.nifti.read_mask` returns it.
         layout: names the channels.
         size: (H, W, D) of the model.
         note: is left in each file, as by `write_volume`.
+
+    Returns:
+        the files.
+
+    Raises:
+        BadInput: the name is none of NIfTI, the file cannot be written, or the sample is not finite.
+        BadArgument: the sample has other channels than the layout, or is not on the grid of `size`.
     """
+    path = Path(path)
+    check_name(path)
     paths = channel_files(path, layout)
+    if len(sample) != len(paths):
+        problem = f"it is {tuple(sample.shape)}, and the {layout.name} layout has {len(paths)} image channels"
+        raise BadArgument("sample", problem, "give (channels, D, W, H), one volume at a time, or another layout")
     if not sample.isfinite().all():
         raise BadInput(path, "not written: the sample is not finite", "use a checkpoint from before training diverged")
     for channel, file in zip(to_mask_grid(sample, size, like, layout), paths, strict=True):

@@ -1,4 +1,4 @@
-"""Networks that see how a feature map lies in memory: by `x.view(…)`, or by noise drawn in its order."""
+"""Networks that see how a feature map lies in memory: by `x.view(…)`, by noise drawn in its order, or by a fault."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from medddpm.fast.functions import cached_by_class, names_in, run_by, run_in
@@ -25,7 +26,8 @@ RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
 STRIDED = (Tensor.as_strided, torch.as_strided, torch.view_as_complex)
 DRAWS = (torch.rand_like, torch.randn_like, torch.randint_like)
 BACKWARDS = ("backward", "vjp")
-NAMES = {"view", "view_as", "view_as_complex", "as_strided", "rand_like", "randn_like", "randint_like"}
+INSTANCE_NORMS = (functional.instance_norm, torch.instance_norm)
+NAMES = {"view", "view_as", "view_as_complex", "as_strided", "rand_like", "randn_like", "randint_like", "instance_norm"}
 
 
 class AsContiguous(TorchFunctionMode):
@@ -33,6 +35,10 @@ class AsContiguous(TorchFunctionMode):
 
     `view` is `reshape`: the same view where there is one, else a copy of the same values; what is then written into
     the copy or the map is written into the other, before anything else is computed. A seed gives the same noise.
+
+    On a CPU the backward pass of an instance norm of one volume reads a channels-last gradient as if it were
+    contiguous, and gives wrong gradients for input, weight and bias (seen in PyTorch 2.13); so its gradient is made
+    contiguous first.
     """
 
     def __init__(self) -> None:
@@ -57,6 +63,8 @@ class AsContiguous(TorchFunctionMode):
                 vars(view).update(whole=whole)
             return view
         result = func(*args, **kwargs)
+        if func in INSTANCE_NORMS and result.requires_grad and not result.is_cuda:
+            result.register_hook(Tensor.contiguous)
         if self.copies:
             if _writes(func, kwargs) and args and isinstance(args[0], Tensor) and args[0].is_inference():
                 self.writes[args[0].untyped_storage().data_ptr()] += 1

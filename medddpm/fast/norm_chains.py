@@ -112,18 +112,11 @@ class BatchNorm(Norm):
 
 
 class InstanceNorm(Forward):
-    """nn.InstanceNorm3d with running statistics, computed by PyTorch itself.
+    """Runs nn.InstanceNorm3d with running statistics as PyTorch does, its gradient mended: see `AsContiguous`."""
 
-    On a CPU its backward pass of a single volume reads a channels-last gradient as if it were contiguous, and gives
-    wrong gradients for input, weight and bias (seen in PyTorch 2.13); so the gradient is made contiguous first.
-    """
-
-    def compute(self, x: Tensor) -> Tensor:
-        """x: (N, C, D, H, W) or (C, D, H, W). Returns the same shape."""
-        y: Tensor = self.original(x)
-        if y.requires_grad and not y.is_cuda:
-            y.register_hook(Tensor.contiguous)
-        return y
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.sees_layout = True
 
 
 def known(activation: nn.Module | None, channels: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, what may be replaced by them, and JSON written and read back."""
+"""Files that are either whole or absent, what may be replaced by them, and what is read without trusting its size."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import errno
 import functools
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections import defaultdict
@@ -18,6 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from medddpm.errors import BadInput
+
+LARGEST_JSON = 2**25
+"""Bytes of the largest JSON file that is read: half a million volumes' names and digests; it takes 1 GiB unpacked."""
 
 _LEFT = re.compile(
     r"\.(?P<kind>writing|former)-(?P<space>[0-9a-f]{8})-(?P<pid>\d+)-[a-z0-9_]{8}-(?P<name>.+)", re.DOTALL
@@ -141,6 +146,7 @@ def check_output(
         BadInput: it may not, or it cannot be written.
     """
     path = Path(path)
+    check_kind(path)
     if path.exists():
         if any(os.path.exists(read) and os.path.samefile(path, read) for read in inputs):
             raise BadInput(path, "it is also read, and would be replaced", "give the output another name")
@@ -151,10 +157,100 @@ def check_output(
     check_writable(path)
 
 
+def check_room(folder: str | os.PathLike[str], size: int, files: str, remedy: str) -> None:
+    """Checks, before long work, that the disk has room for what it writes.
+
+    Args:
+        folder: on the disk.
+        size: of all that is written, in bytes.
+        files: what that is, as in "2 checkpoints".
+        remedy: what the error tells the user to do.
+
+    Raises:
+        BadInput: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise BadInput(folder, f"no room for {files}: {in_units(size)}, and {in_units(free)} are free", remedy)
+
+
+def in_units(size: int) -> str:
+    """Returns a number of bytes as it is read: in GiB, or in MiB below one."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
 def write_json(path: str | os.PathLike[str], content: object, **options: Any) -> None:
     """Writes JSON to `path`, as `replacing` does; `options` are those of `json.dumps`."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(content, **options) + "\n", encoding="utf-8")
+
+
+def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Opens a file for reading. Every file that a user may name is opened here.
+
+    Raises:
+        BadInput: it is a FIFO, a device or a socket, which may never answer or never end.
+        OSError: as `open` does.
+    """
+    check_kind(path)
+    return open(path, "rb", opener=_without_waiting)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)  # a FIFO may have taken the file's place since it was looked at
+    try:
+        check_kind(path, handle)
+    except BadInput:
+        os.close(handle)
+        raise
+    return handle
+
+
+def check_kind(path: str | os.PathLike[str], handle: int | None = None) -> None:
+    """Refuses what is neither a file nor a folder, if there is something at `path` (or open as `handle`).
+
+    Raises:
+        BadInput: a FIFO, a device or a socket stands there.
+    """
+    try:
+        mode = os.stat(path if handle is None else handle).st_mode
+    except (OSError, ValueError):  # ValueError: of a path that no file can have
+        return
+    if named := _KINDS.get(stat.S_IFMT(mode)):
+        raise BadInput(path, f"{named} stands there", "give a file's name")
+
+
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+def read_whole(path: str | os.PathLike[str], most: int, remedy: str) -> bytes:
+    """Reads a file of at most `most` bytes.
+
+    Raises:
+        BadInput: it is larger, or as `opened`.
+        OSError: as `open` does.
+    """
+    with opened(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            raise BadInput(path, f"it has {size} bytes, and a file of this kind at most {most}", remedy)
+        return stream.read(size)
+
+
+def check_hollow(path: str | os.PathLike[str], stream: BinaryIO) -> None:
+    """Refuses a file most of which is not on the disk, as an interrupted download may leave it.
+
+    Raises:
+        BadInput: less than an eighth of it is there.
+    """
+    known = os.fstat(stream.fileno())
+    try:  # file systems that do not tell holes see one at the end, as in every file
+        hole = os.lseek(stream.fileno(), 0, os.SEEK_HOLE)
+    except OSError:
+        hole = known.st_size
+    stream.seek(0)
+    if hole < known.st_size and (there := 512 * known.st_blocks) < known.st_size / 8:
+        raise BadInput(path, f"only {there} of its {known.st_size} bytes are on the disk", "copy or download it again")
 
 
 def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
@@ -165,10 +261,13 @@ def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
         remedy: what the error tells the user to do.
 
     Raises:
-        BadInput: it is missing, cannot be read, is not JSON, or holds something else than an object.
+        BadInput: it is missing, cannot be read, is larger than `LARGEST_JSON`, is not JSON, or holds something else
+            than an object.
     """
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(read_whole(path, LARGEST_JSON, remedy))
+    except BadInput:  # a ValueError, as JSON's errors are
+        raise
     except FileNotFoundError:
         raise BadInput(path, "it is missing", remedy) from None
     except OSError as error:  # which does not say that it is damaged: it may be whole
@@ -195,6 +294,7 @@ def _beside(path: Path) -> Path:
 
     Its name says whose it is, so that a later process can tell whether it was left by one that was killed.
     """
+    check_kind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _forget("writing", path)
     owner = f"{space}-{os.getpid()}-" if (space := _space()) else ""

@@ -112,7 +112,7 @@ def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
         BadInput: an item is bad, or a loading process was killed.
     """
     loader.worker_init_fn = functools.partial(_serve, os.getpid())
-    waiting = {signal.SIGINT, signal.SIGTERM}
+    waiting = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
     try:
         items = iter(loader)
@@ -148,7 +148,8 @@ def _serve(parent: int, _worker: int) -> None:
     if os.getppid() != parent:  # which died before that
         os._exit(1)
     os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:
         signal.signal(number, signal.SIG_IGN)  # forgets one that came while they were blocked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+from medddpm.runtime.exits import heeded, leave_at_once
 from medddpm.runtime.reports import log, silence
 
 SAME_SIGNAL = 1.0  # seconds
@@ -29,10 +31,7 @@ def deferred_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield event
         return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in heeded()}
 
     def note(number: int, _frame: object) -> None:
         nonlocal first
@@ -67,21 +66,37 @@ def _leave_terminal() -> None:
 def ended_by_sigterm() -> Iterator[None]:
     """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started.
 
-    So does SIGHUP, by which a closed terminal ends what runs in it, except under `nohup`.
+    So does SIGHUP, by which a closed terminal ends what runs in it, except under `nohup`. What follows within
+    `SAME_SIGNAL` seconds is the first one still: it does not disturb what the first one has set off. A signal amid an
+    import ends the process at once: KeyboardInterrupt may be swallowed there, or come out as another error.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
-
-    def leave(number: int, _frame: object) -> None:
-        if number == signal.SIGHUP:
-            _leave_terminal()
-        raise KeyboardInterrupt
-
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before: dict[int, Any] = {number: signal.signal(number, leave) for number in numbers}
+    before: dict[int, Any] = {number: signal.signal(number, _leave) for number in heeded()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+_left = -SAME_SIGNAL
+"""When `_leave` last raised KeyboardInterrupt, by the monotonic clock."""
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    global _left
+    if number == signal.SIGHUP:
+        _leave_terminal()
+    if _amid_import(frame):
+        leave_at_once(number, frame)
+    if time.monotonic() - _left > SAME_SIGNAL:
+        _left = time.monotonic()
+        raise KeyboardInterrupt
+
+
+def _amid_import(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput, first_line
-from medddpm.runtime.files import named_failures, replacing, write_json
+from medddpm.runtime.files import LARGEST_JSON, named_failures, opened, read_json, read_whole, replacing, write_json
 
 LAST = "00_"  # the summary comes first for the reader and last in the chain
 ENVIRONMENT = {
@@ -188,11 +188,10 @@ class _Book:
 
     def _load(self) -> dict[str, Any]:
         try:
-            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            state = read_json(self.folder / "state.json", "remove it")
+        except BadInput:
             return {}  # nothing known is nothing fresh
-        known = state.items() if isinstance(state, dict) else ()
-        return {name: left for name, left in known if isinstance(left, dict)}
+        return {name: left for name, left in state.items() if isinstance(left, dict)}
 
     def _save(self) -> None:
         write_json(self.folder / "state.json", self.state, indent=1)
@@ -202,7 +201,9 @@ def _read_notebook(path: Path) -> Notebook:
     import nbformat
 
     try:
-        nb = nbformat.read(path, as_version=4)
+        nb = nbformat.reads(read_whole(path, LARGEST_JSON, "restore it (git checkout)").decode(), as_version=4)
+    except BadInput:
+        raise
     except Exception as error:  # nbformat raises a dozen kinds: JSON, schema, version
         problem = first_line(error)
         raise BadInput(path, f"is not a notebook ({problem})", "restore it (git checkout)") from None
@@ -326,7 +327,7 @@ def _digest(root: Path, files: set[Path]) -> str:
     """One digest of the names, relative to `root`, and the contents of `files`."""
     total = hashlib.sha256()
     for path in sorted(files):
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             content = hashlib.file_digest(stream, "sha256").hexdigest()
         total.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
     return total.hexdigest()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from medddpm.switches import SETTINGS
+from medddpm.unet import RECOMPUTED
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -58,6 +61,13 @@ class TrainConfig:
     gradient_dtype: str = "fp32"
     bucket_mib: int = 32
 
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "setting": tuple(SETTINGS),
+    "recompute": RECOMPUTED,
+    "gradient_dtype": ("fp32", "bf16"),
+}
+"""The values that a field may have, where they are names."""
 
 # A resumed run may change these; every other field affects what it computes.
 FREE = {"save_every", "sample_every", "keep", "read_every_loss", "workers", "recompute", "bucket_mib"}

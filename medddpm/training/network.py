@@ -67,6 +67,11 @@ def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[
     return built
 
 
+def checkpoint_bytes(unet: UNet3D) -> int:
+    """Returns the size of a checkpoint: the float32 weights, their average, and Adam's two moments of each."""
+    return 4 * 4 * sum(weight.numel() for weight in unet.parameters())
+
+
 def check_cube(side: int, channels: int) -> None:
     """Checks that the published network of that base width can be trained here on cubes of `side` voxels.
 

@@ -37,30 +37,39 @@ class Report:
         first: the steps made before.
         steps: the steps in all.
         volumes: in a step, of all processes.
-        shown: shows steps a second, volumes a second, the time left and the loss: in a bar on a terminal; elsewhere, as
-            in a batch system's log, in a line a minute.
+        shown: shows steps a second, volumes a second, the time left and the loss.
+        bar: shows them in a bar on a terminal; elsewhere, as in a batch system's log, they are a line a minute.
         logged: writes the log, to ``out/tensorboard``.
     """
 
     def __init__(
-        self, out: Path, name: str, first: int, steps: int, volumes: int = 1, *, shown: bool, logged: bool
+        self,
+        out: Path,
+        name: str,
+        first: int,
+        steps: int,
+        volumes: int = 1,
+        *,
+        shown: bool,
+        bar: bool = True,
+        logged: bool,
     ) -> None:
         self._out = out
         self._log: SummaryWriter | None = None
         if logged:
             self._open(first)
         self._name, self._steps, self._volumes = name, steps, volumes
-        terminal = sys.stderr.isatty()
+        drawn = shown and bar and sys.stderr.isatty()
         self._bar = tqdm(
             total=steps,
             initial=first,
             desc=name,
             unit="step",
             bar_format=BAR,
-            disable=not (shown and terminal),
+            disable=not drawn,
             **bars(),
         )
-        self._lines = shown and not terminal
+        self._lines = shown and not drawn
         self._told = self._begun = (time.monotonic(), first)  # when the last line was, and its step
 
     def __enter__(self) -> Report:

@@ -15,13 +15,14 @@ from safetensors import safe_open
 from tqdm import tqdm
 
 from medddpm.checkpoints import released
+from medddpm.checkpoints.fields import is_size
 from medddpm.checkpoints.files import diffusion_from
-from medddpm.checkpoints.model_card import UNSAID, Terms, model_card
+from medddpm.checkpoints.model_card import MASK_LABELS, UNSAID, Terms, model_card
+from medddpm.checkpoints.weights import are_losses
 from medddpm.data.phantom import Phantom, contrast_and_seed
-from medddpm.data.volumes import checked_size
 from medddpm.errors import BadInput
 from medddpm.quality.metrics import VolumeSet, compare
-from medddpm.runtime.files import check_output, replacing_together
+from medddpm.runtime.files import check_output, opened, replacing_together
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.reports import bars, log
 from medddpm.switches import BASE, Switches
@@ -125,13 +126,9 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether there is a loss for each step, and a volume's size."""
-    step, losses = content["step"], content["losses"]
-    try:
-        checked_size(content["size"])
-    except BadInput:
-        return False
-    return type(step) is int and isinstance(losses, torch.Tensor) and losses.shape == (step,)
+    """Whether there is a loss for each step, and what the card says of the volumes."""
+    told = is_size(content["size"]) and content["layout"] in list(MASK_LABELS)
+    return told and are_losses(content["losses"], content["step"])
 
 
 def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms: Terms) -> None:
@@ -152,7 +149,8 @@ def _is_released(path: Path) -> bool:
             return bool(released.read_released(path))
         except BadInput:
             return False
-    start = path.read_bytes()[:200].decode(errors="replace")
+    with opened(path) as stream:
+        start = stream.read(200).decode(errors="replace")
     return start.startswith("step,loss\n") if path.suffix == ".csv" else "library_name: medddpm" in start
 
 

@@ -13,14 +13,17 @@ from medddpm.checkpoints.files import read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import Volumes, write_sample_volumes
 from medddpm.runtime import cuda_graphs
+from medddpm.runtime.files import in_units
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import Ranks, joined
+from medddpm.runtime.reports import report
 from medddpm.runtime.signals import deferred_signals
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import bytes_of, room
+from medddpm.training.network import checkpoint_bytes
 from medddpm.training.progress import Report
-from medddpm.training.run_folder import claim, locked, newest, save
+from medddpm.training.run_folder import check_room_for, claim, locked, newest, save
 from medddpm.training.trainer import Trainer
 from medddpm.training.waits import Waits, waits_of
 
@@ -34,6 +37,7 @@ def train(
     device: str = "auto",
     device_cache: bool | None = None,
     progress: bool = True,
+    bars: bool = True,
     profile: bool = False,
 ) -> Tensor:
     """Trains until the run in `out` has made `steps` steps in all, resuming it if it exists.
@@ -49,7 +53,9 @@ def train(
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
         device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
             of a `DiskCache`, where they take no more than half of what the first step leaves free.
-        progress: shows a bar with the rate, the time left and the loss; without a terminal, a line a minute.
+        progress: shows the rate, the time left and the loss.
+        bars: shows them in a bar where there is a terminal, and says before which network is trained; else they are a
+            line a minute.
         profile: prints where a step waits (`medddpm.training.waits`), once for the run, or why it does not.
 
     Returns:
@@ -70,12 +76,25 @@ def train(
         trainer.accumulation = ranks.told(trainer.accumulation)
         _resume(trainer, out)
         with ranks.together():
+            if ranks.lead:
+                check_room_for(out, checkpoint_bytes(trainer.unet), config, trainer.step, steps)
+                if progress and bars:
+                    report(f"{out}: {_of(trainer)}")
             if isinstance(volumes, DiskCache):
-                volumes.prepare(progress, stopped=stopped.is_set)
+                volumes.prepare(progress and bars, stopped=stopped.is_set)
         waits = waits_of(trainer, steps) if profile else None
         with SETTINGS[config.setting].on(trainer.unet):
-            _loop(trainer, out, steps, progress and ranks.lead, device_cache, waits)
+            _loop(trainer, out, steps, progress and ranks.lead, bars, device_cache, waits)
         return torch.tensor(trainer.losses)
+
+
+def _of(trainer: Trainer) -> str:
+    """Says which network is trained, and how large its checkpoints are."""
+    config, weights = trainer.config, sum(weight.numel() for weight in trainer.unet.parameters())
+    return (
+        f"a network of {config.model_channels} channels, its norms of {config.norm_groups} groups, "
+        f"{weights / 1e6:.1f} million weights; a checkpoint takes up to {in_units(checkpoint_bytes(trainer.unet))}"
+    )
 
 
 def _resume(trainer: Trainer, out: Path) -> None:
@@ -91,18 +110,20 @@ def _resume(trainer: Trainer, out: Path) -> None:
 
 
 def _loop(
-    trainer: Trainer, out: Path, steps: int, progress: bool, device_cache: bool | None, waits: Waits | None
+    trainer: Trainer, out: Path, steps: int, progress: bool, bars: bool, device_cache: bool | None, waits: Waits | None
 ) -> None:
     config, ranks, first = trainer.config, trainer.ranks, trainer.step
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
     volumes_a_step = config.batch_size * trainer.accumulation * ranks.world
-    with Report(out, config.setting, first, steps, volumes_a_step, shown=progress, logged=ranks.lead) as report:
+    with Report(
+        out, config.setting, first, steps, volumes_a_step, shown=progress, bar=bars, logged=ranks.lead
+    ) as shown:
         while trainer.step < steps:
             trainer.train_step()
             if trainer.step == first + 1:
                 with ranks.together():
                     if device_cache or (device_cache is None and _fits(trainer)):
-                        trainer.keep_on_device(progress)
+                        trainer.keep_on_device(progress and bars)
             if waits:
                 waits.after_step()
             step, stop = trainer.step, ranks.stopping
@@ -110,7 +131,7 @@ def _loop(
             if not (step % read_every == 0 or due or stop):
                 continue
             with ranks.together():
-                report.losses(trainer.read_losses(), step)
+                shown.losses(trainer.read_losses(), step)
                 if ranks.lead and (due or stop):
                     save(out, trainer.state(), config.keep)
                 if ranks.lead and config.sample_every and step % config.sample_every == 0 and not stop:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from medddpm.checkpoints.files import checkpoints_of, not_finite, read_checkpoint, save_checkpoint, some
+from medddpm.checkpoints.fields import LARGEST, are_whole, is_size, whole
+from medddpm.checkpoints.files import checkpoints_of, read_checkpoint, save_checkpoint
 from medddpm.checkpoints.released import renamed
+from medddpm.checkpoints.weights import not_finite, some
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.runtime import locks
-from medddpm.runtime.files import check_writable, read_json, write_json
+from medddpm.runtime.files import check_room, check_writable, read_json, write_json
 from medddpm.runtime.locks import LOCK
 from medddpm.runtime.reports import log
-from medddpm.training.config import TrainConfig
+from medddpm.training.config import CHOICES, TrainConfig
 from medddpm.training.mismatch import differences
 
 HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
@@ -65,7 +68,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
 def _shared(out: Path, total: int, processes: int) -> int:
     """The micro-steps of each process, where the `total` of a run's step are shared by `processes` of them."""
     if total % processes:
-        fitting = ", ".join(str(n) for n in range(1, total + 1) if total % n == 0)
+        fitting = ", ".join(str(n) for n in range(1, min(total, MOST_NAMED) + 1) if total % n == 0)
         problem = f"its steps are of {total} micro-steps, which {processes} processes cannot share"
         raise BadInput(out, problem, f"start one of {fitting} processes")
     return total // processes
@@ -111,34 +114,34 @@ def read_run(out: Path) -> dict[str, Any]:
 
 def _field(name: str, default: object) -> Callable[[Any], bool]:
     """Whether a value is one that this field of `TrainConfig` may have."""
+    if name in CHOICES:
+        return lambda value: value in CHOICES[name]
     if name == "channel_mult":
-        return lambda value: value is None or (_listed(value, int) and min(value) > 0)
+        return lambda value: value is None or (are_whole(value, 1) and bool(value))
     if isinstance(default, float):
-        return lambda value: type(value) in (int, float) and 0 <= value < math.inf
+        most = 1.0 if name == "ema_decay" else sys.float_info.max
+        return lambda value: type(value) in (int, float) and 0 <= value <= most
     if type(default) is int:
-        return _whole(0 if name in _FROM_0 else 1)
+        return functools.partial(whole, least=0 if name in _FROM_0 else 1, most=LARGEST if name in _WIDTHS else MOST)
     return lambda value: type(value) is type(default)
 
 
-def _whole(least: int) -> Callable[[Any], bool]:
-    """Whether a value is a whole number of at least `least`."""
-    return lambda value: type(value) is int and value >= least
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
 
 
-def _listed(value: object, kind: type) -> bool:
-    """Whether it is a list of that kind, with something in it."""
-    return isinstance(value, list) and bool(value) and all(type(each) is kind for each in value)
-
-
+MOST = 2**63 - 1
+MOST_NAMED = 1024  # processes of which a message names the numbers that fit
 _NEEDED = ("size", "layout", "volumes")  # an earlier version's record may lack any other
-_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start")
+_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib")
+_WIDTHS = ("image_size", "model_channels", "num_res_blocks", "norm_groups")
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **{name: _field(name, default) for name, default in asdict(TrainConfig()).items()},
-    "size": lambda value: _listed(value, int) and len(value) == 3 and min(value) > 1,
+    "size": is_size,
     "layout": lambda value: value in [layout.name for layout in LAYOUTS],
-    "volumes": lambda value: _listed(value, str),
-    "data": lambda value: _listed(value, str),
-    "processes": _whole(1),
+    "volumes": _are_texts,
+    "data": _are_texts,
+    "processes": functools.partial(whole, least=1, most=MOST),
 }
 """Whether a value of run.json is sound, by its name."""
 
@@ -172,6 +175,28 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
     older = [known for known in checkpoints_of(out) if int(known.stem[5:]) < content["step"]]
     for old in older[: len(older) - max(keep, 1) + 1]:
         old.unlink()
+
+
+def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:
+    """Checks, before a run trains, that its disk has room for the checkpoints that will be there at once.
+
+    A new checkpoint is written before the oldest one is removed, so that there is one more than the run keeps.
+
+    Args:
+        out: the run's folder.
+        size: of a checkpoint, in bytes.
+        config: the run's.
+        first, steps: the run goes from step `first` to step `steps`.
+
+    Raises:
+        BadInput: it has not.
+    """
+    every = config.save_every or steps
+    due = max(-(-steps // every) - first // every, 0) if steps > first else 0
+    there = len(checkpoints_of(out))
+    count = min(due, max(config.keep + 1 - there, 1))
+    remedy = "free some space, give a smaller --keep, or choose another folder"
+    check_room(out, size * count, f"{count} checkpoint{'s' * (count != 1)}", remedy)
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:

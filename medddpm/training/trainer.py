@@ -15,6 +15,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 from medddpm.checkpoints.files import load_state
+from medddpm.checkpoints.weights import FLOATS, are_losses, not_finite
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -304,26 +305,31 @@ class Trainer:
         for name, model in (("model", self.diffusion), ("ema", self.ema)):
             load_state(model, content.get(name), path)
         try:
-            step, losses = content["step"], content["losses"].tolist()
-            if type(step) is not int or len(losses) != step:
+            step, losses = content["step"], content["losses"]
+            moments = content["optimizer"]["state"]
+            if not are_losses(losses, step) or len(moments) != (len(list(self.unet.parameters())) if step else 0):
                 raise ValueError
             self._load_optimizer(content["optimizer"])
         except (KeyError, ValueError, AttributeError, TypeError, IndexError, RuntimeError):
             raise BadInput(
                 path, "it holds no state of a training run", "sample from it, or train in another folder"
             ) from None
-        self.step, self.losses = step, losses
+        self.step, self.losses = step, losses.tolist()
         self._pending, self._batches = [], None
         self._graphed = self._acceleration = None
         self.optimizer.zero_grad()
 
     def _load_optimizer(self, saved: Mapping[str, Any]) -> None:
-        # Which of Adam's implementations runs depends on this machine, not on the checkpoint's.
-        ours = {name: self.optimizer.defaults[name] for name in ("fused", "foreach", "capturable")}
-        groups = [{**group, **ours} for group in saved["param_groups"]]
+        # Which of Adam's implementations runs depends on this machine, and all else that it is told on the run's
+        # configuration: of the checkpoint's groups only the order of the parameters counts.
+        own = self.optimizer.state_dict()["param_groups"]
+        if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in own]:
+            raise ValueError
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         for index, moments in saved["state"].items():
-            for name in ("exp_avg", "exp_avg_sq"):
-                if moments[name].shape != parameters[index].shape or not moments[name].isfinite().all():
-                    raise ValueError(f"{name} of parameter {index}")
-        self.optimizer.load_state_dict({**saved, "param_groups": groups})
+            names = {"exp_avg": parameters[index].shape, "exp_avg_sq": parameters[index].shape, "step": ()}
+            if any(moments[name].shape != shape or moments[name].dtype not in FLOATS for name, shape in names.items()):
+                raise ValueError(f"the moments of parameter {index}")
+            if not_finite(moments) or min(moments["exp_avg_sq"].min(), moments["step"]) < 0:
+                raise ValueError(f"the moments of parameter {index}")
+        self.optimizer.load_state_dict({"state": saved["state"], "param_groups": own})

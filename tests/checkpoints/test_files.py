@@ -8,12 +8,14 @@ import pickle
 import resource
 import subprocess
 import sys
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from medddpm.checkpoints.files import load_checkpoint, save_checkpoint
+from medddpm.checkpoints.files import load_checkpoint, read_checkpoint, save_checkpoint
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.unet import UNet3D
@@ -79,6 +81,144 @@ def test_of_a_run_s_folder_the_newest_checkpoint_is_taken(tmp_path: Path) -> Non
         load_checkpoint(run)
     with pytest.raises(BadInput, match=r"runs: this folder has no checkpoints/step-\*\.pt; give a run's folder or a"):
         load_checkpoint(run.parent)
+
+
+INNER = "denoise_fn."
+
+
+def wrapped(state: dict, outer: str = "", inner: str = "") -> dict:
+    """As a wrapped diffusion, or a diffusion of a wrapped network, names its weights."""
+    return {
+        outer + (INNER + inner + name.removeprefix(INNER) if name.startswith(INNER) else name): tensor
+        for name, tensor in state.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("module.", ""),
+        ("_orig_mod.", ""),
+        ("module._orig_mod.", ""),
+        ("", "module."),
+        ("", "_orig_mod."),
+        ("_orig_mod.module.", "module."),
+        ("ema_model.", ""),
+    ],
+)
+def test_a_prefix_that_all_names_share_is_no_other_network(tmp_path: Path, outer: str, inner: str) -> None:
+    content = published(small())
+    content |= {kind: wrapped(content[kind], outer, inner) for kind in ("model", "ema")}
+    save_checkpoint(tmp_path / "model.pt", content)
+    loaded, original = load_checkpoint(tmp_path / "model.pt").state_dict(), small().state_dict()
+    assert loaded.keys() == original.keys()
+    assert all(torch.equal(loaded[name], original[name]) for name in original)
+
+
+def test_an_average_of_pytorch_s_loads(tmp_path: Path) -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(small())
+    save_checkpoint(tmp_path / "model.pt", {"ema": averaged.state_dict()})
+    assert torch.equal(load_checkpoint(tmp_path / "model.pt").betas, small().betas)
+
+
+def test_a_prefix_of_some_names_alone_stays(tmp_path: Path) -> None:
+    state = small().state_dict()
+    state["module.betas"] = state.pop("betas")
+    save_checkpoint(tmp_path / "model.pt", {"ema": state})
+    with pytest.raises(BadInput, match=r"1 missing \(betas\), 1 extra \(module\.betas\)"):
+        load_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("saved", ["network", "wrapped network", "diffusion"])
+def test_weights_by_themselves_load(tmp_path: Path, suffix: str, saved: str, caplog) -> None:
+    original, path = small(), tmp_path / f"model{suffix}"
+    state = original.state_dict() if saved == "diffusion" else original.denoise_fn.state_dict()
+    if saved == "wrapped network":
+        state = {f"module.{name}": tensor for name, tensor in state.items()}
+    torch.save(state, path) if suffix == ".pt" else save_file(state, path, {"format": "pt"})
+    for weights in ("ema", "model"):
+        loaded = load_checkpoint(path, weights=weights).state_dict()
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in original.state_dict().items())
+    assert ("the published one of 250 timesteps is taken" in caplog.text) == (saved != "diffusion")
+
+
+def test_plain_values_beside_the_tensors_are_no_code(tmp_path: Path) -> None:
+    plain = {
+        "image_size": torch.Size([16] * 3), "dtype": torch.float32, "device": torch.device("cpu"), "bytes": b"abc",
+        "set": {1, "a"}, "counter": Counter("aab"), "complex": 1 + 2j, "array": bytearray(b"ab"), "number": 10**30,
+        "ordered": OrderedDict(a=[1, (2, None), [True, 0.5]]), "layout": torch.strided,
+    }  # fmt: skip
+    save_checkpoint(tmp_path / "model.pt", {**published(small()), **plain})
+    content = read_checkpoint(tmp_path / "model.pt")
+    assert {name: content[name] for name in plain} == plain
+    load_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("out.2.bias", lambda t: t.bool(), r"not floating-point numbers \(denoise_fn\.out\.2\.bias: torch\.bool\)"),
+        ("out.2.bias", lambda t: t.int(), r"not floating-point .*torch\.int32"),
+        ("out.2.bias", lambda t: t.to(torch.complex64), r"not floating-point .*torch\.complex64"),
+        ("out.2.bias", lambda t: t.double() + 1e300, r"not finite \(denoise_fn\.out\.2\.bias\)"),
+        ("betas", lambda t: -t, r"noise schedule holds numbers that none has \(betas\)"),
+        ("betas", lambda t: t + 1, r"noise schedule .* \(betas\)"),
+        ("alphas_cumprod", lambda t: t + 1, r"noise schedule .* \(alphas_cumprod\)"),
+        ("sqrt_recip_alphas_cumprod", lambda t: -t, r"noise schedule .* \(sqrt_recip_alphas_cumprod\)"),
+        ("betas", lambda t: t[:0], "timesteps is not what it should be"),
+        ("betas", lambda t: t.int(), "not floating-point"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_numbers_that_cannot_be_computed_with_are_refused(
+    tmp_path: Path, name: str, change, message: str, suffix: str
+) -> None:
+    state, path = small().state_dict(), tmp_path / f"model{suffix}"
+    name = name if name in state else f"denoise_fn.{name}"
+    state[name] = change(state[name])
+    torch.save({"ema": state}, path) if suffix == ".pt" else save_file(state, path)
+    with pytest.raises(BadInput, match=message):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_precision_load(tmp_path: Path, dtype: torch.dtype) -> None:
+    original = small()
+    weights = {name: tensor.to(dtype) for name, tensor in original.denoise_fn.state_dict().items()}
+    torch.save(weights, tmp_path / "model.pt")
+    loaded = load_checkpoint(tmp_path / "model.pt").denoise_fn.state_dict()
+    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in weights.items())
+
+
+FIELDS = [
+    ("sampling", 5), ("sampling", []), ("sampling", {"sampler": 5, "steps": 1}), ("sampling", {"sampler": "ddim"}),
+    ("sampling", {"sampler": "ddim", "steps": True}), ("sampling", {"sampler": "ddim", "steps": float("nan")}),
+    ("sampling", {"sampler": "ddim", "steps": 2, "seed": 1}), ("sampling", {"sampler": "x" * 10_000, "steps": 1}),
+    ("size", 5), ("size", [16, 16]), ("size", [16, 16, 16.0]), ("size", [16, 16, -16]), ("size", [4096] * 3),
+    ("config", 5), ("config", {"image_size": True}), ("config", {"image_size": 2**40}), ("config", {"lr": 1}),
+    ("config", {"channel_mult": [1] * 100}), ("config", {"channel_mult": "12"}), ("config", {"channel_mult": [[1]]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), FIELDS, ids=lambda value: str(value)[:30])
+def test_what_a_file_says_of_itself_is_checked(tmp_path: Path, name: str, value: object) -> None:
+    save_checkpoint(tmp_path / "model.pt", {**published(small()), name: value})
+    with pytest.raises(BadInput, match=f"its metadata is damaged: {name} is not what it should be"):
+        read_checkpoint(tmp_path / "model.pt")
+
+
+def test_names_of_many_levels_cost_no_search(tmp_path: Path) -> None:
+    """A configuration is read off the names, once for each block that they have."""
+    state = {f"denoise_fn.input_blocks.{n}.0.op.weight": torch.zeros(1) for n in range(5000)}
+    save_checkpoint(tmp_path / "model.pt", {"ema": state | {"denoise_fn.input_blocks.0.0.weight": torch.zeros(1, 1)}})
+    with pytest.raises(BadInput, match="it holds 5001 tensors, more than any network of this kind"):
+        load_checkpoint(tmp_path / "model.pt")
+    empty = {"denoise_fn.input_blocks.0.0.weight": torch.zeros(0, 3), "denoise_fn.out.2.weight": torch.zeros(1)}
+    blocks = {"denoise_fn.input_blocks.1.0.out_layers.3.weight": torch.zeros(1)}
+    save_checkpoint(tmp_path / "model.pt", {"ema": empty | blocks})
+    with pytest.raises(BadInput, match="not those of this network"):
+        load_checkpoint(tmp_path / "model.pt")
 
 
 class Code:

@@ -23,7 +23,7 @@ from helpers.repository import ROOT
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main, parser, plain_lines
-from medddpm.cli.options import RECOMPUTED, SAMPLERS
+from medddpm.cli.options import RECOMPUTED, SAMPLERS, SHELLS
 from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.runtime.reports import log
@@ -59,7 +59,7 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
 def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
     """Before PyTorch is imported, which would end the process there."""
     (tmp_path / "gone").mkdir()
-    script = "import os; os.rmdir(os.getcwd()); from medddpm.cli.main import run; run()"
+    script = "import os; os.rmdir(os.getcwd()); from medddpm.__main__ import run; run()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script, *words.split()]
     done = subprocess.run(command, cwd=tmp_path / "gone", env=environment, capture_output=True, text=True)
@@ -164,13 +164,55 @@ def test_an_interrupted_sample_says_what_is_kept_and_how_to_go_on(
         time.sleep(0.02)
     os.kill(drawing.pid, number)
     drawing.join(60)
-    said, (line,) = files[0].read_text(), files[1].read_text().splitlines()
-    assert (drawing.exitcode, said) == (130, "")
+    (line,) = files[1].read_text().splitlines()
+    assert drawing.exitcode == 130
     whole = len(list(tmp_path.glob("v_*.nii.gz")))
+    assert whole - len(files[0].read_text().splitlines()) in (0, 1)  # a volume is whole before its line is printed
     assert line == (
         f"medddpm: {out}: interrupted, and {whole} of 2000 volumes are kept; the same command draws what is missing"
     )
     assert not list(tmp_path.glob(".*"))
+
+
+def test_every_mask_of_a_folder_is_a_line(trained: Path, head_folder: Path, tmp_path: Path, capsys) -> None:
+    words = [
+        "sample",
+        "--checkpoint",
+        str(trained),
+        "--mask",
+        str(head_folder / "mask"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    words += ["--sampler", "ddim", "--steps", "1", "--device", "cpu", "--batch", "2", "-q"]
+    assert main(words) == 0
+    files = [tmp_path / "out" / mask.name for mask in sorted((head_folder / "mask").iterdir())]
+    assert capsys.readouterr().out.splitlines() == list(map(str, files))
+    assert len(files) == 3
+    assert all(nibabel.load(file).shape == (16, 16, 16) for file in files)
+    assert main([*words, "--image", str(files[0])]) == 1
+    assert "--image: it would be every mask's" in complaint(capsys)
+
+
+def test_all_is_drawn_though_nobody_reads_the_lines(
+    trained: Path, head_folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """As `medddpm sample … | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [
+        "sample",
+        "--checkpoint",
+        str(trained),
+        "--mask",
+        str(head_folder / "mask"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main([*words, "--sampler", "ddim", "--steps", "1", "--device", "cpu", "-q"]) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
 
 
 def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:
@@ -538,3 +580,39 @@ def test_what_to_recompute_is_what_the_network_takes() -> None:
 
 def test_the_samplers_to_choose_from_are_all_there_are() -> None:
     assert SAMPLERS == diffusion.SAMPLERS
+
+
+COMPLETE = """
+eval "$1"
+declare -F _shtab_medddpm > /dev/null || exit 1
+COMP_WORDS=(medddpm $2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_medddpm medddpm "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("sam", ["sample"]),
+        ("sample --sampl", ["--sampler"]),
+        ("sample --sampler d", ["ddpm", "ddim", "dpm++"]),
+        ("train --setting opt", ["opt1", "opt2", "opt12"]),
+        ("train --data he", ["head"]),
+    ],
+)
+def test_a_shell_completes_what_it_printed(words: str, completed: list[str], head_folder: Path, capsys) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    script = ["bash", "-c", COMPLETE, "bash", capsys.readouterr().out, words]
+    found = subprocess.run(script, cwd=head_folder.parent, capture_output=True, text=True)
+    assert found.stdout.split() == completed, found.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_without_shtab_a_line_says_how_to_install_it(shell: str, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", shell]) == 1
+    assert complaint(capsys) == "medddpm: --print-completion needs shtab; pip install 'medddpm[completion]'"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.attack import limited
 from safetensors.torch import load_file, save_file
 
 from medddpm.data import disk_cache
@@ -128,7 +129,7 @@ def test_a_full_disk_is_said_before_the_work(source, tmp_path: Path, monkeypatch
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 2 * (512 * 4 + 1024) - 1))
     with pytest.raises(
-        BadInput, match=r"2 prepared volumes take .* GiB, and .* are free; free some space, or give --c"
+        BadInput, match=r"no room for 2 prepared volumes: .* MiB, and .* are free; free some space, or give --c"
     ):
         DiskCache(source, tmp_path).prepare(processes=1)
     assert len(files(tmp_path)) == 1
@@ -170,6 +171,18 @@ def test_a_cache_where_a_file_stands_is_a_line(source, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="give --cache a folder that can be written"):
         DiskCache(source, tmp_path / "file").prepare()
+
+
+def test_a_fifo_in_a_cache_is_a_line(source, tmp_path: Path) -> None:
+    cache = DiskCache(source, tmp_path)
+    (path := cache._path(cache._keys[0])).parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with limited(), pytest.raises(BadInput, match="a FIFO stands there"):
+        cache[0]
+    path.unlink()
+    os.mkfifo(tmp_path / ".lock")
+    with limited(), pytest.raises(BadInput, match=r"\.lock: a FIFO stands there"):
+        cache.prepare(processes=1)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import nibabel as nib
 import numpy as np
@@ -9,7 +10,7 @@ from nibabel.affines import from_matvec, voxel_sizes
 from nibabel.orientations import aff2axcodes, apply_orientation, axcodes2ornt, inv_ornt_aff, ornt_transform
 from scipy.spatial.transform import Rotation
 
-from medddpm.data.grid import from_grid, grid_affine, to_grid
+from medddpm.data.grid import background, from_grid, grid_affine, to_grid
 
 AXES = ["RAS", "LPS", "ASR", "SPL", "IRP", "PIL"]
 RAS_AFFINE = from_matvec(np.diag([1.5, 2.0, 3.0]), [-10, -20, -30])
@@ -120,8 +121,29 @@ def test_labels_stay_labels_and_overlap_after_the_round_trip(shape: tuple[int, i
 def test_outside_the_field_of_view_is_background() -> None:
     image = nib.Nifti1Image(np.full((4, 8, 8), 5, np.float32), np.eye(4))
     image.dataobj[0, 0, 0] = -1
-    np.testing.assert_array_equal(to_grid(image, (8, 8, 8), nearest=False)[0], -1)
+    np.testing.assert_array_equal(to_grid(image, (8, 8, 8), nearest=False)[0], 5)
     np.testing.assert_array_equal(to_grid(image, (8, 8, 8), nearest=True)[-1], 0)
+
+
+@pytest.mark.parametrize(
+    ("faces", "expected"),
+    [
+        (lambda rng, shape: np.zeros(shape), 0),  # z-scored: the darkest tissue is below the background
+        (lambda rng, shape: np.where(rng.random(shape) < 0.7, 0.25, 3), 0.25),  # the brain reaches some faces
+        (lambda rng, shape: rng.gamma(2, 10, shape), -9),  # noise: the volume's minimum
+        (lambda rng, shape: rng.integers(0, 60, shape), -9),
+    ],
+    ids=["z-scored", "cropped", "noise", "whole numbers"],
+)
+def test_background_is_the_commonest_value_of_the_faces(faces: Callable[..., np.ndarray], expected: float) -> None:
+    rng = np.random.default_rng(0)
+    data = faces(rng, (12, 13, 14)).astype(np.float32)
+    data[2:-2, 2:-2, 2:-2] = rng.normal(1, 2, (8, 9, 10))
+    data[6, 6, 6] = -9
+    assert background(data) == expected
+    affine = np.diag([1.0, 1.0, 3.0, 1.0])  # longer along z: on a cube of voxels there is room beside it
+    grid = to_grid(nib.Nifti1Image(data, affine), (16, 16, 16), nearest=False)
+    np.testing.assert_array_equal(grid[[0, -1]], expected)
 
 
 def test_border_voxels_keep_their_whole_width() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from fuzz.attack import limited
 
 from medddpm.data.nifti import (
     LONGEST_NOTE,
@@ -77,19 +78,19 @@ def uncompressed(path: Path) -> bytes:
 
 
 RGB = np.zeros((4, 4, 4), dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-DIM, PIXDIM, VOX_OFFSET, SROW = 40, 76, 108, 280  # byte offsets of NIfTI-1 header fields
+DIM, PIXDIM, VOX_OFFSET, SLOPE, SROW = 40, 76, 108, 112, 280  # byte offsets of NIfTI-1 header fields
 
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda p: p, "no such file"),
     "folder": (lambda p: p.parent, "not a file"),
-    "other name": (lambda p: written(p.with_name("case.png"), b"x"), "not a NIfTI by its name"),
+    "other name": (lambda p: written(p.with_name("case.png"), b"x"), "not a volume by its name"),
     "empty file": (lambda p: written(p, b""), "an empty file"),
     "not gzip": (lambda p: written(p, uncompressed(p)), "named .gz but not gzip-compressed"),
     "gzip as .nii": (lambda p: plain(p, save(p, volume()).read_bytes()), "gzip-compressed but not named so"),
     "truncated gzip": (truncated, "damaged: Compressed file ended"),
     "truncated plain": (lambda p: plain(p, uncompressed(p)[:-5]), "more than the"),
     "checksum": (flipped_bit, "damaged: "),
-    "only gzip": (lambda p: written(p, gzip.compress(b"hello")), "cut short: 5 bytes are no NIfTI header"),
+    "only gzip": (lambda p: written(p, gzip.compress(b"hello")), "a text, not a volume; it begins: hello"),
     "not a NIfTI": (lambda p: written(p, gzip.compress(bytes(4000))), "not a NIfTI file"),
     "2-D": (lambda p: save(p, volume(8, 8)), "2-D (8x8) where a 3-D volume is wanted"),
     "one slice": (lambda p: save(p, volume(8, 8, 1)), "2-D (8x8) where"),
@@ -232,10 +233,10 @@ def test_mask_is_read_as_whole_numbers(tmp_path: Path) -> None:
         (lambda m: m * 2, "holds label 4, not among 0, 1, 2"),
         (lambda m: m.astype(np.int16) - 1, "holds label -1, not among"),
         (lambda m: np.where(m == 2, 1.5, m), "1 of 210 voxels are not whole numbers"),
-        (lambda m: m * 0, "is empty"),
+        (lambda m: m * 0 + 1, "every voxel is 1"),
         (lambda m: np.arange(m.size, dtype=np.int16).reshape(m.shape), "holds labels 3, 4, 5, 6, 7, …"),
     ],
-    ids=["stray", "negative", "fraction", "empty", "an image"],
+    ids=["stray", "negative", "fraction", "constant", "an image"],
 )
 def test_bad_mask(tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], problem: str) -> None:
     path = save(tmp_path / "m.nii.gz", change(labels()))
@@ -247,11 +248,113 @@ def test_bad_mask(tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], pr
 
 def test_same_grid_names_both_files_and_shapes(tmp_path: Path) -> None:
     image = nib.Nifti1Image(volume(4, 5, 6), AFFINE)
-    same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 6), AFFINE + 5e-4))
     with pytest.raises(BadInput, match=r"image\.nii: its shape 4x5x6 is not its mask's 4x5x7 \(mask\.nii\)"):
         same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 7), AFFINE))
-    with pytest.raises(BadInput, match=r"its affine differs from its mask's by 0\.5 \(mask\.nii, both 4x5x6\)"):
-        same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 6), AFFINE + 0.5 * np.eye(4)))
+    with pytest.raises(BadInput, match=r"its affine differs .* up to 1\.5 voxels apart \(mask\.nii, both 4x5x6\)"):
+        same_grid("image.nii", image, "mask.nii", nib.Nifti1Image(volume(4, 5, 6), AFFINE * [1.5, 1, 1, 1]))
+
+
+def moved(millimetres: float = 0.0, stretch: float = 1.0) -> np.ndarray:
+    affine = np.diag([1.0, 0.5, 4.0, 1.0])
+    affine[:3, :3] *= stretch
+    affine[1, 3] = millimetres
+    return affine
+
+
+@pytest.mark.parametrize(
+    ("affine", "same"),
+    [
+        (moved(0.002), True),  # rounded origin
+        (moved(0.04), True),
+        (moved(0.06), False),  # over a tenth of a voxel of 0.5 mm
+        (moved(stretch=0.9995), True),  # 0.9375 saved as 0.938
+        (moved(stretch=0.999), False),  # little at a voxel, but much over the whole volume
+        (np.diag([-1.0, 0.5, 4.0, 1.0]), False),
+    ],
+    ids=["0.002 mm", "0.04 mm", "0.06 mm", "rounded spacing", "other spacing", "flipped"],
+)
+def test_grids_are_compared_where_their_corners_land_in_voxels(affine: np.ndarray, same: bool) -> None:
+    data = np.zeros((110, 110, 60), np.uint8)
+    both = nib.Nifti1Image(data, moved()), nib.Nifti1Image(data, affine)
+    for one, other in (both, both[::-1]):
+        if same:
+            same_grid("image.nii", one, "mask.nii", other)
+        else:
+            with pytest.raises(BadInput, match="its affine differs"):
+                same_grid("image.nii", one, "mask.nii", other)
+
+
+def test_a_header_without_a_place_is_told_to_copy_one(tmp_path: Path) -> None:
+    placed = read_image(save(tmp_path / "image.nii.gz", volume(5, 6, 7)))
+    lost = nib.Nifti1Image(labels(), None)
+    lost.header.set_zooms((1, 1, 1))
+    nib.save(lost, tmp_path / "mask.nii.gz")
+    mask = read_mask(tmp_path / "mask.nii.gz", (1, 2))
+    np.testing.assert_allclose(mask.affine, nib.load(tmp_path / "mask.nii.gz").affine)
+    for first, second in ((("image", placed), ("mask", mask)), (("mask", mask), ("image", placed))):
+        with pytest.raises(BadInput, match=r"^mask: .*both form codes are 0\), and image lies elsewhere; .*fslcpgeom"):
+            same_grid(*first, *second)
+    same_grid("image", mask, "mask", mask)
+    coarse = nib.Nifti1Image(labels(), None)
+    coarse.header.set_zooms((2, 2, 2))
+    nib.save(coarse, tmp_path / "coarse.nii.gz")
+    with pytest.raises(BadInput, match="its affine differs"):
+        same_grid("image", read_mask(tmp_path / "coarse.nii.gz", (1, 2)), "mask", mask)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16])
+@pytest.mark.parametrize("top", [2, 4])
+def test_mask_saved_again_under_a_whole_number_header_is_taken(tmp_path: Path, kind: type, top: int) -> None:
+    data = labels()
+    data[data == 2] = top
+    first = nib.load(save(tmp_path / "m.nii.gz", data.astype(kind)))
+    nib.save(nib.Nifti1Image(first.get_fdata(), first.affine, first.header), tmp_path / "again.nii.gz")
+    again = nib.load(tmp_path / "again.nii.gz")
+    assert 0 < np.abs(again.get_fdata() - data).max() < again.dataobj.slope
+    np.testing.assert_array_equal(np.asarray(read_mask(tmp_path / "again.nii.gz", (1, top)).dataobj), data)
+
+
+@pytest.mark.parametrize(
+    ("step", "values"), [(2 / 255, (0, 1.02)), (0.5, (0.5, 1)), (0.25, (1.25, 2)), (0.08, (0.96, 1.12))]
+)
+def test_interpolated_mask_stays_refused_whatever_its_step(tmp_path: Path, step: float, values: tuple[float]) -> None:
+    stored = np.zeros((5, 6, 7), np.uint8)
+    stored[1, 1, 1:3] = np.round(np.array(values) / step)
+    image = nib.Nifti1Image(stored, AFFINE)
+    image.header.set_slope_inter(step, 0)
+    nib.save(image, tmp_path / "m.nii.gz")
+    path = rewritten(tmp_path / "m.nii.gz", SLOPE, "2f", step, 0)
+    assert np.asarray(nib.load(path).dataobj).max() == pytest.approx(max(values), abs=step / 2)
+    with pytest.raises(BadInput, match="not whole numbers"):
+        read_mask(path, (1, 2))
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("slope", "intercept", "expected"),
+    [(2, NAN, (2, 0)), (2, INFINITE, (2, 0)), (2, 3, (2, 3)), (0, 5, (1, 0)), (NAN, NAN, (1, 0)), (NAN, 5, (1, 0)),
+     (INFINITE, 1, (1, 0)), (0, NAN, (1, 0))],
+)  # fmt: skip
+@pytest.mark.parametrize("order", "<>")
+def test_scaling_is_the_standards(
+    tmp_path: Path, slope: float, intercept: float, expected: tuple[float, float], order: str
+) -> None:
+    data = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
+    image = nib.Nifti1Image(data, AFFINE, nib.Nifti1Header(endianness=order))
+    image.header.set_data_dtype(np.int16)
+    path = tmp_path / "a.nii"
+    content = bytearray(image.to_bytes())
+    struct.pack_into(order + "2f", content, SLOPE, slope, intercept)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(np.asarray(read_image(path).dataobj), data * expected[0] + expected[1])
+
+
+def test_channel_axis_in_front_is_named_and_one_behind_is_dropped(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"4-D \(1x4x5x6\): an axis of one channel lies before .*array\[0\]"):
+        read_image(save(tmp_path / "a.nii.gz", volume(1, 4, 5, 6)))
+    assert read_image(save(tmp_path / "b.nii.gz", volume(4, 5, 6, 1, 1))).shape == (4, 5, 6)
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
@@ -337,3 +440,14 @@ def test_files_in_blocks_that_end_alike_have_other_digests(tmp_path: Path) -> No
         found.append(digest_of([path]))
         assert np.asarray(nib.load(path).dataobj).max() == value
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+def test_a_fifo_among_the_volumes_is_named(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with limited():
+        with pytest.raises(BadInput, match=f"{name}: not a file"):
+            read_image(tmp_path / name)
+        with pytest.raises(BadInput, match=f"{name}: a FIFO stands there"):
+            digest_of([tmp_path / name])
+        assert note_of(tmp_path / name) is None

@@ -10,10 +10,10 @@ import torch
 from helpers.repository import SHARED
 
 from medddpm.data.checking import check_folder
-from medddpm.data.layouts import BRATS, HEAD, find_cases, find_layout, pairing_key
+from medddpm.data.layouts import BRATS, HEAD
 from medddpm.data.nifti import read_mask, write_volume
-from medddpm.data.volumes import VolumeFolder, condition, scaled, to_mask_grid
-from medddpm.errors import BadInput
+from medddpm.data.volumes import VolumeFolder, condition, scaled, to_mask_grid, write_sample_volumes
+from medddpm.errors import BadArgument, BadInput
 
 SIZE = (12, 10, 8)
 AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])
@@ -72,98 +72,6 @@ def brats_folder(root: Path, raw: bool) -> Path:
         image = intensities if raw else scaled(intensities)
         save(root / folder / f"BraTS2021_00001_{folder}.nii.gz", image, LPS)
     return root
-
-
-# Layouts and pairs
-
-
-@pytest.mark.parametrize("layout", [HEAD, BRATS], ids=lambda layout: layout.name)
-def test_layout_is_found_by_its_folders(tmp_path: Path, layout: type) -> None:
-    for folder in layout.folders:
-        (tmp_path / folder).mkdir()
-    assert find_layout(tmp_path) is layout
-    assert (HEAD.image_channels, HEAD.mask_channels) == (1, 2)
-    assert (BRATS.image_channels, BRATS.mask_channels) == (4, 4)
-
-
-@pytest.mark.parametrize(
-    ("folders", "problem"),
-    [
-        ([], "an empty folder"),
-        (["pictures"], "follows no published layout; lay it out as mask/ image/, or seg/ t1/ t1ce/ t2/ flair/"),
-        (["seg", "t1", "t2"], "lacks t1ce/ flair/ of the BraTS layout"),
-        (["image"], "lacks mask/ of the whole head layout"),
-        (["mask", "image", "seg", "t1", "t1ce", "t2", "flair"], "holds both published layouts"),
-        (["mask", "image"], "holds no .nii or .nii.gz in mask/ image/"),
-    ],
-    ids=["empty", "other", "incomplete", "no mask", "both", "no volumes"],
-)
-def test_folder_that_is_no_data_set(tmp_path: Path, folders: list[str], problem: str) -> None:
-    for folder in folders:
-        (tmp_path / folder).mkdir()
-    with pytest.raises(BadInput) as caught:
-        VolumeFolder(tmp_path)
-    assert f"{tmp_path}: {problem}" in str(caught.value)
-
-
-def test_missing_folder_and_file_as_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such folder"):
-        find_layout(tmp_path / "none")
-    with pytest.raises(BadInput, match="not a folder"):
-        find_layout(save(tmp_path / "a.nii.gz", head_image()))
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("BraTS2021_01306_t1ce.nii.gz", ("2021", "01306")),
-        ("BraTS2021_01306_T2.nii", ("2021", "01306")),
-        ("t1_mask_12.nii.gz", ("12",)),
-        ("sub-07_T1w.nii.gz", ("07",)),
-        ("mask12.nii.gz", ("12",)),
-        ("patient1.nii.gz", ("1",)),
-        ("colin_t1.nii.gz", ("colin",)),
-    ],
-)
-def test_key_is_the_digits_without_the_modality(name: str, key: tuple[str, ...]) -> None:
-    assert pairing_key(name) == key
-
-
-def test_cases_are_paired_across_names_and_endings(tmp_path: Path) -> None:
-    save(tmp_path / "mask" / "mask_2.nii", head_labels())
-    save(tmp_path / "mask" / "mask_1.nii.gz", head_labels())
-    one, two = (save(tmp_path / "image" / f"image{n}_t1.nii.gz", head_image()) for n in (1, 2))
-    (tmp_path / "image" / "._image1_t1.nii.gz").write_bytes(b"macOS")
-    (tmp_path / "image" / "notes3.txt").write_text("not a volume")
-    cases = find_cases(tmp_path, HEAD)
-    assert [(case.name, case.images) for case in cases] == [("mask_1", (one,)), ("mask_2", (two,))]
-
-
-@pytest.mark.parametrize(
-    ("extra", "problem"),
-    [
-        (["mask/case_7.nii.gz"], "has no partner in image/"),
-        (["image/case_8.nii.gz"], "has no partner in mask/"),
-        (["image/other_001.nii.gz"], "has the same digits as other_001.nii.gz"),
-    ],
-    ids=["mask", "image", "twice"],
-)
-def test_file_without_its_partner_is_named(tmp_path: Path, extra: list[str], problem: str) -> None:
-    head_folder(tmp_path)
-    for name in extra:
-        save(tmp_path / name, head_labels())
-    with pytest.raises(BadInput) as caught:
-        find_cases(tmp_path, HEAD)
-    assert problem in caught.value.problem
-    assert Path(extra[0]).name in str(caught.value)
-
-
-def test_many_files_without_partners_are_named_in_one_line(tmp_path: Path) -> None:
-    head_folder(tmp_path)
-    for number in range(20, 27):
-        save(tmp_path / "image" / f"x{number}.nii.gz", head_image())
-    with pytest.raises(BadInput, match=r"7 files cannot be paired: image/x20\.nii\.gz, .* and 2 more"):
-        find_cases(tmp_path, HEAD)
 
 
 # Tensors
@@ -331,7 +239,7 @@ def test_sound_folder_has_no_problems(tmp_path: Path) -> None:
     assert report.layout is HEAD
     assert len(report.cases) == 3
     assert report.shapes == {SIZE: 3}
-    assert str(report) == f"{tmp_path}: whole head layout, 3 cases (12x10x8), 0 problems"
+    assert str(report) == f"{tmp_path}: whole head layout (a folder a channel), 3 cases (12x10x8), 0 problems"
 
 
 def spoil_nan(root: Path) -> None:
@@ -436,3 +344,36 @@ def test_real_case_made_raw_again_is_prepared_as_it_was(real: Path, tmp_path: Pa
     folder = VolumeFolder(tmp_path, size=(64, 64, 48))
     np.testing.assert_array_equal(folder[0][1].numpy(), expected)
     assert torch.equal(condition(folder.cases[0].mask, BRATS, (64, 64, 48)), folder[0][1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "layout", "message"),
+    [
+        ((1, 4, 5, 6), (4, 5, 6), HEAD, r"it is \(1, 4, 5, 6\); give a single volume of shape \(channels, 6, 5, 4\)"),
+        ((1, 4, 5, 6), (8, 8, 8), HEAD, r"it is \(1, 4, 5, 6\); give a single volume of shape \(channels, 8, 8, 8\)"),
+        ((1, 1, 4, 5, 6), (6, 5, 4), HEAD, r"it is \(1, 1, 4, 5, 6\); give a single volume"),
+        ((4, 4, 5, 6), (6, 5, 4), HEAD, r"it is \(4, 4, 5, 6\), and the whole head layout has 1 image channels"),
+        ((1, 4, 5, 6), (6, 5, 4), BRATS, r"it is \(1, 4, 5, 6\), and the BraTS layout has 4 image channels"),
+    ],
+    ids=["axes", "size", "batch", "too many", "too few"],
+)
+def test_a_sample_on_another_grid_is_not_written(tmp_path: Path, shape, size, layout, message: str) -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    with pytest.raises(BadArgument, match=f"^sample: {message}"):
+        write_sample_volumes(torch.zeros(shape), tmp_path / "v.nii.gz", like, layout, size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_of_no_layout_needs_one() -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    with pytest.raises(BadArgument, match=r"^sample: no layout has 2 image channels; give the layout it belongs to"):
+        to_mask_grid(torch.zeros(2, 4, 5, 6), (6, 5, 4), like)
+
+
+def test_a_name_may_be_a_string(tmp_path: Path) -> None:
+    like = nib.Nifti1Image(np.ones((6, 5, 4), np.uint8), np.eye(4))
+    sample = torch.linspace(-1, 1, 4 * 120).reshape(4, 4, 5, 6)
+    files = write_sample_volumes(sample, str(tmp_path / "v.nii.gz"), like, BRATS, (6, 5, 4))
+    assert files == [tmp_path / f"v_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair")]
+    with pytest.raises(BadInput, match=r"v\.png: not a NIfTI name"):
+        write_sample_volumes(sample, str(tmp_path / "v.png"), like, BRATS, (6, 5, 4))

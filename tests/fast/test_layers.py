@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from helpers.networks import check_near, distance, passed, volume
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medddpm.fast.forward import Weight, cast
 from medddpm.fast.layers import convolve
@@ -225,3 +228,48 @@ def test_first_convolutions_keep_one_copy_of_the_volume() -> None:
     large = [t for t in kept if t.numel() >= 2 * 6 * 8 * 10]
     assert [(t.dtype, t.shape) for t in large] == 2 * [(torch.bfloat16, (1, 8, 10, 12, 2))]
     assert large[0].data_ptr() == large[1].data_ptr()
+
+
+class OwnNorm(nn.Module):
+    """Norms a single volume by a call of its own, beside a map that is channels-last where it is accelerated."""
+
+    def __init__(self, norm: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(2, 4, 3, padding=1), norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return functional.leaky_relu(functional.group_norm(x, 2) / 2 + self.norm(x), 0.2)
+
+
+def by_a_function(x: Tensor) -> Tensor:
+    return functional.instance_norm(x)
+
+
+def by_torch(x: Tensor) -> Tensor:
+    return torch.instance_norm(x, None, None, None, None, True, 0.1, 1e-5, False)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [by_a_function, by_torch, nn.InstanceNorm3d(4, affine=True, track_running_stats=True), nn.InstanceNorm3d(4)],
+    ids=["F.instance_norm", "torch.instance_norm", "module with running statistics", "module"],
+)
+def test_an_instance_norm_of_one_volume_has_the_gradient_of_finite_differences(norm: Any) -> None:
+    """On a CPU PyTorch's backward pass of it misreads a channels-last gradient."""
+    torch.manual_seed(0)
+    network = accelerate(OwnNorm(copy.deepcopy(norm)).double(), report=None)
+    x, weight = volume(1, 2, 6, 6, 6, dtype=torch.float64), network.first.weight
+
+    def loss() -> Tensor:
+        y = network(x)
+        return (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum()
+
+    loss().backward()
+    direction, step = torch.randn_like(weight), 1e-6
+    with torch.no_grad():
+        weight += step * direction
+        above = loss()
+        weight -= 2 * step * direction
+        slope = (above - loss()) / (2 * step)
+    torch.testing.assert_close((weight.grad * direction).sum(), slope, rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from dynamic_network_architectures.architectures.unet import PlainConvUNet
 from dynamic_network_architectures.building_blocks.residual import BasicBlockD
 from helpers.networks import (
     NETWORKS,
@@ -24,14 +25,15 @@ from helpers.networks import (
     inputs,
     made,
     monai_unet,
+    nnunet,
     passed,
 )
 from monai.networks import nets
-from monai.networks.nets import PatchDiscriminator, UNet
+from monai.networks.nets import AttentionUnet, PatchDiscriminator, UNet
 from torch import Tensor, nn
 
 from medddpm.fast.patch import FEATURES, accelerate, restore
-from medddpm.switches import OPT1
+from medddpm.switches import BASE, OPT1
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -156,6 +158,8 @@ TF32_CASES = {
     ),
     "PatchDiscriminator": (lambda: PatchDiscriminator(3, 64, 1, num_layers_d=3, norm="INSTANCE"), 64),
     "DynUNet, few channels": (lambda: dynamic(res_block=True, filters=[5, 20, 40]), 32),
+    "AttentionUnet, few channels": (lambda: AttentionUnet(3, 1, 2, (32, 8, 8), (2, 2)), 32),
+    "PlainConvUNet, a flat kernel": (lambda: nnunet(PlainConvUNet, (3, 48, 24), ((1, 3, 3), 3, 3)), 32),
 }
 
 
@@ -185,6 +189,40 @@ def test_on_a_gpu_tf32_no_farther_from_float64_than_plain_tf32(name: str) -> Non
     plain, fast = ({key: math.sqrt(sums[key]) for key in known} for sums in (plain_distances, fast_distances))
     assert max(plain.values()) > 1e-4, "this card has no TF32"
     assert beyond(fast, plain, 2) == []
+
+
+UNROUNDED = {
+    "UNet, odd widths": lambda: UNet(
+        3,
+        1,
+        17,
+        channels=(3, 17),
+        strides=(3,),
+        num_res_units=2,
+        act=("prelu", {"init": 0.1}),
+        norm="batch",
+        adn_ordering="NA",
+    ),
+    **{name: make for name, (make, _) in TF32_CASES.items() if "5³" not in name},
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", UNROUNDED)
+def test_on_a_gpu_without_rounding_gradients_are_those_of_float32(name: str) -> None:
+    """So that what BF16 and TF32 add is rounding. Of several draws the middle one: a kink may turn in one of them."""
+    far = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        network = alive(UNROUNDED[name]()).cuda()
+        given = torch.randn(2, 1, 24, 24, 24, device="cuda")
+        _, gradients = passed(copy.deepcopy(network).double(), given.double())
+        with BASE.on(network):
+            _, plain = passed(network, given)
+            _, fast = passed(accelerate(network, "tf32", graph=False, report=None), given)
+        far.append((farthest(fast, gradients), farthest(plain, gradients)))
+    ours, usual = (sorted(each)[2] for each in zip(*far, strict=True))
+    assert ours < 3 * max(usual, 1e-6), far
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -355,7 +393,6 @@ def test_two_dimensional_networks_compute_what_they_did(name: str) -> None:
 
 
 def test_stochastic_depth_and_squeeze_excitation_are_left_to_the_block() -> None:
-    from dynamic_network_architectures.building_blocks.residual import BasicBlockD
 
     torch.manual_seed(0)
     norm = {"norm_op": nn.InstanceNorm3d, "norm_op_kwargs": {"affine": True}, "nonlin": nn.LeakyReLU}

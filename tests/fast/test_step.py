@@ -17,13 +17,13 @@ import pytest
 import torch
 from helpers import recordings
 from helpers.graphs import Network
-from helpers.pages import page_block
 from helpers.pair import Pair, adam, batch, loss_of, of_a_domain
+from helpers.repository import ROOT
 from monai.data import MetaTensor
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medddpm import accelerate, graphed_step
+from medddpm import accelerate, graphed_step, restore
 from medddpm.errors import BadInput
 from medddpm.fast.replay import step as module
 
@@ -432,35 +432,43 @@ def test_more_than_a_loss_comes_back_and_is_the_caller_s(device: torch.device) -
     assert len({loss.item() for loss, _ in kept}) == 4
 
 
-def test_the_readme_s_loop(device: torch.device, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.manual_seed(0)
-    model, plain = nn.Conv3d(2, 3, 3, padding=1).to(device), torch.backends.cudnn.benchmark
-    before = model.weight.detach().clone()
+def test_the_readme_s_blocks_pasted_one_after_the_other(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    """Literally, with a reader's own model and loader; each by itself, too."""
+    text = (ROOT / "README.md").read_text()
+    loop, graphed = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    plain = torch.backends.cudnn.benchmark
     try:
-        known = {"model": model, "loader": [batch(device, seed) for seed in range(4)]}
-        exec(page_block("README.md", "python", "restore(model)"), known)
+        for blocks in ([loop, graphed], [graphed]):
+            torch.manual_seed(0)
+            model = nn.Conv3d(2, 3, 3, padding=1).to(device)
+            before = model.weight.detach().clone()
+            known: dict[str, Any] = {"model": model, "loader": [batch(device, seed) for seed in range(4)]}
+            for block in blocks:
+                exec(block, known)
+                assert not torch.equal(before, model.weight)
+                before = model.weight.detach().clone()
+            assert known["step"].calls == 4
+            assert model.acceleration.replaced, "the step trains an accelerated network"
+            assert caplog.messages[0].startswith("fast path: bf16, ")
+            assert "not accelerated" not in caplog.text
+            caplog.clear()
     finally:
         torch.backends.cudnn.benchmark = plain
-    assert not torch.equal(before, model.weight)
-    assert "forward" not in model.__dict__
-    assert capsys.readouterr().out.startswith("fast path: bf16, ")
 
 
-def test_the_readme_s_example_stands_in_place_of_its_loop(device: torch.device) -> None:
-    torch.manual_seed(0)
-    model, plain = nn.Conv3d(2, 3, 3, padding=1).to(device), torch.backends.cudnn.benchmark
-    before = model.weight.detach().clone()
-    known = {"model": model, "loader": [batch(device, seed) for seed in range(3)]}
-    above, loop, _ = page_block("README.md", "python", "restore(model)").partition("for volume, target in loader:\n")
-    assert loop
-    try:
-        exec(above, known)
-        known["scheduler"] = torch.optim.lr_scheduler.StepLR(known["optimizer"], 1)
-        exec(page_block("README.md", "python", "graphed_step"), known)
-    finally:
-        torch.backends.cudnn.benchmark = plain
-    assert known["step"].calls == 3
-    assert not torch.equal(before, model.weight)
+def test_a_network_that_is_not_accelerated_is_told_in_one_line(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "graphed_step: the network is not accelerated; call accelerate(model) first for the fast kernels"
+    inner = nn.Conv3d(2, 3, 3, padding=1).to(device)
+    model = nn.Sequential(inner)
+    for accelerated, lines in ((None, [said]), (inner, []), (model, [])):
+        if accelerated is not None:
+            restore(model)
+            accelerate(accelerated, report=None)
+        graphed_step(model, lambda m, x, y: functional.mse_loss(m(x), y), adam(model.parameters()), batch(device))
+        assert caplog.messages == lines
+        caplog.clear()
 
 
 def test_what_cannot_be_captured_is_one_line(device: torch.device) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+import SimpleITK as sitk
 import torch
+from helpers import bombs
 from helpers.ncu_pages import CONV, CUPTI_ADD, CUPTI_NORM, Raw, details
 from hypothesis import strategies as st
 
 from fuzz import mutants
 from fuzz.arguments import broken_commands, commands, good, run_command
+from fuzz.data_folders import NAMES as DATA_FOLDERS
+from fuzz.data_folders import data_folders
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
@@ -27,8 +32,11 @@ from medddpm.study.book import _Book
 from medddpm.study.profile.parse import parse
 from medddpm.study.records import schemas
 from medddpm.study.records.tables import read_meta, read_table
+from medddpm.switches import SETTINGS
+from medddpm.training.config import TrainConfig
+from medddpm.training.release import training_of
 from medddpm.training.run_folder import read_run
-from medddpm.unet import UNet3D
+from medddpm.unet import RECOMPUTED, UNet3D
 
 ROWS = 3
 
@@ -54,18 +62,14 @@ def families(folder: Path) -> dict[str, Family]:
     """All of them; `folder` is for making the good examples."""
     volumes = [_nifti(kind, dtype) for kind in (nib.Nifti1Image, nib.Nifti2Image) for dtype in (np.int16, np.float32)]
     zipped = [gzip.compress(volume, 1) for volume in volumes]
+    metas, nrrds = (
+        [_itk(folder / f"good{ending}", packed) for packed in (False, True)] for ending in (".mha", ".nrrd")
+    )
     checkpoint = _checkpoint()
     saved = [_saved(checkpoint), _saved(checkpoint, legacy=True)]
     released = _released(checkpoint, folder)
-    run = {
-        "setting": "BASE",
-        "image_size": 8,
-        "channel_mult": None,
-        "size": [8, 8, 8],
-        "layout": "whole head",
-        "volumes": ["a", "b"],
-        "seed": 0,
-    }
+    run = {**asdict(TrainConfig(image_size=8)), "size": [8, 8, 8], "layout": "whole head", "volumes": ["a", "b"],
+           "data": ["volume 0", "volume 1"], "processes": 1}  # fmt: skip
     state = {"01_train": {"digest": "0" * 64, "outputs": {"figures/a.png": "1" * 64}}}
     raw, rules, trace = _ncu_pages()
     table, meta = _table()
@@ -78,11 +82,17 @@ def families(folder: Path) -> dict[str, Family]:
         Family("nifti-mask", "m.nii", mutants.broken_bytes(volumes), lambda path: read_mask(path, (1, 2))),
         Family("nifti-gz", "v.nii.gz", mutants.broken_bytes(zipped), read_image),
         Family("nifti-gz-inside", "v.nii.gz", mutants.broken_bytes(volumes).map(packed), read_image),
+        Family("mha", "v.mha", mutants.broken_bytes(metas), read_image),
+        Family("mha-header", "v.mha", _broken_start(metas), lambda path: read_mask(path, (1, 2))),
+        Family("nrrd", "v.nrrd", mutants.broken_bytes(nrrds), read_image),
+        Family("nrrd-header", "v.nrrd", _broken_start(nrrds), lambda path: read_mask(path, (1, 2))),
         Family("checkpoint-bytes", "c.pt", mutants.broken_bytes(saved), load_checkpoint),
         Family("checkpoint-values", "c.pt", mutants.broken_value(checkpoint).map(_saved), load_checkpoint),
+        Family("checkpoint-pickle", "c.pt", mutants.pickles().map(bombs.archive), load_checkpoint),
+        Family("checkpoint-records", "c.pt", _broken_records(saved[0]), load_checkpoint),
         Family("safetensors-bytes", "r.safetensors", mutants.broken_bytes([released]), load_checkpoint),
         Family("safetensors-header", "r.safetensors", _broken_header(released), load_checkpoint),
-        Family("run-json", "run.json", _json(run), lambda path: read_run(path.parent)),
+        Family("run-json", "run.json", _json(run), _read_run),
         Family("state-json", "state.json", _json(state), _read_state),
         Family("ncu-raw", "raw.csv", mutants.broken_text([raw]), _read_raw),
         Family("ncu-bytes", "raw.csv", mutants.broken_bytes([raw.encode()]), _read_raw),
@@ -93,6 +103,7 @@ def families(folder: Path) -> dict[str, Family]:
         Family("record", "kernels.csv", mutants.broken_text([table]), _read_record(meta)),
         Family("record-meta", "kernels.meta.json", mutants.broken_text([meta]), _read_meta),
         Family("arguments", "words.json", broken_commands(lines), run_command),
+        *(Family(*parts) for parts in data_folders(folder)),
     ]  # fmt: skip
     return {family.name: family for family in listed}
 
@@ -100,6 +111,36 @@ def families(folder: Path) -> dict[str, Family]:
 def packed(content: bytes) -> bytes:
     """Gzipped, quickly."""
     return gzip.compress(content, 1)
+
+
+def _read_run(path: Path) -> None:
+    """Reads a run's configuration; what it holds can then be trained with."""
+    run = read_run(path.parent)
+    config = {field.name: run.get(field.name, getattr(TrainConfig, field.name)) for field in fields(TrainConfig)}
+    assert TrainConfig(**config).recompute in RECOMPUTED
+    assert config["setting"] in SETTINGS
+    training_of(path.parent)
+
+
+def _broken_records(saved: bytes) -> st.SearchStrategy[bytes]:
+    """An archive whose directory has other places, lengths or names for its records."""
+    begin = int.from_bytes(saved[-6:-2], "little")
+    numbers = st.one_of(st.integers(0, len(saved)), st.sampled_from((0, 2**31, 2**32 - 1)))
+    fields_ = st.tuples(st.integers(begin, len(saved) - 4), numbers)
+
+    def broken(changes: Sequence[tuple[int, int]]) -> bytes:
+        content = bytearray(saved)
+        for place, number in changes:
+            content[place : place + 4] = number.to_bytes(4, "little")
+        return bytes(content)
+
+    entries = [place for place in range(begin, len(saved) - 46) if saved[place : place + 4] == b"PK\1\2"]
+    parts = st.tuples(st.sampled_from(entries), st.sampled_from((20, 24, 42))).map(sum)  # packed, whole, where it lies
+    aimed = st.tuples(
+        parts,
+        st.one_of(numbers, st.sampled_from(entries).map(lambda at: int.from_bytes(saved[at + 42 : at + 46], "little"))),
+    )
+    return st.lists(st.one_of(fields_, aimed), max_size=4).map(broken)
 
 
 def _read_raw(path: Path) -> object:
@@ -129,12 +170,31 @@ def _nifti(kind: type[nib.Nifti1Image], dtype: type[np.generic]) -> bytes:
     return bytes(kind(data, np.diag([1.0, 2.0, 3.0, 1.0])).to_bytes())
 
 
+def _itk(path: Path, packed: bool) -> bytes:
+    image = sitk.GetImageFromArray((np.arange(4 * 5 * 6) % ROWS).reshape(4, 5, 6).astype(np.int16))
+    image.SetSpacing((1.0, 2.0, 3.0))
+    sitk.WriteImage(image, str(path), useCompression=packed)
+    return path.read_bytes()
+
+
+def _broken_start(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """The words of a header broken; the voxels behind it are whole."""
+    parts = [re.fullmatch(rb"(.*?(?:LOCAL\n|\n\n))(.*)", seed, re.DOTALL) for seed in seeds]
+    return st.one_of(
+        *(
+            mutants.broken_text([part[1].decode()]).map(lambda start, rest=part[2]: start + rest)
+            for part in parts
+            if part
+        )
+    )
+
+
 def _checkpoint() -> dict[str, Any]:
     torch.manual_seed(0)
     unet = UNet3D(image_size=8, in_channels=3, out_channels=1, model_channels=32, channel_mult=(1, 1), num_res_blocks=1)
     state = GaussianDiffusion(unet, timesteps=4).state_dict()
-    return {"step": 3, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8], "layout": "head",
-            "losses": torch.ones(3)}  # fmt: skip
+    return {"step": 3, "model": state, "ema": state, "config": unet.config, "size": [8, 8, 8], "layout": "whole head",
+            "losses": torch.ones(3), "sampling": {"sampler": "ddim", "steps": 2}}  # fmt: skip
 
 
 def _saved(content: object, legacy: bool = False) -> bytes:
@@ -220,6 +280,7 @@ def _read_record(meta: str) -> Callable[[Path], object]:
 
 def all_names() -> Sequence[str]:
     """The families' names without making their examples, for parametrizing tests."""
-    return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "checkpoint-bytes", "checkpoint-values",
-            "safetensors-bytes", "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines",
-            "ncu-details", "ncu-details-lines", "trace", "record", "record-meta", "arguments")  # fmt: skip
+    return ("nifti", "nifti-mask", "nifti-gz", "nifti-gz-inside", "mha", "mha-header", "nrrd", "nrrd-header",
+            "checkpoint-bytes", "checkpoint-values", "checkpoint-pickle", "checkpoint-records", "safetensors-bytes",
+            "safetensors-header", "run-json", "state-json", "ncu-raw", "ncu-bytes", "ncu-lines", "ncu-details",
+            "ncu-details-lines", "trace", "record", "record-meta", "arguments", *DATA_FOLDERS)  # fmt: skip

@@ -3,6 +3,8 @@
 Each start is killed after a random time, by SIGKILL or by SIGTERM to its whole process group, as batch systems do.
 After each kill nothing of it may run on, no traceback may have been printed, and the run must go on; in the end its
 weights must equal, to the bit, those of a run that nobody disturbed.
+
+`--early N` and `--writing N` instead send other commands too SIGINT, SIGTERM and SIGHUP (`fuzz.moments`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from fuzz import moments
 from medddpm.data.phantom import write_phantom
 
 GONE = 20.0  # seconds after which nothing of a killed training may be left
@@ -109,6 +112,33 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return {f"{kind} {name}": tensor for kind in ("model", "ema") for name, tensor in content[kind].items()}
 
 
+def at_moments(early: int, writing: int, seed: int) -> int:
+    """Prints a row a kill, and how many of each; returns 1 where a command ended otherwise than it should."""
+    chance, done, failed = random.Random(seed), Counter[str](), 0
+    kinds = [("early", list(moments.COMMANDS), early), ("writing", list(moments.WRITING), writing)]
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
+        source = Path(name) / "source"
+        moments.prepared(source)
+        undisturbed = moments.Undisturbed(source)
+        for kind, commands, count in kinds:
+            met = number = 0
+            while met < count:  # those that came when the command was done do not count
+                command, how = commands[number % len(commands)], chance.choice(moments.SIGNALS)
+                at = moments.amid_writing(chance, moments.COMMANDS[command])
+                moment = moments.early(chance, 5) if kind == "early" else at
+                number += 1
+                try:
+                    code = moments.disturbed(command, how, undisturbed, moment)
+                    verdict = "one line and 130, nothing lost" if code else "it was done already"
+                except AssertionError as error:
+                    verdict, code, failed = str(error), 1, failed + 1
+                met += code != 0
+                done[f"{kind} {command}"] += code != 0
+                print(f"{kind:8} {command:8} {how.name:8} {verdict}", flush=True)
+    print(f"{sum(done.values())} signals {dict(done)}, {failed} failed; seed {seed}")
+    return int(failed > 0)
+
+
 def main() -> int:
     """Prints a row a training; returns 1 where one of them ended differently."""
     top = argparse.ArgumentParser(prog="python -m fuzz.kills", description=__doc__)
@@ -118,7 +148,11 @@ def main() -> int:
     top.add_argument("--longest", type=float, default=12.0, help="seconds from a start to its kill, at most (12)")
     top.add_argument("--workers", type=int, default=2, help="loading processes (2)")
     top.add_argument("--seed", type=int, default=0, help="of the moments (0)")
+    top.add_argument("--early", type=int, default=0, help="instead, signals within five seconds of a start (0)")
+    top.add_argument("--writing", type=int, default=0, help="instead, signals amid writing (0)")
     arguments = top.parse_args()
+    if arguments.early or arguments.writing:
+        return at_moments(arguments.early, arguments.writing, arguments.seed)
     failed, done = 0, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="medddpm-") as name:
         folder = Path(name)

@@ -134,3 +134,23 @@ def tensors(old: torch.Tensor) -> st.SearchStrategy[Any]:
             torch.zeros(2, dtype=torch.bool),
         ]
     )
+
+
+OPCODES = (
+    b"}", b"]", b")", b"(", b"N", b"\x88", b"K\x05", b"J\xff\xff\xff\x7f", b"\x8a\x09" + b"\xff" * 8 + b"\x7f",
+    b"X\x01\x00\x00\x00a", b"X\xff\xff\xff\xff", b"q\x00", b"q\x01", b"r\xff\xff\xff\x3f", b"p999999999\n", b"\x94",
+    b"h\x00", b"h\x01", b"a", b"e", b"s", b"u", b"\x85", b"\x86", b"\x87", b"t", b"l", b"d", b"R", b"b", b"Q", b"2",
+    b"0", b"1", b"\x81", b"\x96\x00\x00\x00\x00\x02\x00\x00\x00", b"\x8b\xff\xff\xff\x7f",
+    b"ccollections\nOrderedDict\n",
+    b"ccollections\nCounter\n", b"c__builtin__\nset\n", b"c__builtin__\nbytearray\n", b"c_codecs\nencode\n",
+    b"ctorch\nSize\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ctorch\nFloatStorage\n", b"cos\nsystem\n", b".",
+)  # fmt: skip
+
+
+@st.composite
+def pickles(draw: st.DrawFn) -> bytes:
+    """A pickle of opcodes in any order, some of them a hundred thousand times."""
+    counts = st.sampled_from((1, 1, 1, 1, 2, 9, 1000, 100_000))
+    loops = st.tuples(st.lists(st.sampled_from(OPCODES), min_size=1, max_size=4).map(b"".join), counts)
+    parts = draw(st.lists(st.one_of(st.sampled_from(OPCODES), loops.map(lambda loop: loop[0] * loop[1])), max_size=12))
+    return b"\x80\x02}" + b"".join(parts)[: 2**21] + b"."

@@ -36,7 +36,8 @@ def test_a_broken_file_is_read_or_refused(name: str, every: dict[str, Family], t
     tried()
     assert len(answers) >= MUTANTS // 2
     broken = [answer for answer in answers if answer != "read"]
-    assert len(broken) < len(answers), "every mutant was refused: is the good file good?"
+    if name != "checkpoint-pickle":  # of opcodes in any order, which build no network
+        assert len(broken) < len(answers), "every mutant was refused: is the good file good?"
     assert broken or name == "state-json", "no mutant was refused: are they broken?"  # a state that is none is no state
 
 

@@ -38,9 +38,9 @@ def dynamic(**changes: Any) -> nn.Module:
     )  # fmt: skip
 
 
-def nnunet(kind: type[nn.Module], **changes: Any) -> nn.Module:
+def nnunet(kind: type[nn.Module], widths: Any = (8, 16, 32), kernels: Any = 3, **changes: Any) -> nn.Module:
     return kind(
-        1, 3, (8, 16, 32), nn.Conv3d, 3, (1, 2, 2), 2, 3, 2, conv_bias=True, norm_op=nn.InstanceNorm3d,
+        1, 3, widths, nn.Conv3d, kernels, (1, 2, 2), 2, 3, 2, conv_bias=True, norm_op=nn.InstanceNorm3d,
         norm_op_kwargs={"eps": 1e-5, "affine": True}, nonlin=nn.LeakyReLU, nonlin_kwargs={"inplace": True}, **changes,
     )  # fmt: skip
 

@@ -7,10 +7,14 @@ import re
 from helpers.repository import ROOT
 
 
+def page_blocks(page: str, language: str) -> list[str]:
+    """A page's blocks of that language; the page is named from the repository's top."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
 def page_block(page: str, language: str, holding: str = "") -> str:
     """A page's only block of that language that holds a text; the page is named from the repository's top."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    (block,) = [text for text in blocks if holding in text]
+    (block,) = [text for text in page_blocks(page, language) if holding in text]
     return block
 
 

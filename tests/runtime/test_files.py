@@ -7,6 +7,7 @@ import gzip
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -14,13 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fuzz.attack import limited
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import (
+    LARGEST_JSON,
+    check_hollow,
     check_output,
     check_writable,
     named_failures,
+    opened,
     read_json,
+    read_whole,
     replacing,
     replacing_together,
     write_gzipped,
@@ -262,3 +268,73 @@ def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
     assert data[4:8] == bytes(4), "the archive holds a time"
     assert b"a.gz" not in data, "the archive holds a name"
     assert gzip.decompress(data).decode() == "Ä text\n" * 1000
+
+
+@pytest.fixture(params=["a FIFO", "a device", "a socket"])
+def special(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> tuple[Path, str]:
+    """What never answers, or never ends, or is opened by nobody."""
+    path = tmp_path / "special"
+    if request.param == "a FIFO":
+        os.mkfifo(path)
+    elif request.param == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        monkeypatch.chdir(tmp_path)  # the name of a socket may have a hundred characters
+        socket.socket(socket.AF_UNIX).bind("special")
+    return path, request.param
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: opened(path),
+        lambda path: read_whole(path, 100, "give another"),
+        lambda path: read_json(path, "mend it"),
+        lambda path: check_output(path, ours=lambda p: bool(opened(p)), force=True),
+        lambda path: check_writable(path),
+        lambda path: write_gzipped(b"text", path),
+    ],
+    ids=["opened", "read_whole", "read_json", "check_output", "check_writable", "replacing"],
+)
+def test_what_may_never_answer_is_neither_read_nor_replaced(special: tuple[Path, str], use: Callable) -> None:
+    path, kind = special
+    before = path.stat().st_mode
+    # A link is resolved for writing, so that the file itself is named.
+    with limited(), pytest.raises(BadInput, match=rf"(special|/dev/zero): {kind} stands there; give a file's name"):
+        use(path)
+    assert path.stat().st_mode == before
+
+
+def test_a_fifo_that_takes_a_file_s_place_as_it_is_opened_is_refused(tmp_path: Path, monkeypatch) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").write_text("")
+    looked = os.stat
+    monkeypatch.setattr(os, "stat", lambda path: looked(tmp_path / "file" if isinstance(path, Path) else path))
+    with limited(), pytest.raises(BadInput, match="a FIFO stands there"):
+        opened(tmp_path / "fifo")
+
+
+def test_a_file_is_read_whole_or_named_with_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 100)
+    assert read_whole(path, 100, "mend it") == b"x" * 100
+    with pytest.raises(BadInput, match="a: it has 100 bytes, and a file of this kind at most 99; mend it"):
+        read_whole(path, 99, "mend it")
+    with pytest.raises(FileNotFoundError):
+        read_whole(tmp_path / "b", 99, "mend it")
+    os.truncate(path, 2**40)
+    with limited(), pytest.raises(BadInput, match=f"at most {LARGEST_JSON}; mend it"):
+        read_json(path, "mend it")
+
+
+def test_a_hole_is_told_from_zeros(tmp_path: Path) -> None:
+    (tmp_path / "zeros").write_bytes(bytes(2**20))
+    (tmp_path / "partly").write_bytes(bytes(2**18))
+    os.truncate(tmp_path / "partly", 2**20)
+    for name in ("zeros", "partly"):
+        with opened(tmp_path / name) as stream:
+            check_hollow(tmp_path / name, stream)
+            assert stream.read(1) == b"\0"
+    os.truncate(tmp_path / "zeros", 2**30)
+    with opened(tmp_path / "zeros") as stream, pytest.raises(BadInput, match=r"zeros: only .* bytes are on the disk"):
+        check_hollow(tmp_path / "zeros", stream)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from helpers.interruptible import interruptible
 
-from medddpm.runtime.signals import deferred_signals
+from medddpm.runtime import signals
+from medddpm.runtime.signals import deferred_signals, ended_by_sigterm
 
 SCRIPT = """
 import sys, time
@@ -73,6 +74,43 @@ def test_the_second_one_later_ends_it_at_once() -> None:
     os.kill(process.pid, signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == ""
     assert process.returncode == -signal.SIGTERM
+
+
+AMID_AN_IMPORT = """
+import sys
+from medddpm.runtime.signals import ended_by_sigterm
+sys.path.insert(0, sys.argv[1])
+with ended_by_sigterm():
+    import swallows
+print("went on")
+"""
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except BaseException:
+    pass
+"""
+
+
+def test_amid_an_import_that_would_swallow_it_a_signal_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    command = [sys.executable, "-c", AMID_AN_IMPORT, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "medddpm: interrupted\n")
+
+
+def test_what_a_signal_sets_off_is_not_disturbed_by_the_same_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(signals, "_left", 0.0)
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    with ended_by_sigterm(), ended_by_sigterm():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        now[0] += 1.5
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def started(seconds: str) -> subprocess.Popen[str]:

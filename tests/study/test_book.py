@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +95,27 @@ def test_runs_in_chain_order_and_then_nothing(root: Path, ran: Callable[..., lis
     executed = nbformat.read(root / "runs" / "book" / "00_summary.ipynb", as_version=4)
     assert executed.cells[-1].outputs[0].text == "0 <svg>1,2\n\n"
     assert {p: p.read_bytes() for p in (root / "notebooks").glob("*")} == committed, "the committed notebooks changed"
+
+
+def by_command(root: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "medddpm", "book", "--only", "01"]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_signal_amid_a_notebook_is_one_line(root: Path) -> None:
+    change_source(root, "01_table", "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)")
+    ended = by_command(root)
+    line = "medddpm: interrupted; the same command goes on where it was\n"
+    assert (ended.returncode, ended.stderr) == (130, line)
+
+
+def test_a_kernel_that_dies_is_one_line(root: Path) -> None:
+    change_source(root, "01_table", "import os; os._exit(1)")
+    ended = by_command(root)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert line.startswith(f"medddpm: {root / 'notebooks' / '01_table.ipynb'}: its kernel failed: Kernel died; open ")
 
 
 def remove(name: str) -> Callable[[Path], None]:

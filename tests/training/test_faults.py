@@ -101,7 +101,7 @@ def test_what_only_the_first_process_finds_ends_all(head_folder: Path, tmp_path:
 WAITING = """
 import sys, time
 from helpers.interruptible import interruptible
-from medddpm.cli.main import run
+from medddpm.__main__ import run
 from medddpm.runtime import ranks
 interruptible()
 ranks.MINUTES = float(sys.argv.pop(1))

@@ -56,10 +56,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_without_a_terminal_there_is_a_line_a_minute(tmp_path: Path, clock: list[float], capsys, caplog) -> None:
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("quiet_on_a_terminal", [False, True])
+def test_without_a_bar_there_is_a_line_a_minute(
+    tmp_path: Path, clock: list[float], quiet_on_a_terminal: bool, monkeypatch, capsys, caplog
+) -> None:
     """120 steps of 4 volumes, one a second from step 10 on."""
     caplog.set_level("INFO", "medddpm")
-    with progress.Report(tmp_path, "FAST", 10, 130, 4, shown=True, logged=False) as told:
+    if quiet_on_a_terminal:
+        monkeypatch.setattr(sys, "stderr", Terminal())
+    how = {"shown": True, "bar": not quiet_on_a_terminal, "logged": False}
+    with progress.Report(tmp_path, "FAST", 10, 130, 4, **how) as told:
         for step in range(11, 131):
             clock[0] += 1
             told.losses([0.5], step)
@@ -68,14 +79,11 @@ def test_without_a_terminal_there_is_a_line_a_minute(tmp_path: Path, clock: list
         "FAST: step 70 of 130, 1 steps/s, 4 volumes/s, 01:00 left, loss 0.5000",
         "FAST: step 130 of 130, 1 steps/s, 4 volumes/s, 00:00 left, loss 0.5000",
     ]
-    assert "step/s" not in capsys.readouterr().err
+    said = sys.stderr.getvalue() if quiet_on_a_terminal else capsys.readouterr().err
+    assert "step/s" not in said
 
 
 def test_a_terminal_shows_both_rates_and_the_time_left(tmp_path: Path, monkeypatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress.Report(tmp_path, "FAST", 0, 1000, 2, shown=True, logged=False) as told:

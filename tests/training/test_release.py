@@ -254,7 +254,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_left_where_it_is
     assert newer.exists()
     shutil.rmtree(copied / "checkpoints")
     whole = torch.load(run / "checkpoints" / "step-0000003.pt", weights_only=True)
-    others = ({"losses": "x"}, {"step": "x"}, {"step": 9}, {"size": [8, "a"]})
+    integers = torch.zeros(3, dtype=torch.int32)
+    others = ({"losses": "x"}, {"losses": integers}, {"step": "x"}, {"step": 9}, {"layout": "another"}, {"layout": []})
     for content in ({"ema": {"a": torch.zeros(1)}}, *({**whole, **other} for other in others)):
         save_checkpoint(copied / "checkpoints" / "step-0000001.pt", content)
         with pytest.raises(BadInput, match=r"step-0000001\.pt: it holds no state of a training run"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections import namedtuple
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from fuzz.attack import limited
 from helpers import forks
 
 from medddpm.checkpoints.files import checkpoints_of
@@ -20,9 +24,11 @@ from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.runtime.files import named_failures
+from medddpm.training import run
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.mismatch import NO_OPTION, option
-from medddpm.training.run_folder import claim, locked, newest, save
+from medddpm.training.network import checkpoint_bytes, unet_for
+from medddpm.training.run_folder import check_room_for, claim, locked, newest, read_run, save
 
 WEIGHTS = {"a": torch.ones(2)}
 
@@ -215,3 +221,166 @@ def test_a_full_disk_is_named_with_the_file() -> None:
     told = pytest.raises(BadInput, match=r"/lock: no room left to write it; free some space")
     with told, named_failures(Path("/lock")), open("/dev/full", "wb", buffering=0) as full:
         full.write(b"1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("setting", "NONSENSE"), ("setting", "base"), ("setting", 5), ("recompute", "everything"), ("recompute", 1),
+        ("gradient_dtype", "fp8"), ("accumulation", True), ("accumulation", 0), ("batch_size", 1.0),
+        ("learning_rate", -1e-5), ("learning_rate", float("nan")), ("learning_rate", 10**400), ("ema_decay", 1.5),
+        ("seed", -1), ("seed", 2**70), ("image_size", 2**40), ("norm_groups", 0), ("channel_mult", []),
+        ("channel_mult", [1] * 100), ("channel_mult", [True]), ("size", [8, 8]), ("size", [4096] * 3),
+        ("size", [8, 8, True]), ("layout", "head"), ("volumes", []), ("volumes", [5]), ("data", "abc"),
+        ("processes", 0), ("keep", None), ("read_every_loss", 1), ("bucket_mib", -1),
+    ],
+)  # fmt: skip
+def test_every_field_of_run_json_is_checked(tmp_path: Path, name: str, value: object) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    record = tmp_path / "run.json"
+    known = json.loads(record.read_text())
+    assert read_run(tmp_path) == known
+    record.write_text(json.dumps({**known, name: value}))
+    with pytest.raises(BadInput, match=rf"run\.json: it is damaged: {name} is not what it should be"):
+        read_run(tmp_path)
+
+
+def test_every_field_that_is_written_is_one_that_is_checked(tmp_path: Path) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    for name in json.loads((tmp_path / "run.json").read_text()):
+        test_every_field_of_run_json_is_checked(tmp_path / name, name, {"no": "such value"})
+
+
+def test_micro_steps_of_a_damaged_record_are_not_counted_one_by_one(tmp_path: Path) -> None:
+    config, volumes = TrainConfig(image_size=8), Phantom(1, (8, 8, 8))
+    claim(tmp_path, config, volumes)
+    save(tmp_path, content(1), keep=1)
+    known = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**known, "accumulation": 3**30}))
+    with limited(), pytest.raises(BadInput, match=r"start one of 1, 3, 9, 27, 81, 243, 729 processes"):
+        claim(tmp_path, replace(config, accumulation=3**30), volumes, processes=2)
+
+
+@pytest.mark.parametrize("what", ["FIFO", "device", "large"])
+def test_a_run_json_that_does_not_end_is_named(tmp_path: Path, what: str) -> None:
+    claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    save(tmp_path, content(1), keep=1)
+    (record := tmp_path / "run.json").unlink()
+    if what == "FIFO":
+        os.mkfifo(record)
+    elif what == "device":
+        record.symlink_to("/dev/zero")
+    else:
+        with open(record, "wb") as stream:
+            stream.truncate(2**33)
+    said = (
+        "it has 8589934592 bytes, and a file of this kind at most 33554432" if what == "large" else f"a {what} stands"
+    )
+    for reads in (read_run, lambda out: claim(out, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))):
+        with limited(), pytest.raises(BadInput, match=rf"run\.json: {said}"):
+            reads(tmp_path)
+
+
+def test_a_fifo_in_the_place_of_a_new_run_json_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with limited(), pytest.raises(BadInput, match=r"run\.json: a FIFO stands there"):
+        claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
+    assert (tmp_path / "run.json").is_fifo()
+
+
+def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2 * size, size, size))
+
+
+@pytest.mark.parametrize(
+    ("there", "first", "steps", "every", "count"),
+    [
+        (0, 0, 5000, 1000, 3),  # two that are kept, and one that is written before the oldest goes
+        (0, 0, 2000, 1000, 2),
+        (0, 0, 1500, 1000, 2),
+        (0, 0, 5000, 0, 1),
+        (1, 1000, 5000, 1000, 2),
+        (2, 2000, 5000, 1000, 1),
+        (2, 2500, 2600, 1000, 1),
+        (2, 2000, 2000, 1000, 0),
+        (5, 5000, 9000, 1000, 1),  # --keep was larger before
+    ],
+)
+def test_room_is_needed_for_the_checkpoints_that_are_there_at_once(
+    tmp_path: Path, monkeypatch, there: int, first: int, steps: int, every: int, count: int
+) -> None:
+    for number in range(there):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / f"step-{number + 1:07d}.pt").touch()
+    config = TrainConfig(save_every=every, keep=2)
+    free(monkeypatch, count * 2**20)
+    check_room_for(tmp_path, 2**20, config, first, steps)
+    free(monkeypatch, count * 2**20 - 1)
+    if count:
+        with pytest.raises(BadInput, match=f"no room for {count} checkpoint"):
+            check_room_for(tmp_path, 2**20, config, first, steps)
+
+
+NARROW = TrainConfig(image_size=8, model_channels=32, norm_groups=8, channel_mult=(1,))
+
+
+def test_a_full_disk_is_said_before_the_first_step(head_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "run"
+    size = checkpoint_bytes(unet_for(NARROW, Phantom(1, (8, 8, 8))))
+    words = ["train", "--data", str(head_folder), "--out", str(out), "--size", "8", "--steps", "1", "--device", "cpu"]
+    words += ["--channel-mult", "1", "--sample-every", "0", "--cache", str(tmp_path / "cache"), "--no-check"]
+    free(monkeypatch, size - 1)
+    assert main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"medddpm: {out}: no room for 1 checkpoint: {size / 2**20:.1f} MiB, and ")
+    assert line.endswith("are free; free some space, give a smaller --keep, or choose another folder")
+    assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").rglob("*.safetensors"))
+    free(monkeypatch, 2**40)
+    assert main(words) == 0
+    line, *_ = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"medddpm: {out}: a network of 32 channels, its norms of 8 groups, {size / 16e6:.1f} million weights; "
+        f"a checkpoint takes up to {size / 2**20:.1f} MiB"
+    )
+    (path,) = checkpoints_of(out)
+    # Up to step 2000 the average is the weights, which are stored once.
+    assert path.stat().st_size == pytest.approx(size * 3 / 4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "width"),
+    [
+        ("8", [], (32, 8)),
+        ("56", [], (32, 8)),
+        ("64", [], (64, 32)),
+        ("8", ["--channels", "64"], (64, 32)),
+        ("8", ["--channels", "32"], (32, 32)),
+        ("8", ["--norm-groups", "4"], (32, 4)),
+    ],
+)
+def test_small_volumes_have_a_narrow_network(
+    tmp_path: Path, monkeypatch, size: str, given: list[str], width: tuple[int, int]
+) -> None:
+    assert configured(monkeypatch, tmp_path / "run", "--size", size, *given) == width
+
+
+@pytest.mark.parametrize("known", [{}, {"model_channels": 64, "norm_groups": 32}])
+def test_a_run_begun_with_the_published_width_goes_on_with_it(tmp_path: Path, monkeypatch, known) -> None:
+    """Before, every --size had it by default; versions before that had no other, and did not say so."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-0000001.pt").touch()
+    record = {"size": [8, 8, 8], "layout": "whole head", "volumes": ["a"], **known}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert configured(monkeypatch, tmp_path, "--size", "8") == (64, 32)
+    (tmp_path / "run.json").write_text(json.dumps({**record, "model_channels": 32, "norm_groups": 8}))
+    assert configured(monkeypatch, tmp_path, "--size", "8") == (32, 8)
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, out: Path, *words: str) -> tuple[int, int]:
+    """The width and the groups that `medddpm train` would train with."""
+    begun: list[TrainConfig] = []
+    monkeypatch.setattr(run, "train", lambda config, *how, **more: begun.append(config) or [0.0])
+    command = ["train", "--phantom", "1", "--out", str(out), "--steps", "1", "--device", "cpu", "-q", *words]
+    assert main(command) == 0
+    return begun[0].model_channels, begun[0].norm_groups

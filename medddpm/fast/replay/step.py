@@ -20,6 +20,7 @@ from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool, replayable
 from medddpm.fast.replay.readings import Readings
 from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
+from medddpm.fast.root import root_of
 from medddpm.runtime import cuda_graphs, nested, reports
 from medddpm.runtime.graphed_pass import is_full, leaves
 
@@ -112,6 +113,10 @@ def graphed_step(
     check_network(model)
     if in_ddp(model):
         raise BadInput("model", "DistributedDataParallel holds it", "accelerate, wrap, and write an ordinary loop")
+    if not any(hasattr(part, "acceleration") or root_of(part) is not None for part in model.modules()):
+        reports.report(
+            "graphed_step: the network is not accelerated; call accelerate(model) first for the fast kernels"
+        )
     step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
     step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))
     return step

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import opened
 from medddpm.study.bench import ceilings
 from medddpm.study.bench.networks import NETWORKS, flops
 from medddpm.study.bench.settings import BENCH_SETTINGS, BenchSetting
@@ -169,7 +170,7 @@ def spread(samples: list[float]) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

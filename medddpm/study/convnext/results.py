@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, read_json
+from medddpm.runtime.files import LARGEST_JSON, check_output, opened, read_json
 from medddpm.study.convnext.counted import SUMMED, counted
 from medddpm.study.convnext.versions import Case
 from medddpm.study.convnext.worker import WINDOW
@@ -148,7 +148,8 @@ def _is_part(path: Path) -> bool:
 
 
 def _is_page(path: Path) -> bool:
-    return launches_in(path.read_text(encoding="utf-8", errors="replace")) > 0
+    with opened(path) as stream:
+        return launches_in(stream.read(LARGEST_JSON).decode(errors="replace")) > 0
 
 
 def _spread(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medddpm.runtime.files import replacing
+from medddpm.study.figures.canvas import SteadyCanvas
 from medddpm.study.figures.legible import faults
 
 Array = npt.NDArray[np.floating]
@@ -94,6 +95,10 @@ class Drawing(Figure):
     """A figure that carries a sentence for readers who cannot see it; a notebook stores it with the picture."""
 
     alt = ""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        SteadyCanvas(self)  # it becomes the figure's own
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """No picture, which IPython makes itself, but what it shall store beside one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, replacing
+from medddpm.runtime.files import check_output, opened, replacing
 from medddpm.study.parity.plans import TrainingRun
 from medddpm.study.parity.training import Slices
 from medddpm.study.records import schemas
@@ -29,6 +30,7 @@ from medddpm.study.records.tables import (
 
 QUALITY, LOSS, SLICES = "quality.csv", "loss.csv", "quality_slices.npz"
 RESULT = "result.json"
+LARGEST_SLICES = 2**28  # bytes of a file of slices, unpacked: a hundred times the largest record's
 LARGEST = 3_000_000  # bytes of slices that a commit should carry
 
 
@@ -153,8 +155,15 @@ def read_slices(path: Path, remedy: str) -> Slices:
         BadInput: it is missing or damaged.
     """
     try:
-        with np.load(path) as kept:
-            return {name: kept[name] for name in kept.files}
+        with opened(path) as stream:
+            with zipfile.ZipFile(stream) as archive:
+                if sum(entry.file_size for entry in archive.infolist()) > LARGEST_SLICES:
+                    raise BadInput(path, f"it unpacks to more than {LARGEST_SLICES} bytes", remedy)
+            stream.seek(0)
+            with np.load(stream) as kept:
+                return {name: kept[name] for name in kept.files}
+    except BadInput:
+        raise
     except Exception:  # a dozen kinds, by where the reader fails
         raise BadInput(path, "is missing or damaged", remedy) from None
 

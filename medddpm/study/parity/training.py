@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime import cuda_graphs
-from medddpm.runtime.files import write_json
+from medddpm.runtime.files import read_json, write_json
 from medddpm.runtime.processes import wait
 from medddpm.runtime.signals import deferred_signals
 from medddpm.study.parity.plans import SamplerSteps, TrainingRun
@@ -204,11 +202,13 @@ def draw(
 def _read(path: Path, step: int) -> Reached:
     """What was seen up to `step`, where the training goes on."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not path.exists():
+            return Reached()
+        kept = read_json(path, "restore it, or choose another folder")
         seen = {int(at): loss for at, loss in kept["held_out"].items() if int(at) <= step}
         return Reached(seconds=kept["seconds"], timed=kept["timed"], held_out=seen)
-    except FileNotFoundError:
-        return Reached()
+    except BadInput:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(path, "it is damaged", "restore it, or choose another folder") from None
 

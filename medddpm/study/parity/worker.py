@@ -7,7 +7,6 @@ along the way) and, at the end, slices.npz and result.json. Killed at any time, 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing, write_json
+from medddpm.runtime.files import read_json, replacing, write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.study.parity.evaluate import evaluate_run, snapshot
 from medddpm.study.parity.plans import SPEC, TrainingRun
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(folder: Path, device: torch.device, data: Path) -> int:
     """Trains and evaluates the run of a folder; returns the exit code."""
-    run = TrainingRun.of(json.loads((folder / SPEC).read_text(encoding="utf-8")))
+    run = TrainingRun.of(read_json(folder / SPEC, "start it with `medddpm parity`"))
     volumes, held_out = volumes_of(run, data)
     if run.checkpoint is not None:
         diffusion, reached = load_checkpoint(run.checkpoint, device=device), Reached()

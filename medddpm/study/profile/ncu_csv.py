@@ -11,7 +11,6 @@ import math
 import operator
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medddpm.errors import BadInput
+from medddpm.runtime.files import opened
 
 BATCH = 200  # rows held as text at a time: as many as stay in the cache
 LARGEST_LINE, LARGEST = 2**24, 2**29  # characters, unpacked; a counter with an instance for each address has 10**5
@@ -109,7 +109,7 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
     rows are passed over, and so is what stands in front of the header or of a row because it ended without a newline.
 
     Raises:
-        BadInput: there is no such file, or it is no regular one, empty, cut short, translated, too large, another page,
+        BadInput: there is no such file, or it is a pipe or a device, empty, cut short, translated, too large, another page,
             not of ncu, or holds nothing but what ncu says, which is quoted.
     """
     path = Path(path)
@@ -227,15 +227,8 @@ def _nothing(path: Path, log: Log) -> BadInput | None:
 
 
 @contextlib.contextmanager
-def _open(path: Path, name: str) -> Iterator[BinaryIO]:
-    """A regular file, unpacked. Of a pipe the opening itself would wait for a writer."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        problem = "a folder stands there" if stat.S_ISDIR(mode) else "is no regular file but a pipe or a device"
-        raise BadInput(path, problem, f"give ncu's {name} page as CSV")
-    with open(handle, "rb") as stream:
+def _open(path: Path) -> Iterator[BinaryIO]:
+    with opened(path) as stream:
         zipped = stream.peek(2)[:2] == b"\x1f\x8b"
         yield gzip.GzipFile(fileobj=stream) if zipped else stream  # type: ignore[misc]
 
@@ -243,7 +236,7 @@ def _open(path: Path, name: str) -> Iterator[BinaryIO]:
 def _lines(path: Path, name: str, log: Log) -> Iterator[str]:
     """The lines that ncu did not mark as its own log, which `log` hears."""
     try:
-        with _open(path, name) as binary:
+        with _open(path) as binary:
             start = binary.read(4096)
             binary.seek(0)
             # PowerShell's > writes UTF-16.
@@ -266,6 +259,8 @@ def _lines(path: Path, name: str, log: Log) -> Iterator[str]:
                         yield line
     except FileNotFoundError:
         raise BadInput(path, "there is no such file", f"give ncu's {name} page as CSV") from None
+    except IsADirectoryError:
+        raise BadInput(path, "a folder stands there", f"give ncu's {name} page as CSV") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadInput(path, "its gzip archive is broken or cut short", "copy it again, or compress it anew") from None
     except OSError as error:

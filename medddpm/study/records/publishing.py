@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from medddpm.runtime.files import replacing
+from medddpm.runtime.files import opened, replacing
 from medddpm.study.records.schemas import Schema
 from medddpm.study.records.tables import both_paths, found_at, meta_path, read_meta, read_table, write_table
 
@@ -27,8 +28,8 @@ def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
     for table in map(found_at, tables):
         for path in (table, meta_path(table)):
             copies.append(folder / path.name)
-            with replacing(copies[-1]) as temporary:
-                temporary.write_bytes(path.read_bytes())
+            with opened(path) as source, replacing(copies[-1]) as temporary, open(temporary, "wb") as copy:
+                shutil.copyfileobj(source, copy)
         for former in {*both_paths(folder / table.name)} - {folder / table.name}:
             former.unlink(missing_ok=True)  # a table must not be there twice
     return copies

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import json
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_writable, write_json
+from medddpm.runtime.files import check_writable, read_json, write_json
 from medddpm.runtime.locks import locked
 from medddpm.study.records.publishing import of_machine
 from medddpm.study.records.schemas import Schema
@@ -61,10 +60,10 @@ class Store:
     def read(self, path: Path) -> dict[str, Any] | None:
         """A result of this run; None if there is none, or only another run's."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = read_json(path, "")
+        except BadInput:
             return None
-        return found if isinstance(found, dict) and found.get("run") == self.run else None
+        return found if found.get("run") == self.run else None
 
     def write(self, path: Path, content: Mapping[str, Any]) -> None:
         """Keeps a result as one of this run."""
@@ -78,7 +77,7 @@ class Store:
     def stamp(self, path: Path, **known: object) -> None:
         """Marks a result that a process left, if it left one, as one of this run, and adds what else is known of it."""
         if path.is_file():
-            self.write(path, json.loads(path.read_text(encoding="utf-8")) | known)
+            self.write(path, read_json(path, "measure it again") | known)
 
 
 class TableStore(Store):

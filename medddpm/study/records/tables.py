@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.runtime.files import check_output, gzipping, read_json, replacing, write_json
+from medddpm.runtime.files import check_output, gzipping, opened, read_json, read_whole, replacing, write_json
 from medddpm.study.records.schemas import Column, Schema
 
 GZIP_ABOVE = 1_000_000  # bytes of text
+LARGEST = 2**25  # bytes of text that are read: five times the largest record's
 GPU_ORDER = ("V100", "A100", "H100", "H200")  # the paper's cards by age, then ours; others follow by name
 
 
@@ -65,9 +66,9 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
             "run the notebook that writes it (medddpm book), or restore it",
         )
     try:
-        data = found.read_bytes()
-        text = (gzip.decompress(data) if found.suffix == ".gz" else data).decode()
-        raw = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        raw = pd.read_csv(io.BytesIO(_text(found)), dtype=str, keep_default_na=False, encoding="utf-8")
+    except BadInput:  # a ValueError too
+        raise
     except (EOFError, OSError, ValueError, zlib.error) as error:  # pandas' parser errors are ValueErrors
         raise BadInput(found, f"is not a readable table ({error})", _RESTORE) from None
     if not isinstance(raw.index, pd.RangeIndex):  # pandas takes what is too much for row names
@@ -76,6 +77,16 @@ def read_table(path: str | os.PathLike[str], schema: Schema) -> pd.DataFrame:
         raw[name] = ""
     _same_columns(raw, schema, found)
     return pd.DataFrame({n: _parsed(raw[n], c, n, found) for n, c in schema.columns.items()})
+
+
+def _text(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return read_whole(path, LARGEST, _RESTORE)
+    with opened(path) as stream, gzip.GzipFile(fileobj=stream) as unpacked:
+        text = unpacked.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise BadInput(path, f"it unpacks to more than the {LARGEST} bytes that a table has at most", _RESTORE)
+    return text
 
 
 def meta_path(path: str | os.PathLike[str]) -> Path:

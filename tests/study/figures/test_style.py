@@ -121,6 +121,19 @@ def test_files_come_out_the_same_twice(tmp_path: Path, monkeypatch: pytest.Monke
     assert b"<svg" in once[1]
 
 
+@pytest.mark.parametrize("base", [2.0, 1.7])
+def test_the_last_bits_of_points_on_a_line_change_no_pixel(tmp_path: Path, base: float) -> None:
+    """Processors' logarithms differ there, and with them the side on which a join of two pieces is rounded."""
+    counts = base ** np.arange(11)
+    hours = 24.669926650950003 / counts
+    pictures = set()
+    for i, moved in enumerate((hours, np.nextafter(hours, np.inf), hours * (1 + 3e-16), hours * (1 - 3e-16))):
+        figure = new_figure(height=2.0, width=3.0)
+        figure.subplots().loglog(counts, moved)
+        pictures.add(save_figure(figure, str(i), tmp_path)[0].read_bytes())
+    assert len(pictures) == 1
+
+
 def test_the_names_of_clips_are_no_hashes(tmp_path: Path) -> None:
     figure = new_figure(height=2.0)
     for axis in figure.subplots(1, 2):

@@ -3,17 +3,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from fuzz.attack import limited
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
 from medddpm.study.records.machine import gpu_folder_name, machine_meta
 from medddpm.study.records.schemas import KERNELS, PAPER, TRACE, TRAINING, Column, Schema
-from medddpm.study.records.tables import check_table, gpu_folders, read_meta, read_table, write_table
+from medddpm.study.records.tables import LARGEST, check_table, gpu_folders, read_meta, read_table, write_table
 
 SCHEMA = Schema(
     {
@@ -267,3 +269,32 @@ def test_a_folder_in_the_descriptions_place_is_said_first(tmp_path: Path) -> Non
     (tmp_path / "t.meta.json").mkdir()
     with pytest.raises(BadInput, match=r"t\.meta\.json: a folder stands there"):
         check_table(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("what", ["line", "gzip", "device"])
+def test_a_table_that_does_not_end_is_named_before_it_is_read(tmp_path: Path, what: str) -> None:
+    path = tmp_path / ("bench.csv.gz" if what == "gzip" else "bench.csv")
+    if what == "line":
+        path.write_bytes(b"name,note\n")
+        os.truncate(path, 3 * 2**30)
+        said = rf"bench\.csv: it has 3221225472 bytes, and a file of this kind at most {LARGEST}"
+    elif what == "gzip":
+        packer = zlib.compressobj(9, wbits=31)
+        path.write_bytes(b"".join(packer.compress(bytes(2**20)) for _ in range(300)) + packer.flush())
+        said = rf"bench\.csv\.gz: it unpacks to more than the {LARGEST} bytes that a table has at most"
+    else:
+        path.symlink_to("/dev/zero")
+        said = r"bench\.csv: there is no such table"
+    with limited(), pytest.raises(BadInput, match=said):
+        read_table(tmp_path / "bench.csv", SCHEMA)
+
+
+def test_a_description_that_is_a_fifo_belongs_to_nobody(tmp_path: Path) -> None:
+    write_table(rows(), tmp_path / "bench.csv", SCHEMA, {})
+    (tmp_path / "bench.meta.json").unlink()
+    os.mkfifo(tmp_path / "bench.meta.json")
+    with limited(), pytest.raises(BadInput, match=r"bench\.csv: a file stands there that this command did not write"):
+        check_table(tmp_path / "bench.csv")
+    (tmp_path / "bench.csv").unlink()
+    with limited(), pytest.raises(BadInput, match=r"bench\.meta\.json: a FIFO stands there"):
+        check_table(tmp_path / "bench.csv")

@@ -1,0 +1,133 @@
+"""Lists folders and reads small text files, whatever lies there."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from medddpm.data.nifti import is_volume_name
+from medddpm.errors import BadInput
+from medddpm.runtime.files import read_whole
+
+Read = TypeVar("Read")
+
+MOST_BYTES = 16 << 20
+"""The longest dataset.json or CSV that is read: a hundred thousand cases of long names fit."""
+
+MOST_ROWS = 100_000  # of a CSV
+
+DEEPEST = 6  # folders below the root: derivatives/NAME/sub-01/ses-01/anat
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is at `path`; False also where the name is none."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):  # a name too long, a loop of links; a zero byte
+        return False
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Reads a small UTF-8 file.
+
+    Raises:
+        BadInput: it is no regular file, cannot be read, is above `MOST_BYTES` or is not UTF-8.
+    """
+    if not is_file(path):
+        raise BadInput(path, *(("not a file", remedy) if path.exists() else ("no such file", "check the name")))
+    try:
+        return read_whole(path, MOST_BYTES, remedy).decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
+    except UnicodeDecodeError:
+        raise BadInput(path, "not UTF-8 text", remedy) from None
+
+
+def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
+    """Reads a small CSV; returns the number of each line that is not empty, and its cells without spaces around them.
+
+    The first row holds the columns' names, in small letters.
+
+    Raises:
+        BadInput: as `read_text`; or it is no CSV, is empty, has a column twice, or has more than `MOST_ROWS` rows.
+    """
+    text = read_text(path, remedy)
+    try:
+        if "\0" in text:
+            raise csv.Error("it holds a zero byte")
+        lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+        rows = [(lines.line_num, [cell.strip() for cell in row]) for row in itertools.islice(lines, MOST_ROWS + 1)]
+    except csv.Error as error:
+        raise BadInput(path, f"not a CSV ({error})", remedy) from None
+    if len(rows) > MOST_ROWS:
+        raise BadInput(path, f"has more than {MOST_ROWS} lines", "split it")
+    rows = [(line, cells) for line, cells in rows if any(cells)]
+    columns = [name.lower() for name in rows[0][1]] if rows else []
+    if not columns or len(named := list(filter(None, columns))) > len(set(named)):  # spreadsheets add empty ones
+        raise BadInput(path, f"its first line is {','.join(columns) or 'nothing'}", remedy)
+    return [(rows[0][0], columns), *rows[1:]]
+
+
+def entries(folder: Path) -> list[Path]:
+    """What lies in a folder, sorted, without hidden entries: a half-written file, or macOS's companion of one.
+
+    Raises:
+        BadInput: the folder cannot be read.
+    """
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise BadInput(folder, f"cannot be read ({error.strerror})", "ask for permission to read it") from None
+
+
+def remembered(read: Callable[[Path], Read], root: Path) -> Read:
+    """Returns what `read` makes of a folder, without reading anew while the folder and its entries are as they were.
+
+    Each mask of a folder is sampled from by itself.
+    """
+    times = tuple(path.stat().st_mtime_ns for path in (root, *entries(root)) if path.exists())
+    return _remembered(read, root, times)
+
+
+@functools.lru_cache(2)
+def _remembered(read: Callable[[Path], Read], root: Path, _times: tuple[int, ...]) -> Read:
+    return read(root)
+
+
+def volumes(folder: Path) -> list[Path]:
+    """The files of a folder that are volumes by their names, sorted."""
+    return [entry for entry in entries(folder) if is_volume_name(entry) and not entry.is_dir()]
+
+
+def walk(
+    root: Path, deepest: int = DEEPEST, skip: Callable[[str], bool] = lambda _name: False
+) -> Iterator[tuple[Path, list[Path]]]:
+    """Yields each folder from `root` down with its files, sorted; each once, though links lead to it again.
+
+    Args:
+        root: where to begin.
+        deepest: how many folders below it.
+        skip: leaves out folders of these names.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [(root, 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        about = folder.stat()
+        if (about.st_dev, about.st_ino) in seen:
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        folders: list[Path] = []
+        files: list[Path] = []
+        for entry in entries(folder):
+            (folders if entry.is_dir() else files).append(entry)
+        yield folder, files
+        if depth < deepest:
+            waiting += [(below, depth + 1) for below in reversed(folders) if not skip(below.name)]

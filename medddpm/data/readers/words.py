@@ -1,0 +1,125 @@
+"""The words by which data sets name modalities, masks and labels, and what they mean for the models."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from medddpm.data.layouts import BRATS, HEAD, Layout
+from medddpm.data.nifti import split_name
+
+MASK = "mask"
+"""The role of a label mask; an image's role is a channel of a layout (`Layout.image_folders`)."""
+
+_WORDS = {
+    MASK: {"mask", "seg", "segm", "segmentation", "label", "labels", "dseg", "roi"},
+    "flair": {"flair", "t2f"},
+    "t1ce": {"t1ce", "t1c", "t1gd"},
+    "t2": {"t2", "t2w"},
+    "t1": {"t1", "t1w", "t1n"},
+    "image": {"image", "img"},
+}
+_CONTRAST, _NO_CONTRAST = {"ce", "gd", "gadolinium", "contrast"}, {"pre", "non", "without", "precontrast"}
+_ANY = set().union(*_WORDS.values(), _CONTRAST)
+_GLUED = re.compile(r"(?:image|img|mask|seg|label)(\d+)")  # image12, of Med-DDPM's own data
+
+
+def tokens(text: str) -> tuple[str, ...]:
+    """The words and numbers of a name, in small letters."""
+    return tuple(match[1] if (match := _GLUED.fullmatch(word)) else word for word in _split(text))
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", unicodedata.normalize("NFC", text).casefold())
+
+
+def identity(path: Path) -> tuple[str, ...]:
+    """What a volume's name says besides its role."""
+    return tuple(word for word in tokens(split_name(path)[0]) if word not in _ANY)
+
+
+def role(name: str) -> str | None:
+    """The role of a file, a folder or a channel by its name: `MASK`, a modality's, "image", or None."""
+    words = set(_split(name))
+    words |= {word.rstrip("0123456789") for word in words if _GLUED.fullmatch(word)}
+    for meant in (MASK, "flair", "t1ce"):
+        if words & _WORDS[meant]:
+            return meant
+    if words & _WORDS["t1"] and words & _CONTRAST and not words & _NO_CONTRAST:
+        return "t1ce"
+    return next((meant for meant in ("t2", "t1", "image") if words & _WORDS[meant]), None)
+
+
+_BRATS = {"necrosis": 1, "oedema": 2, "enhancing": 3, "brain": 4}
+_HEAD = {"brain": 1, "tumour": 2}
+ASKED = "name them background, brain and tumor, or background, necrosis, edema and enhancing tumor"
+
+
+def labels_by_name(named: Mapping[str, Collection[int]]) -> tuple[Layout, dict[int, int]]:
+    """What a data set's labels mean by their names, whatever their numbers.
+
+    nnU-Net's and the Decathlon's numbering of BraTS has 1 oedema and 2 necrosis; BraTS itself has them the other way
+    round. Overlapping regions (whole tumour, tumour core, enhancing tumour) are told apart by what one has beyond the
+    next.
+
+    Args:
+        named: for each name the labels that it covers.
+
+    Returns:
+        the layout, and its label for each of the data set's besides 0.
+
+    Raises:
+        ValueError: a name is not understood, or the names do not make up a layout; the message is the problem.
+    """
+    meant: dict[str, set[int]] = {}
+    for name, values in named.items():
+        what = _meaning(name)
+        if what is None:
+            raise ValueError(f"no model knows its label {name!r}")
+        if what == "background":
+            if set(values) != {0}:
+                raise ValueError("its background is not label 0")
+        else:
+            meant.setdefault(what, set()).update(values)
+    if "whole" in meant and {"core", "enhancing"} <= set(meant):
+        whole, core = meant.pop("whole"), meant.pop("core")
+        meant["oedema"] = meant.get("oedema", set()) | whole - core
+        meant["necrosis"] = meant.get("necrosis", set()) | core - meant["enhancing"]
+    elif "whole" in meant and "tumour" not in meant:
+        meant["tumour"] = meant.pop("whole")
+    if "brain" in meant:
+        meant["brain"] -= set().union(*(values for what, values in meant.items() if what != "brain"))
+    brats = bool({"necrosis", "oedema", "enhancing"} & set(meant))
+    numbers = _BRATS if brats else _HEAD
+    if foreign := sorted(set(meant) - set(numbers)):
+        raise ValueError(f"its labels name the {foreign[0]} beside {', '.join(sorted(set(meant) - set(foreign)))}")
+    if not brats and "brain" not in meant:
+        raise ValueError("its labels name no brain" if meant else "it names no labels")
+    found: dict[int, int] = {}
+    for what, values in meant.items():
+        for value in values:
+            if found.setdefault(value, numbers[what]) != numbers[what] or not 0 < value < 256:
+                raise ValueError(f"its label {value} has two names or is none from 1 to 255")
+    return (BRATS if brats else HEAD), dict(sorted(found.items()))
+
+
+def _meaning(name: str) -> str | None:
+    words = set(tokens(name))
+    if words & {"background", "bg"}:
+        return "background"
+    if words & {"edema", "oedema", "ed", "snfh", "hyperintensity"}:
+        return "oedema"
+    enhancing = bool(words & {"enhancing", "et", "enhancement"})
+    if words & {"necrosis", "necrotic", "ncr", "net", "netc", "nonenhancing"} or (enhancing and "non" in words):
+        return "necrosis"
+    if enhancing:
+        return "enhancing"
+    tumour = bool(words & {"tumor", "tumour", "tumors", "tumours", "lesion", "glioma"})
+    for what, short in (("whole", "wt"), ("core", "tc")):
+        if short in words or (tumour and what in words):
+            return what
+    if "brain" in words and (not tumour or words & {"without", "rest", "healthy", "normal"}):
+        return "brain"
+    return "tumour" if tumour else None
