@@ -109,8 +109,8 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
     rows are passed over, and so is what stands in front of the header or of a row because it ended without a newline.
 
     Raises:
-        BadInput: there is no such file, or it is a pipe or a device, empty, cut short, translated, too large, another page,
-            not of ncu, or holds nothing but what ncu says, which is quoted.
+        BadInput: there is no such file, or it is a pipe or a device, empty, cut short, translated, too large, another
+            page, not of ncu, or holds nothing but what ncu says, which is quoted.
     """
     path = Path(path)
     log = Log()
