@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 from helpers.repository import ROOT
+from packaging.requirements import Requirement
 
 # Makes an environment whose Python is this script again; notes what pip is asked for; fails for an index if told to.
 STUB = """#!/bin/sh
@@ -58,3 +60,18 @@ def test_an_index_that_is_not_reached_costs_one_line(checkout: Path) -> None:
     assert asked[1].endswith("-r requirements.lock")
     (line,) = said.splitlines()
     assert "was not reached; installing the build that pip finds" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("medddpm/README.md", r"pip is asked for PyTorch (\d+\.\d+),"),
+        ("site/fast_path.md", r"which needs PyTorch (\d+\.\d+) or newer"),
+        ("medddpm/study/profile/worker.py", r'TorchVersion\(torch.__version__\) < "(\d+\.\d+)"'),
+        ("medddpm/study/profile/worker.py", r"needs PyTorch (\d+\.\d+) or later"),
+    ],
+)
+def test_the_oldest_pytorch_that_pip_takes_is_the_one_that_is_told(file: str, said: str) -> None:
+    asked = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    (floor,) = [str(r.specifier) for r in asked if r.name == "torch"]
+    assert [f">={version}" for version in re.findall(said, (ROOT / file).read_text())] == [floor]

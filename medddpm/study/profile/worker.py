@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace) -> None:
         BadInput: there is no such device, or this PyTorch is too old for the setting.
     """
     device, setting = pick_device(arguments.device), SETTINGS[arguments.setting.upper()]
-    if setting.fast and TorchVersion(torch.__version__) < "2.11":
-        problem = f"{arguments.setting} needs PyTorch 2.11 or later, and this is {torch.__version__}"
+    if setting.fast and TorchVersion(torch.__version__) < "2.10":
+        problem = f"{arguments.setting} needs PyTorch 2.10 or later, and this is {torch.__version__}"
         raise BadInput("--setting", problem, "under this one profile base, opt1, opt2 and opt12")
     volumes = Prepared(arguments.size, arguments.subject) if arguments.subject else subject(arguments.size)
     trainer = build(setting, volumes, arguments.channels, arguments.accumulation, device)

@@ -519,7 +519,7 @@ def test_fast_needs_the_packages_own_pytorch(monkeypatch, capsys) -> None:
     monkeypatch.setattr(torch, "__version__", "2.2.2+cu121")
     assert worker.main(["--view", "step", "--device", "cpu", "--setting", "fast"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("--setting: fast needs PyTorch 2.11 or later, and this is 2.2.2+cu121; ")
+    assert line.startswith("--setting: fast needs PyTorch 2.10 or later, and this is 2.2.2+cu121; ")
 
 
 def test_the_program_says_in_a_line_what_is_wrong(capsys) -> None:
