@@ -75,3 +75,10 @@ def test_the_oldest_pytorch_that_pip_takes_is_the_one_that_is_told(file: str, sa
     asked = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     (floor,) = [str(r.specifier) for r in asked if r.name == "torch"]
     assert [f">={version}" for version in re.findall(said, (ROOT / file).read_text())] == [floor]
+
+
+def test_what_a_notebook_computes_on_this_machine_is_no_committed_picture() -> None:
+    """Another processor rounds sums otherwise: a picture of a training here would leave the tree changed there."""
+    text = (ROOT / "notebooks" / "01_train.ipynb").read_text()
+    assert re.findall(r'\\"(\w+)\\", page.figures', text) == ["01_training"]
+    assert sorted(path.name for path in (ROOT / "figures").glob("01_*")) == ["01_training.png", "01_training.svg"]
