@@ -31,7 +31,7 @@ from helpers.repository import SHARED
 from medddpm.cli.main import main
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS, HEAD, Layout
-from medddpm.data.readers import case_of, find_layout, folders, read_folder
+from medddpm.data.readers import case_of, find_layout, folders, listing, pairing, read_folder
 from medddpm.data.readers.words import identity, labels_by_name, role
 from medddpm.data.volumes import VolumeFolder, condition
 from medddpm.errors import BadInput
@@ -657,6 +657,39 @@ def test_images_found_by_a_part_of_the_name_are_said(tmp_path: Path, caplog) -> 
     mask = save(tmp_path / "seg" / "tumour_07.nii.gz", tumour())
     assert condition(mask, BRATS, SIZE)[3].sum() > 100
     assert "paired by a part of their names (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
+
+
+def test_the_folder_of_many_masks_is_read_once(tmp_path: Path, monkeypatch) -> None:
+    """Read for each of three thousand masks, it kept `sample` busy for a quarter of an hour."""
+    case_folder(tmp_path / "flat", "A_1")
+    masks = [save(tmp_path / "flat" / f"A_{number}_seg.nii.gz", tumour()) for number in (2, 3)]
+    for subject in ("01", "02"):
+        save(tmp_path / "bids" / f"sub-{subject}" / f"sub-{subject}_T1w.nii.gz", image())
+        masks.append(save(tmp_path / "bids" / f"sub-{subject}" / f"sub-{subject}_dseg.nii.gz", head_labels()))
+    for folder in (tmp_path / "flat", tmp_path / "bids"):
+        os.utime(folder, (1e9, 1e9))
+    listed = []
+    real = listing.entries
+    monkeypatch.setattr(listing, "entries", lambda folder: listed.append(folder) or real(folder))
+    for mask in masks:
+        case_of(mask, HEAD)
+    assert [listed.count(tmp_path / name) for name in ("flat", "bids")] == [1, 1]
+
+
+def test_digits_that_hundreds_of_files_share_tell_no_cases_apart(tmp_path: Path, monkeypatch) -> None:
+    """As of two visits: comparing each file with all others took minutes."""
+    letters = [chr(97 + number // 26) + chr(97 + number % 26) for number in range(120)]
+    for place, letter in enumerate(letters):
+        for folder, name in (("mask", f"m{letter}"), ("image", f"i{letter}")):
+            path = tmp_path / folder / f"{name}_v{place % 2}.nii.gz"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    compared = []
+    real = pairing._apart
+    monkeypatch.setattr(pairing, "_apart", lambda one, other: compared.append(one) or real(one, other))
+    found = read_folder(tmp_path)
+    assert len(found.problems) == 240
+    assert compared == []
 
 
 @pytest.mark.parametrize(

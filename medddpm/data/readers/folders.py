@@ -63,7 +63,11 @@ def channels_around(mask: Path) -> Found | None:
 
 def case_around(mask: Path) -> Found | None:
     """Reads the folder of a case."""
-    return case_folders(mask.parent, deepest=0)
+    return remembered(_case_folder, mask.parent, below=False)
+
+
+def _case_folder(folder: Path) -> Found | None:
+    return case_folders(folder, deepest=0)
 
 
 def case_folders(root: Path, deepest: int = DEEPEST) -> Found | None:

@@ -8,7 +8,8 @@ import io
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ MOST_BYTES = 16 << 20
 """The longest dataset.json or CSV that is read: a hundred thousand cases of long names fit."""
 
 MOST_ROWS = 100_000  # of a CSV
+
+_RECENT = 2 * 10**9  # nanoseconds
 
 DEEPEST = 6  # folders below the root: derivatives/NAME/sub-01/ses-01/anat
 
@@ -87,18 +90,48 @@ def entries(folder: Path) -> list[Path]:
         raise BadInput(folder, f"cannot be read ({error.strerror})", "ask for permission to read it") from None
 
 
-def remembered(read: Callable[[Path], Read], root: Path) -> Read:
+def remembered(read: Callable[[Path], Read], root: Path, below: bool = True) -> Read:
     """Returns what `read` makes of a folder, without reading anew while the folder and its entries are as they were.
 
     Each mask of a folder is sampled from by itself.
+
+    Args:
+        read: reads the folder.
+        root: the folder.
+        below: whether `read` looks into the folder's entries; if not, the names alone matter.
     """
-    times = tuple(path.stat().st_mtime_ns for path in (root, *entries(root)) if path.exists())
+    times = tuple(path.stat().st_mtime_ns for path in (root, *(entries(root) if below else ())) if path.exists())
     return _remembered(read, root, times)
 
 
 @functools.lru_cache(2)
 def _remembered(read: Callable[[Path], Read], root: Path, _times: tuple[int, ...]) -> Read:
     return read(root)
+
+
+def split(folder: Path) -> tuple[Sequence[Path], Sequence[Path]]:
+    """The folders and the files among the entries of a folder, without listing it anew while no entry comes or goes.
+
+    Raises:
+        BadInput: as `entries`.
+    """
+    changed = folder.stat().st_mtime_ns
+    if time.time_ns() - changed < _RECENT:  # what comes within the same tick of the clock does not show
+        return _split(folder)
+    return _split_unchanged(folder, changed)
+
+
+def _split(folder: Path) -> tuple[Sequence[Path], Sequence[Path]]:
+    folders: list[Path] = []
+    files: list[Path] = []
+    for entry in entries(folder):
+        (folders if entry.is_dir() else files).append(entry)
+    return folders, files
+
+
+@functools.lru_cache(16)
+def _split_unchanged(folder: Path, _changed: int) -> tuple[Sequence[Path], Sequence[Path]]:
+    return _split(folder)
 
 
 def volumes(folder: Path) -> list[Path]:
@@ -124,10 +157,7 @@ def walk(
         if (about.st_dev, about.st_ino) in seen:
             continue
         seen.add((about.st_dev, about.st_ino))
-        folders: list[Path] = []
-        files: list[Path] = []
-        for entry in entries(folder):
-            (folders if entry.is_dir() else files).append(entry)
-        yield folder, files
+        folders, files = split(folder)
+        yield folder, list(files)
         if depth < deepest:
             waiting += [(below, depth + 1) for below in reversed(folders) if not skip(below.name)]
