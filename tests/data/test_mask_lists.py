@@ -39,9 +39,7 @@ def test_what_a_folder_holds_beside_masks_is_said(tmp_path: Path, caplog: pytest
         ("a.nii.gz", "a.nii.gz", 3),
         ("b.mha", "b.nii.gz", 3),
     ]
-    assert caplog.messages == [
-        f"{tmp_path}: masks: 2; passed over, as no volumes: 4 (c.txt, d.part, e.nii.bz2, …)"
-    ]
+    assert caplog.messages == [f"{tmp_path}: masks: 2; passed over, as no volumes: 4 (c.txt, d.part, e.nii.bz2, …)"]
 
 
 def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
