@@ -464,6 +464,8 @@ def test_labels_mean_what_they_are_called(named: dict[str, Any], layout: Layout,
         ({"background": 0, "edema": 1, "necrosis": 2, "enhancing tumor": 3, "resection cavity": 4}, "resection cavity"),
         ({"background": 0, "label1": 1}, "no model knows its label"),
         ({"background": 0, "tumor": 1}, "name no brain"),
+        ({"background": 0, "brain stem": 1, "tumor": 2}, "no model knows its label 'brain stem'"),
+        ({"background": 0, "non-brain tissue": 1}, "no model knows its label"),
         ({"background": 0}, "names no labels"),
         ({"background": 1, "brain": 2}, "background is not label 0"),
         ({"brain": 1, "tumor": 1000}, "label 1000"),
@@ -594,7 +596,7 @@ def test_csv_of_brats_takes_columns_in_any_order(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"", "its first line is nothing"),
-        (b"mask;image\n", "its first line is mask;image"),
+        (b"mask|image\n", "its first line is mask|image"),
         (b"mask,image,mask\n", "its first line is"),
         (b"mask,image\n", "lists no pairs"),
         (b"mask,image\ny/scan.nii.gz\n", "line 2: 1 cells for 2 columns"),
@@ -657,6 +659,47 @@ def test_images_found_by_a_part_of_the_name_are_said(tmp_path: Path, caplog) -> 
     mask = save(tmp_path / "seg" / "tumour_07.nii.gz", tumour())
     assert condition(mask, BRATS, SIZE)[3].sum() > 100
     assert "paired by a part of their names (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
+
+
+@pytest.mark.parametrize("lesion", ["brain lesions", "brain metastases", "brain tumors"])
+def test_a_lesion_of_the_brain_is_no_brain(lesion: str) -> None:
+    """Trained as brain, it vanished without a word."""
+    assert labels_by_name({"background": [0], "rest of the brain": [1], lesion: [2]}) == (HEAD, {1: 1, 2: 2})
+
+
+@pytest.mark.parametrize("name", ["T1 no contrast", "T1w_without_Gd", "t1-non-contrast"])
+def test_what_is_without_contrast_is_t1(name: str) -> None:
+    assert role(name) == "t1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mask;image\r\nm.nii;i.nii\r\n",
+        "mask\timage\nm.nii\ti.nii\n",
+        "mask,image,,\nm.nii,i.nii\n",
+        "mask,image\nm.nii,i.nii,,\n",
+    ],
+    ids=["semicolons", "tabs", "columns without a name", "empty cells"],
+)
+def test_a_csv_as_a_spreadsheet_writes_it(tmp_path: Path, text: str) -> None:
+    save(tmp_path / "m.nii", head_labels())
+    save(tmp_path / "i.nii", image())
+    (tmp_path / "pairs.csv").write_text(text)
+    found = read_folder(tmp_path / "pairs.csv")
+    assert [(case.mask.name, case.images[0].name) for case in found.complete()] == [("m.nii", "i.nii")]
+    assert found.notes == []
+
+
+def test_a_csv_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_bytes("mask,image\nMüller.nii,i.nii\n".encode("cp1252"))
+    assert refused(tmp_path / "pairs.csv").endswith("not UTF-8 text; save it as UTF-8 (in Excel: CSV UTF-8)")
+
+
+def test_a_row_whose_mask_is_its_image_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "m.nii", head_labels())
+    (tmp_path / "pairs.csv").write_text("mask,image\nm.nii,m.nii\n")
+    assert "line 2: its mask and its image are one file: m.nii" in refused(tmp_path / "pairs.csv")
 
 
 def test_the_folder_of_many_masks_is_read_once(tmp_path: Path, monkeypatch) -> None:

@@ -50,13 +50,14 @@ def read_text(path: Path, remedy: str) -> str:
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
     except UnicodeDecodeError:
-        raise BadInput(path, "not UTF-8 text", remedy) from None
+        raise BadInput(path, "not UTF-8 text", "save it as UTF-8 (in Excel: CSV UTF-8)") from None
 
 
 def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
     """Reads a small CSV; returns the number of each line that is not empty, and its cells without spaces around them.
 
-    The first row holds the columns' names, in small letters.
+    The first row holds the columns' names, in small letters. Where the first line has no
+    comma, semicolons or tabs part the cells, as spreadsheets write them in many languages.
 
     Raises:
         BadInput: as `read_text`; or it is no CSV, is empty, has a column twice, or has more than `MOST_ROWS` rows.
@@ -65,17 +66,24 @@ def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
     try:
         if "\0" in text:
             raise csv.Error("it holds a zero byte")
-        lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+        first = text.partition("\n")[0]
+        mark = "," if "," in first else next((mark for mark in ";\t" if mark in first), ",")
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=True)
         rows = [(lines.line_num, [cell.strip() for cell in row]) for row in itertools.islice(lines, MOST_ROWS + 1)]
     except csv.Error as error:
         raise BadInput(path, f"not a CSV ({error})", remedy) from None
     if len(rows) > MOST_ROWS:
         raise BadInput(path, f"has more than {MOST_ROWS} lines", "split it")
     rows = [(line, cells) for line, cells in rows if any(cells)]
-    columns = [name.lower() for name in rows[0][1]] if rows else []
-    if not columns or len(named := list(filter(None, columns))) > len(set(named)):  # spreadsheets add empty ones
+    columns = _without_empty_end([name.lower() for name in rows[0][1]]) if rows else []
+    if not columns or len(named := list(filter(None, columns))) > len(set(named)):
         raise BadInput(path, f"its first line is {','.join(columns) or 'nothing'}", remedy)
-    return [(rows[0][0], columns), *rows[1:]]
+    return [(rows[0][0], columns), *((line, _without_empty_end(cells, len(columns))) for line, cells in rows[1:])]
+
+
+def _without_empty_end(cells: list[str], least: int = 0) -> list[str]:
+    """A row without the empty cells, beyond the `least` first, that spreadsheets add at its end."""
+    return cells[: next((place for place in range(len(cells), least, -1) if cells[place - 1]), least)]
 
 
 def entries(folder: Path) -> list[Path]:
