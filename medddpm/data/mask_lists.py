@@ -76,7 +76,11 @@ def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
             others.append(entry.name)
     if not masks:
         within = next((name for name in others if name in ("mask", "seg")), None)
-        remedy = f"give {folder / within}" if within else "give the folder that holds the masks themselves"
+        remedy = (
+            f"give {folder / within}"
+            if within
+            else "give the folder that holds the masks themselves, or a CSV that names them"
+        )
         raise BadInput(folder, "holds no volumes", remedy)
     if others:
         named = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")

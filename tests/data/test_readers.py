@@ -177,7 +177,7 @@ def test_what_is_left_is_paired_by_a_part_of_the_name_and_said(
         (f"mask/{one}.nii.gz", f"image/{other}.nii.gz") for one, other in zip(masks, images, strict=True)
     )
     (note,) = read_folder(tmp_path).notes
-    assert note.problem.startswith("cases paired by a part of their names alone: 2 of 2")
+    assert note.problem.startswith("cases paired by a part of their names alone, or by their folder: 2 of 2")
     assert all(case.by_part for case in read_folder(tmp_path).cases)
     assert VolumeFolder(tmp_path, SIZE).notes is not None
 
@@ -658,7 +658,7 @@ def test_images_found_by_a_part_of_the_name_are_said(tmp_path: Path, caplog) -> 
         save(tmp_path / name / f"scan7_{name}.nii.gz", image())
     mask = save(tmp_path / "seg" / "tumour_07.nii.gz", tumour())
     assert condition(mask, BRATS, SIZE)[3].sum() > 100
-    assert "paired by a part of their names (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
+    assert "paired by a part of their names, or by their folder (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
 
 
 @pytest.mark.parametrize("lesion", ["brain lesions", "brain metastases", "brain tumors"])
@@ -700,6 +700,42 @@ def test_a_row_whose_mask_is_its_image_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "m.nii", head_labels())
     (tmp_path / "pairs.csv").write_text("mask,image\nm.nii,m.nii\n")
     assert "line 2: its mask and its image are one file: m.nii" in refused(tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize(
+    ("mask", "image_name"),
+    [
+        ("sub-B01_seg", "sub-A01_T1w"),
+        ("BraTS20_Training_356_seg", "BraTS20_Training_355_t1"),
+        ("W39_1998_Segm", "P355_t1"),
+    ],
+)
+def test_one_mask_and_one_image_of_other_names_in_a_folder_are_noted(
+    tmp_path: Path, mask: str, image_name: str
+) -> None:
+    save(tmp_path / "p" / f"{mask}.nii.gz", head_labels())
+    save(tmp_path / "p" / f"{image_name}.nii.gz", image())
+    (note,) = read_folder(tmp_path).notes
+    assert f"{mask}.nii.gz with {image_name}.nii.gz" in note.problem
+
+
+def test_names_in_a_folder_of_which_one_says_more_need_no_note(tmp_path: Path) -> None:
+    save(tmp_path / "p" / "p_lesion_seg.nii.gz", head_labels())
+    save(tmp_path / "p" / "p_t1.nii.gz", image())
+    assert read_folder(tmp_path).notes == []
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"), [("../.git/annex/objects/x/y.nii.gz", "datalad get"), ("moved.nii.gz", "mend the link")]
+)
+def test_a_link_to_nothing_is_called_one(tmp_path: Path, target: str, remedy: str) -> None:
+    """As git-annex leaves for a volume that was not fetched yet."""
+    save(tmp_path / "mask" / "c_1.nii.gz", head_labels())
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "c_1.nii.gz").symlink_to(target)
+    (problem,) = check_folder(tmp_path).problems
+    assert f"a link to what is not there ({target})" in str(problem)
+    assert remedy in str(problem)
 
 
 def test_the_folder_of_many_masks_is_read_once(tmp_path: Path, monkeypatch) -> None:
