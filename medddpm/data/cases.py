@@ -27,7 +27,7 @@ class Case:
         mask: the labels.
         frames: for each channel, the place of its volume in its 4-D file; empty where every file is 3-D.
         labels: the layout's label for each label that the mask may hold besides 0; None where they are the layout's.
-        by_part: whether its files were paired by a part of their names alone.
+        by_part: whether its files were paired by a part of their names alone, or by their folder alone.
     """
 
     name: str

@@ -52,7 +52,7 @@ class Report:
         lines = []
         for case in self.cases:
             mask, *images = (os.path.relpath(path, base) for path in (case.mask, *case.files()))
-            how = " (by a part of their names)" if case.by_part else ""
+            how = " (by a part of their names, or by their folder)" if case.by_part else ""
             lines.append(printable(f"{case.name}: {mask} with {', '.join(images)}{how}"))
         return lines
 

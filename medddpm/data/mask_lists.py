@@ -68,12 +68,19 @@ def find_requests(mask: Path, out: Path, images: Sequence[Path] = (), seed: int 
 def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
     if out.exists() and os.path.samefile(folder, out):
         raise BadInput(out, "it is the masks' own folder, where volumes would be taken for masks", "choose another one")
-    there = entries(folder)
-    masks = [entry for entry in there if is_volume_name(entry) and not entry.is_dir()]
-    others = [entry.name for entry in there if entry not in masks]
+    masks, others = list[Path](), list[str]()
+    for entry in entries(folder):
+        if is_volume_name(entry) and not entry.is_dir():
+            masks.append(entry)
+        else:
+            others.append(entry.name)
     if not masks:
         within = next((name for name in others if name in ("mask", "seg")), None)
-        remedy = f"give {folder / within}" if within else "give the folder that holds the masks themselves"
+        remedy = (
+            f"give {folder / within}"
+            if within
+            else "give the folder that holds the masks themselves, or a CSV that names them"
+        )
         raise BadInput(folder, "holds no volumes", remedy)
     if others:
         named = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")

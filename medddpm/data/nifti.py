@@ -336,6 +336,10 @@ def _read_up_to(stream: IO[bytes], count: int) -> bytes:
 
 def _file_size(path: Path) -> int:
     if not path.exists():
+        if path.is_symlink():
+            annexed = "/annex/objects/" in (target := os.readlink(path))
+            remedy = "fetch it: datalad get, or git annex get" if annexed else "mend the link, or remove it"
+            raise BadInput(path, f"a link to what is not there ({target})", remedy)
         raise BadInput(path, "no such file", "check the name and the folder")
     if not path.is_file():
         raise BadInput(path, "not a file", "give one volume's file (e.g. a .nii.gz)")

@@ -168,7 +168,8 @@ def condition(
     if layout == BRATS and image is None:
         if case.by_part and case.images:
             paired = ", ".join(path.name for path in case.files())
-            log.warning(f"{mask_path}: its images are paired by a part of their names ({paired}); --image names others")
+            how = f"by a part of their names, or by their folder ({paired})"
+            log.warning(f"{mask_path}: its images are paired {how}; --image names others")
         images = [one for path in case.files() for one in _on_grid_of(case, mask, path)]
     elif layout == BRATS and image is not None:
         named = [image] if isinstance(image, (str, os.PathLike)) else image

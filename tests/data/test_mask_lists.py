@@ -61,7 +61,7 @@ def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, caplog: pytest
 
 BAD_TABLES = {
     "nothing": (b"", "its first line is nothing"),
-    "semicolons": (b"mask;seed\na.nii;1\n", "it has no column mask: its first line is mask;seed"),
+    "another mark": (b"mask|seed\na.nii;1\n", "it has no column mask: its first line is mask|seed"),
     "twice": (b"mask,mask\na.nii,b.nii\n", "its first line is mask,mask"),
     "no rows": (b"mask,seed\n", "it names no masks"),
     "no mask": (b"mask,seed\na.nii,1\n,2\n", "line 3 names no mask"),

@@ -31,7 +31,7 @@ from helpers.repository import SHARED
 from medddpm.cli.main import main
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import BRATS, HEAD, Layout
-from medddpm.data.readers import case_of, find_layout, folders, read_folder
+from medddpm.data.readers import case_of, find_layout, folders, listing, pairing, read_folder
 from medddpm.data.readers.words import identity, labels_by_name, role
 from medddpm.data.volumes import VolumeFolder, condition
 from medddpm.errors import BadInput
@@ -177,7 +177,7 @@ def test_what_is_left_is_paired_by_a_part_of_the_name_and_said(
         (f"mask/{one}.nii.gz", f"image/{other}.nii.gz") for one, other in zip(masks, images, strict=True)
     )
     (note,) = read_folder(tmp_path).notes
-    assert note.problem.startswith("cases paired by a part of their names alone: 2 of 2")
+    assert note.problem.startswith("cases paired by a part of their names alone, or by their folder: 2 of 2")
     assert all(case.by_part for case in read_folder(tmp_path).cases)
     assert VolumeFolder(tmp_path, SIZE).notes is not None
 
@@ -464,6 +464,8 @@ def test_labels_mean_what_they_are_called(named: dict[str, Any], layout: Layout,
         ({"background": 0, "edema": 1, "necrosis": 2, "enhancing tumor": 3, "resection cavity": 4}, "resection cavity"),
         ({"background": 0, "label1": 1}, "no model knows its label"),
         ({"background": 0, "tumor": 1}, "name no brain"),
+        ({"background": 0, "brain stem": 1, "tumor": 2}, "no model knows its label 'brain stem'"),
+        ({"background": 0, "non-brain tissue": 1}, "no model knows its label"),
         ({"background": 0}, "names no labels"),
         ({"background": 1, "brain": 2}, "background is not label 0"),
         ({"brain": 1, "tumor": 1000}, "label 1000"),
@@ -594,7 +596,7 @@ def test_csv_of_brats_takes_columns_in_any_order(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"", "its first line is nothing"),
-        (b"mask;image\n", "its first line is mask;image"),
+        (b"mask|image\n", "its first line is mask|image"),
         (b"mask,image,mask\n", "its first line is"),
         (b"mask,image\n", "lists no pairs"),
         (b"mask,image\ny/scan.nii.gz\n", "line 2: 1 cells for 2 columns"),
@@ -656,7 +658,117 @@ def test_images_found_by_a_part_of_the_name_are_said(tmp_path: Path, caplog) -> 
         save(tmp_path / name / f"scan7_{name}.nii.gz", image())
     mask = save(tmp_path / "seg" / "tumour_07.nii.gz", tumour())
     assert condition(mask, BRATS, SIZE)[3].sum() > 100
-    assert "paired by a part of their names (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
+    assert "paired by a part of their names, or by their folder (scan7_t1.nii.gz, scan7_t1ce.nii.gz)" in caplog.text
+
+
+@pytest.mark.parametrize("lesion", ["brain lesions", "brain metastases", "brain tumors"])
+def test_a_lesion_of_the_brain_is_no_brain(lesion: str) -> None:
+    """Trained as brain, it vanished without a word."""
+    assert labels_by_name({"background": [0], "rest of the brain": [1], lesion: [2]}) == (HEAD, {1: 1, 2: 2})
+
+
+@pytest.mark.parametrize("name", ["T1 no contrast", "T1w_without_Gd", "t1-non-contrast"])
+def test_what_is_without_contrast_is_t1(name: str) -> None:
+    assert role(name) == "t1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mask;image\r\nm.nii;i.nii\r\n",
+        "mask\timage\nm.nii\ti.nii\n",
+        "mask,image,,\nm.nii,i.nii\n",
+        "mask,image\nm.nii,i.nii,,\n",
+    ],
+    ids=["semicolons", "tabs", "columns without a name", "empty cells"],
+)
+def test_a_csv_as_a_spreadsheet_writes_it(tmp_path: Path, text: str) -> None:
+    save(tmp_path / "m.nii", head_labels())
+    save(tmp_path / "i.nii", image())
+    (tmp_path / "pairs.csv").write_text(text)
+    found = read_folder(tmp_path / "pairs.csv")
+    assert [(case.mask.name, case.images[0].name) for case in found.complete()] == [("m.nii", "i.nii")]
+    assert found.notes == []
+
+
+def test_a_csv_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_bytes("mask,image\nMüller.nii,i.nii\n".encode("cp1252"))
+    assert refused(tmp_path / "pairs.csv").endswith("not UTF-8 text; save it as UTF-8 (in Excel: CSV UTF-8)")
+
+
+def test_a_row_whose_mask_is_its_image_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "m.nii", head_labels())
+    (tmp_path / "pairs.csv").write_text("mask,image\nm.nii,m.nii\n")
+    assert "line 2: its mask and its image are one file: m.nii" in refused(tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize(
+    ("mask", "image_name"),
+    [
+        ("sub-B01_seg", "sub-A01_T1w"),
+        ("BraTS20_Training_356_seg", "BraTS20_Training_355_t1"),
+        ("W39_1998_Segm", "P355_t1"),
+    ],
+)
+def test_one_mask_and_one_image_of_other_names_in_a_folder_are_noted(
+    tmp_path: Path, mask: str, image_name: str
+) -> None:
+    save(tmp_path / "p" / f"{mask}.nii.gz", head_labels())
+    save(tmp_path / "p" / f"{image_name}.nii.gz", image())
+    (note,) = read_folder(tmp_path).notes
+    assert f"{mask}.nii.gz with {image_name}.nii.gz" in note.problem
+
+
+def test_names_in_a_folder_of_which_one_says_more_need_no_note(tmp_path: Path) -> None:
+    save(tmp_path / "p" / "p_lesion_seg.nii.gz", head_labels())
+    save(tmp_path / "p" / "p_t1.nii.gz", image())
+    assert read_folder(tmp_path).notes == []
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"), [("../.git/annex/objects/x/y.nii.gz", "datalad get"), ("moved.nii.gz", "mend the link")]
+)
+def test_a_link_to_nothing_is_called_one(tmp_path: Path, target: str, remedy: str) -> None:
+    """As git-annex leaves for a volume that was not fetched yet."""
+    save(tmp_path / "mask" / "c_1.nii.gz", head_labels())
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "c_1.nii.gz").symlink_to(target)
+    (problem,) = check_folder(tmp_path).problems
+    assert f"a link to what is not there ({target})" in str(problem)
+    assert remedy in str(problem)
+
+
+def test_the_folder_of_many_masks_is_read_once(tmp_path: Path, monkeypatch) -> None:
+    """Read for each of three thousand masks, it kept `sample` busy for a quarter of an hour."""
+    case_folder(tmp_path / "flat", "A_1")
+    masks = [save(tmp_path / "flat" / f"A_{number}_seg.nii.gz", tumour()) for number in (2, 3)]
+    for subject in ("01", "02"):
+        save(tmp_path / "bids" / f"sub-{subject}" / f"sub-{subject}_T1w.nii.gz", image())
+        masks.append(save(tmp_path / "bids" / f"sub-{subject}" / f"sub-{subject}_dseg.nii.gz", head_labels()))
+    for folder in (tmp_path / "flat", tmp_path / "bids"):
+        os.utime(folder, (1e9, 1e9))
+    listed = []
+    real = listing.entries
+    monkeypatch.setattr(listing, "entries", lambda folder: listed.append(folder) or real(folder))
+    for mask in masks:
+        case_of(mask, HEAD)
+    assert [listed.count(tmp_path / name) for name in ("flat", "bids")] == [1, 1]
+
+
+def test_digits_that_hundreds_of_files_share_tell_no_cases_apart(tmp_path: Path, monkeypatch) -> None:
+    """As of two visits: comparing each file with all others took minutes."""
+    letters = [chr(97 + number // 26) + chr(97 + number % 26) for number in range(120)]
+    for place, letter in enumerate(letters):
+        for folder, name in (("mask", f"m{letter}"), ("image", f"i{letter}")):
+            path = tmp_path / folder / f"{name}_v{place % 2}.nii.gz"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    compared = []
+    real = pairing._apart
+    monkeypatch.setattr(pairing, "_apart", lambda one, other: compared.append(one) or real(one, other))
+    found = read_folder(tmp_path)
+    assert len(found.problems) == 240
+    assert compared == []
 
 
 @pytest.mark.parametrize(

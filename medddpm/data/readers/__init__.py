@@ -105,11 +105,12 @@ def _with_names(found: Found) -> Found:
 
 
 def _with_notes(found: Found) -> Found:
-    """Notes what was paired by a part of the names, and what is not read."""
+    """Notes what was paired by less than the whole names, and what is not read."""
     unsure = [case for case in found.cases if case.by_part]
     if unsure:
         pairs = ", ".join(f"{case.mask.name} with {case.images[0].name}" for case in unsure[:2])
-        problem = f"cases paired by a part of their names alone: {len(unsure)} of {len(found.cases)} ({pairs}"
+        count = f"{len(unsure)} of {len(found.cases)}"
+        problem = f"cases paired by a part of their names alone, or by their folder: {count} ({pairs}"
         remedy = f"look through them with `medddpm check --list {found.root}`, or give the files of a case one name"
         found.notes.append(BadInput(found.root, problem + (", …)" if len(unsure) > 2 else ")"), remedy))
     used = {path for case in (*found.cases, *found.partial) for path in (case.mask, *case.images)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from medddpm.data.cases import Case, Found
 from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.data.nifti import is_volume_name, split_name
-from medddpm.data.readers.listing import entries, is_file, read_text, walk
+from medddpm.data.readers.listing import is_file, read_text, split, walk
 from medddpm.data.readers.words import ASKED, MASK, labels_by_name, role
 from medddpm.errors import BadInput
 
@@ -64,7 +64,7 @@ def read(root: Path, subject: str = "") -> Found | None:
     Raises:
         BadInput: a table of labels is damaged.
     """
-    if not any(entry.is_dir() and entry.name.startswith("sub-") for entry in entries(root)):
+    if not any(folder.name.startswith("sub-") for folder in split(root)[0]):
         return None
     subjects: defaultdict[str, list[_File]] = defaultdict(list)
     for _folder, files in walk(root, skip=lambda name: bool(subject) and name.startswith("sub-") and name != subject):

@@ -11,7 +11,7 @@ from medddpm.data.layouts import BRATS, HEAD, LAYOUTS, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import DEEPEST, entries, remembered, volumes, walk
 from medddpm.data.readers.pairing import Pairs, pair
-from medddpm.data.readers.words import MASK, role, tokens
+from medddpm.data.readers.words import MASK, identity, role, tokens
 from medddpm.errors import BadInput
 
 WANTED = ", or ".join(" ".join(f"{name}/" for name in layout.folders) for layout in LAYOUTS)
@@ -63,7 +63,11 @@ def channels_around(mask: Path) -> Found | None:
 
 def case_around(mask: Path) -> Found | None:
     """Reads the folder of a case."""
-    return case_folders(mask.parent, deepest=0)
+    return remembered(_case_folder, mask.parent, below=False)
+
+
+def _case_folder(folder: Path) -> Found | None:
+    return case_folders(folder, deepest=0)
 
 
 def case_folders(root: Path, deepest: int = DEEPEST) -> Found | None:
@@ -110,12 +114,19 @@ def _single(files: dict[str, Path], layout: Layout) -> Pairs:
     if not files:
         return Pairs()
     mask = files.get(MASK)
-    case = [Case(split_name(mask)[0], images, mask)] if mask else []
+    differ = mask is not None and any(_differ(mask, image) for image in images)
+    case = [Case(split_name(mask)[0], images, mask, by_part=differ)] if mask else []
     if not lacking:
         return Pairs(case)
     folder = next(iter(files.values())).parent
     remedy = "add the missing files, or remove this folder"
     return Pairs([], case, [BadInput(folder, f"holds no {', no '.join(lacking)}", remedy)], list(files.values()))
+
+
+def _differ(mask: Path, image: Path) -> bool:
+    """Whether each name has words that the other lacks, as of two subjects, or of BraTS 2020's case 355."""
+    mine, its = set(identity(mask)), set(identity(image))
+    return bool(mine - its and its - mine)
 
 
 def _role(folder: str, layout: Layout) -> str:

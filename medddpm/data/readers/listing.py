@@ -8,7 +8,8 @@ import io
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ MOST_BYTES = 16 << 20
 """The longest dataset.json or CSV that is read: a hundred thousand cases of long names fit."""
 
 MOST_ROWS = 100_000  # of a CSV
+
+_RECENT = 2 * 10**9  # nanoseconds
 
 DEEPEST = 6  # folders below the root: derivatives/NAME/sub-01/ses-01/anat
 
@@ -47,13 +50,14 @@ def read_text(path: Path, remedy: str) -> str:
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
     except UnicodeDecodeError:
-        raise BadInput(path, "not UTF-8 text", remedy) from None
+        raise BadInput(path, "not UTF-8 text", "save it as UTF-8 (in Excel: CSV UTF-8)") from None
 
 
 def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
     """Reads a small CSV; returns the number of each line that is not empty, and its cells without spaces around them.
 
-    The first row holds the columns' names, in small letters.
+    The first row holds the columns' names, in small letters. Where the first line has no
+    comma, semicolons or tabs part the cells, as spreadsheets write them in many languages.
 
     Raises:
         BadInput: as `read_text`; or it is no CSV, is empty, has a column twice, or has more than `MOST_ROWS` rows.
@@ -62,17 +66,24 @@ def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
     try:
         if "\0" in text:
             raise csv.Error("it holds a zero byte")
-        lines = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+        first = text.partition("\n")[0]
+        mark = "," if "," in first else next((mark for mark in ";\t" if mark in first), ",")
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=True)
         rows = [(lines.line_num, [cell.strip() for cell in row]) for row in itertools.islice(lines, MOST_ROWS + 1)]
     except csv.Error as error:
         raise BadInput(path, f"not a CSV ({error})", remedy) from None
     if len(rows) > MOST_ROWS:
         raise BadInput(path, f"has more than {MOST_ROWS} lines", "split it")
     rows = [(line, cells) for line, cells in rows if any(cells)]
-    columns = [name.lower() for name in rows[0][1]] if rows else []
-    if not columns or len(named := list(filter(None, columns))) > len(set(named)):  # spreadsheets add empty ones
+    columns = _without_empty_end([name.lower() for name in rows[0][1]]) if rows else []
+    if not columns or len(named := list(filter(None, columns))) > len(set(named)):
         raise BadInput(path, f"its first line is {','.join(columns) or 'nothing'}", remedy)
-    return [(rows[0][0], columns), *rows[1:]]
+    return [(rows[0][0], columns), *((line, _without_empty_end(cells, len(columns))) for line, cells in rows[1:])]
+
+
+def _without_empty_end(cells: list[str], least: int = 0) -> list[str]:
+    """A row without the empty cells, beyond the `least` first, that spreadsheets add at its end."""
+    return cells[: next((place for place in range(len(cells), least, -1) if cells[place - 1]), least)]
 
 
 def entries(folder: Path) -> list[Path]:
@@ -87,18 +98,48 @@ def entries(folder: Path) -> list[Path]:
         raise BadInput(folder, f"cannot be read ({error.strerror})", "ask for permission to read it") from None
 
 
-def remembered(read: Callable[[Path], Read], root: Path) -> Read:
+def remembered(read: Callable[[Path], Read], root: Path, below: bool = True) -> Read:
     """Returns what `read` makes of a folder, without reading anew while the folder and its entries are as they were.
 
     Each mask of a folder is sampled from by itself.
+
+    Args:
+        read: reads the folder.
+        root: the folder.
+        below: whether `read` looks into the folder's entries; if not, the names alone matter.
     """
-    times = tuple(path.stat().st_mtime_ns for path in (root, *entries(root)) if path.exists())
+    times = tuple(path.stat().st_mtime_ns for path in (root, *(entries(root) if below else ())) if path.exists())
     return _remembered(read, root, times)
 
 
 @functools.lru_cache(2)
 def _remembered(read: Callable[[Path], Read], root: Path, _times: tuple[int, ...]) -> Read:
     return read(root)
+
+
+def split(folder: Path) -> tuple[Sequence[Path], Sequence[Path]]:
+    """The folders and the files among the entries of a folder, without listing it anew while no entry comes or goes.
+
+    Raises:
+        BadInput: as `entries`.
+    """
+    changed = folder.stat().st_mtime_ns
+    if time.time_ns() - changed < _RECENT:  # what comes within the same tick of the clock does not show
+        return _split(folder)
+    return _split_unchanged(folder, changed)
+
+
+def _split(folder: Path) -> tuple[Sequence[Path], Sequence[Path]]:
+    folders: list[Path] = []
+    files: list[Path] = []
+    for entry in entries(folder):
+        (folders if entry.is_dir() else files).append(entry)
+    return folders, files
+
+
+@functools.lru_cache(16)
+def _split_unchanged(folder: Path, _changed: int) -> tuple[Sequence[Path], Sequence[Path]]:
+    return _split(folder)
 
 
 def volumes(folder: Path) -> list[Path]:
@@ -124,10 +165,7 @@ def walk(
         if (about.st_dev, about.st_ino) in seen:
             continue
         seen.add((about.st_dev, about.st_ino))
-        folders: list[Path] = []
-        files: list[Path] = []
-        for entry in entries(folder):
-            (folders if entry.is_dir() else files).append(entry)
-        yield folder, files
+        folders, files = split(folder)
+        yield folder, list(files)
         if depth < deepest:
             waiting += [(below, depth + 1) for below in reversed(folders) if not skip(below.name)]

@@ -18,6 +18,8 @@ from medddpm.errors import BadInput
 Files = Mapping[str, Sequence[Path]]
 """For each role, a mask's or a channel's, its files."""
 
+_MOST_ALIKE = 50  # files of a role with the same digits: of more, the digits are a visit's and tell no cases apart
+
 _Key = Callable[[str, Path], Hashable]
 _Group = dict[str, list[Path]]
 
@@ -87,11 +89,14 @@ def _explain(left: _Group, layout: Layout, places: Mapping[str, str], keys: Sequ
                 group = grouped.get(key(role, path), {})
                 if len(group) <= len(around):
                     continue
-                found = {
-                    other: close
-                    for other, same in group.items()
-                    if (close := [near for near in same if not (key is keys[2] and _apart(path, near))])
-                }
+                if key is keys[2]:
+                    found = {
+                        other: close
+                        for other, same in group.items()
+                        if len(same) <= _MOST_ALIKE and (close := [near for near in same if not _apart(path, near)])
+                    }
+                else:
+                    found = group
                 if len(found) > len(around):
                     around, by_part = found, key is not _whole
             absent = [places[other] for other in left if other not in around]

@@ -62,6 +62,10 @@ def _add(result: Found, columns: Sequence[str], number: int, row: Sequence[str],
             return fault(f"no such file: {cells[role]}", "correct the path; it is relative to the CSV's folder")
         if not is_volume_name(path):
             return fault(f"not a volume by its name: {cells[role]}", "give .nii or .nii.gz files, or convert them")
+    known: dict[Path, str] = {}
+    for role, path in files.items():
+        if (other := known.setdefault(path, role)) != role:
+            return fault(f"its {other} and its {role} are one file: {cells[role]}", "correct one of the two")
     mask = files.pop(MASK)
     if mask in seen:
         return fault(f"its mask stands in line {seen[mask]} too: {cells[MASK]}", "remove one of them")

@@ -21,7 +21,7 @@ _WORDS = {
     "t1": {"t1", "t1w", "t1n"},
     "image": {"image", "img"},
 }
-_CONTRAST, _NO_CONTRAST = {"ce", "gd", "gadolinium", "contrast"}, {"pre", "non", "without", "precontrast"}
+_CONTRAST, _NO_CONTRAST = {"ce", "gd", "gadolinium", "contrast"}, {"pre", "no", "non", "without", "precontrast"}
 _ANY = set().union(*_WORDS.values(), _CONTRAST)
 _GLUED = re.compile(r"(?:image|img|mask|seg|label)(\d+)")  # image12, of Med-DDPM's own data
 
@@ -54,6 +54,11 @@ def role(name: str) -> str | None:
 
 _BRATS = {"necrosis": 1, "oedema": 2, "enhancing": 3, "brain": 4}
 _HEAD = {"brain": 1, "tumour": 2}
+_TUMOUR = {"tumor", "tumour", "tumors", "tumours", "lesion", "lesions", "glioma", "metastasis", "metastases"}
+_BRAIN_ALONE = {
+    *("brain", "the", "of", "whole", "entire", "all", "other", "rest", "remaining", "healthy", "normal", "mask"),
+    *("tissue", "parenchyma"),
+}
 ASKED = "name them background, brain and tumor, or background, necrosis, edema and enhancing tumor"
 
 
@@ -116,10 +121,11 @@ def _meaning(name: str) -> str | None:
         return "necrosis"
     if enhancing:
         return "enhancing"
-    tumour = bool(words & {"tumor", "tumour", "tumors", "tumours", "lesion", "glioma"})
+    tumour = bool(words & _TUMOUR)
     for what, short in (("whole", "wt"), ("core", "tc")):
         if short in words or (tumour and what in words):
             return what
-    if "brain" in words and (not tumour or words & {"without", "rest", "healthy", "normal"}):
+    rest = words & {"without", "rest", "healthy", "normal"}
+    if "brain" in words and (rest if tumour else words <= _BRAIN_ALONE):  # no brain stem, no brain metastasis
         return "brain"
     return "tumour" if tumour else None
