@@ -11,6 +11,7 @@ from pathlib import Path
 from medddpm.data.layouts import BRATS
 from medddpm.data.nifti import check_name, is_nifti_name, is_volume_name, split_name
 from medddpm.data.readers.listing import entries, read_csv
+from medddpm.data.readers.words import MASK, role
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import report
 
@@ -68,12 +69,11 @@ def find_requests(mask: Path, out: Path, images: Sequence[Path] = (), seed: int 
 def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
     if out.exists() and os.path.samefile(folder, out):
         raise BadInput(out, "it is the masks' own folder, where volumes would be taken for masks", "choose another one")
-    masks, others = list[Path](), list[str]()
-    for entry in entries(folder):
-        if is_volume_name(entry) and not entry.is_dir():
-            masks.append(entry)
-        else:
-            others.append(entry.name)
+    there = entries(folder)
+    read = [entry for entry in there if is_volume_name(entry) and not entry.is_dir()]
+    masks = [entry for entry in read if role(entry.name) in (None, MASK)] or read  # a case's folder has images too
+    taken = set(masks)
+    others = [entry.name for entry in there if entry not in taken]
     if not masks:
         within = next((name for name in others if name in ("mask", "seg")), None)
         remedy = (
@@ -84,7 +84,7 @@ def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
         raise BadInput(folder, "holds no volumes", remedy)
     if others:
         named = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        report(f"{folder}: masks: {len(masks)}; passed over, as no volumes: {len(others)} ({named})")
+        report(f"{folder}: masks: {len(masks)}; passed over, as no masks: {len(others)} ({named})")
     return [Request(mask, out / _name(mask), (), seed) for mask in masks]
 
 

@@ -39,7 +39,16 @@ def test_what_a_folder_holds_beside_masks_is_said(tmp_path: Path, caplog: pytest
         ("a.nii.gz", "a.nii.gz", 3),
         ("b.mha", "b.nii.gz", 3),
     ]
-    assert caplog.messages == [f"{tmp_path}: masks: 2; passed over, as no volumes: 4 (c.txt, d.part, e.nii.bz2, …)"]
+    assert caplog.messages == [f"{tmp_path}: masks: 2; passed over, as no masks: 4 (c.txt, d.part, e.nii.bz2, …)"]
+
+
+def test_of_a_case_s_own_folder_the_mask_is_drawn_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "medddpm")
+    for word in ("flair", "seg", "t1", "t1ce", "t2"):
+        (tmp_path / f"BraTS20_Training_001_{word}.nii.gz").touch()
+    (found,) = find_requests(tmp_path, tmp_path / "out")
+    assert found.out.name == "BraTS20_Training_001.nii.gz"
+    assert "passed over, as no masks: 4 (BraTS20_Training_001_flair.nii.gz, " in caplog.text
 
 
 def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
