@@ -92,6 +92,8 @@ def sample_to_files(
     """
     mask, out, given = Path(mask), Path(out), [Path(image) for image in images]
     requests = find_requests(mask, out, given, seed)
+    if missing := [image for image in given if not image.is_file()]:
+        raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
     checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
@@ -178,7 +180,7 @@ class _Conditions:
 
     def _read(self, request: Request) -> tuple[Tensor, nib.Nifti1Image]:
         if missing := [image for image in request.images if not image.is_file()]:
-            raise BadInput(missing[0], "no such file", "check the name, or leave out the image")
+            raise BadInput(missing[0], "no such file", "check its name in the CSV")
         images = list(request.images) or None
         return (
             condition(request.mask, self._layout, self._size, images),
