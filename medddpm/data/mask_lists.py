@@ -10,7 +10,7 @@ from pathlib import Path
 
 from medddpm.data.layouts import BRATS
 from medddpm.data.nifti import check_name, is_nifti_name, is_volume_name, split_name
-from medddpm.data.readers.listing import entries, read_csv
+from medddpm.data.readers.listing import entries, read_csv, volumes
 from medddpm.data.readers.words import MASK, role
 from medddpm.errors import BadInput
 from medddpm.runtime.reports import report
@@ -70,7 +70,7 @@ def _of_folder(folder: Path, out: Path, seed: int) -> list[Request]:
     if out.exists() and os.path.samefile(folder, out):
         raise BadInput(out, "it is the masks' own folder, where volumes would be taken for masks", "choose another one")
     there = entries(folder)
-    read = [entry for entry in there if is_volume_name(entry) and not entry.is_dir()]
+    read = volumes(folder)
     masks = [entry for entry in read if role(entry.name) in (None, MASK)] or read  # a case's folder has images too
     taken = set(masks)
     others = [entry.name for entry in there if entry not in taken]

@@ -302,8 +302,9 @@ def _read(path: Path, dimensions: int) -> tuple[nib.Nifti1Image, float]:
         if dimensions != 3:
             raise BadInput(path, "no NIfTI where several channels are wanted in one file", "convert it to .nii.gz")
         return mha_nrrd.read(path, size), 0.0
-    opened, zipped = _open(path)
-    with opened as stream:
+    with opened(path) as file:
+        zipped = file.peek(2)[:2] == b"\x1f\x8b"
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if zipped else file
         start = stream.read(HEADER_BYTES + FLAG_BYTES)
         header = read_header(path, start)
         if zipped != path.name.lower().endswith(".gz"):
@@ -349,13 +350,6 @@ def _file_size(path: Path) -> int:
     if size == 0:
         raise BadInput(path, "an empty file", AGAIN)
     return size
-
-
-def _open(path: Path) -> tuple[IO[bytes], bool]:
-    """Returns the file's content as a stream, unpacked if it is gzip-compressed, and whether it is."""
-    with opened(path) as stream:
-        zipped = stream.read(2) == b"\x1f\x8b"
-    return (cast(IO[bytes], gzip.open(path)) if zipped else open(path, "rb")), zipped
 
 
 def _misnamed(path: Path, zipped: bool) -> BadInput:
