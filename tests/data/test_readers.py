@@ -609,7 +609,7 @@ def test_csv_of_brats_takes_columns_in_any_order(tmp_path: Path) -> None:
         (b"mask,image\n/dev/zero,x/scan.nii.gz\n", "line 2: no such file: /dev/zero"),
         (b"mask,image\na\0b,x/scan.nii.gz\n", ""),
         (b"\x1f\x8b\xff\xfe", "not UTF-8"),
-        (b"mask,image\n" + b"a" * 200_000 + b",b\n", "not a CSV"),
+        (b"mask,image\n" + b"a" * 200_000 + b",b\n", ""),  # csv's limit for a cell is the process's: it may be raised
         (b"\n" * 17_000_000, "and a file of this kind at most 16777216"),
         (b"mask,image\n" + b"\n" * 100_000, "more than 100000 lines"),
     ],
