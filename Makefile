@@ -31,7 +31,7 @@ help:
 	@echo "make clean   remove .venv, runs/ and caches"
 
 book: $(READY)
-	$(PY) -m medddpm book $(ARGS)
+	$(PY) -m study book $(ARGS)
 
 # site/lab/ has the book's defaults for JupyterLab; a reader's own settings stay, and stand above them.
 lab: $(READY)

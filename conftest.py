@@ -26,7 +26,7 @@ STRAYS = pytest.StashKey[set[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the kernels what `medddpm book` gives them, so that a cell prints and draws the same under both."""
+    """Gives the kernels what `python -m study book` gives them, so that a cell prints and draws the same under both."""
     os.environ.update(SOURCE_DATE_EPOCH="0", PYTHONHASHSEED="0", OMP_WAIT_POLICY="PASSIVE")
     os.environ.pop("MPLBACKEND", None)
     # As in the Makefile: else each of some hundred processes compiles PyTorch's and MONAI's sources for itself.

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadArgument
-from medddpm.runtime import cuda_graphs
-from medddpm.runtime.reports import bars
+from medddpm.fast.graphs import cuda_graphs
+from medddpm.fast.reports import bars
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 

@@ -25,10 +25,10 @@ from medddpm.data.nifti import is_written, note_of, read_image, split_name
 from medddpm.data.volumes import channel_files, checked_size, condition, mask_case, write_sample_volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.fast.reports import bars, log, report
 from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import share
-from medddpm.runtime.reports import bars, log, report
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from medddpm.runtime import cuda_graphs
-from medddpm.runtime.reports import log
+from medddpm.fast.graphs import cuda_graphs
+from medddpm.fast.reports import log
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Switches:
         return module.register_forward_pre_hook(self._convert_inputs, with_kwargs=True)
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
+        from medddpm.fast.kernels.dispatch import serves, too_old
         from medddpm.fast.patch import accelerate, restore  # imports Triton, which only a fast setting should wait for
-        from medddpm.kernels.dispatch import serves, too_old
 
         first = next(network.parameters(), None)
         if first is None or not too_old(first.device):  # which accelerate would warn of as well

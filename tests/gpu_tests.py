@@ -21,9 +21,9 @@ import torch
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.records import gpu_tests, schemas
-from medddpm.study.records.machine import gpu_folder_name, machine_meta
-from medddpm.study.records.tables import write_table
+from medddpm.measure.machine import gpu_folder_name, machine_meta
+from medddpm.measure.tables import write_table
+from study.records import gpu_tests, schemas
 
 MARK = "pytest.mark.gpu"  # what a file with such a test has in it: the others are not even imported
 OPTIONS = ["-m", "gpu", "-o", "addopts=", "--import-mode=importlib", "--strict-markers", "--strict-config"]

@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 from helpers.nnunet import run, write_stubs
 
-from medddpm.clients.nnunet import FOLDER
-from medddpm.study.records import schemas
-from medddpm.study.records.machine import machine_meta, package_version
-from medddpm.study.records.publishing import MACHINE, of_machine
-from medddpm.study.records.tables import write_table
+from medddpm.fast.clients.nnunet import FOLDER
+from medddpm.measure.machine import MACHINE, machine_meta, of_machine, package_version
+from medddpm.measure.tables import write_table
+from study.records import schemas
 
 DATASET = "Dataset902_Benchmark"
 PLANNERS = {"ExperimentPlanner": "nnUNetPlans", "nnUNetPlannerResEncM": "nnUNetResEncUNetMPlans"}

@@ -1,4 +1,4 @@
-"""Several machines: the line that all files of `cluster/` hold, run by two agents on this one."""
+"""Several machines: the line that all files of `site/cluster/` hold, run by two agents on this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.repository import ROOT
 
 from medddpm.checkpoints.files import checkpoints_of, read_checkpoint
 
-CLUSTER = ROOT / "cluster"
+CLUSTER = ROOT / "site" / "cluster"
 FILES = ("train.slurm", "Dockerfile", "medddpm.def")
 TRAIN = ("--steps", "3", "--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0",
          "--accumulation", "1", "--device", "cpu", "-q", "--no-check")  # fmt: skip
@@ -34,7 +34,7 @@ for agent in "${agents[@]}"; do wait "$agent" || exit 1; done
 
 
 def line_of(name: str) -> str:
-    """The torchrun line of a file of `cluster/`."""
+    """The torchrun line of a file of `site/cluster/`."""
     (line,) = re.findall(r"^ *(torchrun .*)$", (CLUSTER / name).read_text(), re.MULTILINE)
     return line
 

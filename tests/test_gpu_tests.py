@@ -13,9 +13,9 @@ import torch
 from helpers import gpu
 from helpers.repository import ROOT
 
-from medddpm.kernels import dispatch
-from medddpm.study.records import gpu_tests, schemas
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.fast.kernels import dispatch
+from medddpm.measure.tables import read_meta, read_table
+from study.records import gpu_tests, schemas
 
 TOY = """
 import pytest

@@ -20,7 +20,7 @@ from helpers.repository import ROOT
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelspec import get_kernel_dict
 
-from medddpm.study.book import KERNEL, LANGUAGE
+from study.book import KERNEL, LANGUAGE
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 DEFAULTS = ROOT / "site" / "lab"
@@ -36,10 +36,10 @@ def test_opening_a_notebook_would_write_what_it_holds(path: Path) -> None:
 
 def test_the_books_kernel_is_ipykernels_but_for_the_version() -> None:
     spec = json.loads((DEFAULTS / "kernels" / "python3" / "kernel.json").read_text())
-    assert "--IPKernelApp.kernel_class=medddpm.study.kernel.BookKernel" in spec["argv"]
+    assert "--IPKernelApp.kernel_class=study.kernel.BookKernel" in spec["argv"]
     for name in ("display_name", "language"):
         assert spec[name] == KERNEL[name] == get_kernel_dict()[name]
-    code = "import json; from medddpm.study.kernel import BookKernel; print(json.dumps(BookKernel.language_info))"
+    code = "import json; from study.kernel import BookKernel; print(json.dumps(BookKernel.language_info))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert json.loads(told) == LANGUAGE
     assert {**IPythonKernel.language_info, "version": ""} == {**LANGUAGE, "version": ""}

@@ -27,16 +27,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from medddpm.study.bench import sentences, tables
-from medddpm.study.bench.settings import BENCH_SETTINGS, ORDINARY
-from medddpm.study.claims import verdicts
-from medddpm.study.convnext import tables as convnext
-from medddpm.study.parity import tables as parity
-from medddpm.study.profile import summaries, windows
-from medddpm.study.profile import tables as kernel_tables
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_meta, read_table
-from medddpm.study.scaling import tables as scaling
+from medddpm.measure import summaries, windows
+from medddpm.measure.tables import read_meta, read_table
+from study.bench import sentences, tables
+from study.bench.settings import BENCH_SETTINGS, ORDINARY
+from study.claims import verdicts
+from study.convnext import tables as convnext
+from study.parity import tables as parity
+from study.profile import tables as kernel_tables
+from study.records import schemas
+from study.scaling import tables as scaling
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt|usr|var)/[\w.]")
@@ -229,7 +229,7 @@ def test_notebook_asks_a_module_only_for_what_it_defines(notebook: NotebookNode)
     nodes = list(ast.walk(ast.parse(source)))
     modules = {}
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("medddpm"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("medddpm", "study")):
             package = importlib.import_module(str(node.module))
             for alias in node.names:
                 found = getattr(package, alias.name, None) or importlib.import_module(f"{node.module}.{alias.name}")
@@ -316,29 +316,7 @@ def test_notebooks_are_compared_counted_and_kept_to_their_folders(
 
 
 def python_files() -> list[Path]:
-    return sorted((ROOT / "medddpm").rglob("*.py"))
-
-
-def test_retired_words_name_nothing() -> None:
-    """One word for one thing: a setting is no rung, a device cache not resident."""
-    retired = {"marked", "rung", "rungs", "resident"}
-    found = set()
-    for path in python_files():
-        for node in ast.walk(ast.parse(path.read_text())):
-            for name in (getattr(node, field, None) for field in ("name", "id", "arg", "attr", "asname")):
-                words = re.split(r"_|(?<=[a-z])(?=[A-Z])", name) if isinstance(name, str) else []
-                found |= {f"{path.name}: {name}" for word in words if word.lower() in retired}
-    assert not found
-
-
-def test_no_docstring_begins_with_of() -> None:
-    found = []
-    for path in python_files():
-        for node in ast.walk(ast.parse(path.read_text())):
-            text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
-            if isinstance(text, str) and text.lstrip().startswith("Of "):
-                found.append(f"{path.name}:{node.lineno}")
-    assert found == []
+    return sorted(path for part in ("medddpm", "study") for path in (ROOT / part).rglob("*.py"))
 
 
 def test_a_file_that_is_read_is_never_run() -> None:
@@ -508,7 +486,7 @@ def test_pages_say_what_the_tools_timed_again_come_to() -> None:
     assert low < slower < high
     said = f"takes {low:.2f} times (`VNet`) to {high:.2f} times (`BasicUNet`) as long as `graphed_step`'s, in six"
     assert f"{said} networks; {batch[captured]:.2f} ms for `UNet` with batch norm, {slower:.2f} times" in page
-    assert f"as the setting `{BENCH_SETTINGS[captured].slug}` of `medddpm bench` does" in page
+    assert f"as the setting `{BENCH_SETTINGS[captured].slug}` of `python -m study bench` does" in page
     others = tables.others(records["H200"]).loc[by_hand.index]
     faster = (others["best_ms"] / others["step_ms"])[others["best_ms"] < by_hand * others["step_ms"]]
     names = ["monai-unet", "monai-attention-unet"]
@@ -688,7 +666,7 @@ def test_a_page_lists_every_notebook_and_contributing_every_folder() -> None:
     listed = re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\) \|", (ROOT / "site" / "reading.md").read_text())
     assert listed == [path.stem for path in NOTEBOOKS if path.stem != "00_summary"]
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    wings = (ROOT / "medddpm", ROOT / "medddpm" / "study")
+    wings = (ROOT / "medddpm", ROOT / "study")
     folders = [path.parent.name for wing in wings for path in sorted(wing.glob("*/__init__.py"))]
     assert [name for name in folders if f"`{name}/`" not in text] == []
 

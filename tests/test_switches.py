@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from medddpm import switches
 from medddpm.cli import options
-from medddpm.kernels import dispatch
-from medddpm.runtime.cuda_graphs import is_accelerated
+from medddpm.fast.graphs.cuda_graphs import is_accelerated
+from medddpm.fast.kernels import dispatch
 from medddpm.switches import BASE, FAST, OPT1, OPT2, OPT12, SETTINGS, Switches
 from medddpm.unet import UNet3D
 

@@ -26,8 +26,8 @@ from medddpm.checkpoints.weights import (
 )
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.fast.reports import log
 from medddpm.runtime.files import replacing
-from medddpm.runtime.reports import log
 from medddpm.unet import UNet3D, config_from_tensors
 
 _STEP = re.compile(r"step-\d+\.pt")  # the names of a run's checkpoints

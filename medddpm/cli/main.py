@@ -14,33 +14,44 @@ from pathlib import Path
 from typing import Any
 
 from medddpm import __version__
-from medddpm.cli.bench import add_bench
-from medddpm.cli.convnext import add_convnext
 from medddpm.cli.model import add_check, add_release, add_train
 from medddpm.cli.options import SHELLS, Parser, PrintCompletion, complain
-from medddpm.cli.parity import add_parity
+from medddpm.cli.profile import add_parse, add_profile
 from medddpm.cli.sample import add_sample
-from medddpm.cli.study import add_book, add_parse, add_profile
 from medddpm.errors import BadArgument, BadInput
+from medddpm.fast.reports import is_first, log, silence
 from medddpm.runtime.exits import INTERRUPTED
-from medddpm.runtime.reports import is_first, log, silence
 from medddpm.runtime.signals import ended_by_sigterm
 
 NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
 ON_A_MODEL = ("train", "sample", "release", "check")
 """The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
 
-RESUMED = ("train", "sample", "profile", "bench", "parity", "convnext", "book")
-"""The commands that go on where they were interrupted."""
+MOVED = ("bench", "parity", "convnext", "book")
+"""Former commands that are the book's now: `python -m study`, from a clone of its repository."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command of `medddpm`; returns its exit code, as `run` does."""
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] in MOVED:
+        complain(f"{words[0]} belongs to the book now; in a clone of its repository: python -m study {words[0]}")
+        return 2
+    return run(parser, words)
+
+
+def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
+    """Runs the command that the words name.
+
+    Args:
+        parser: makes the parser, in whose namespaces `command` is what runs the command, and `resumes` whether the
+            same command goes on after an interruption.
+        words: a command and its arguments.
 
     Returns:
         its exit code. Whatever the user can correct is one line on stderr, never a traceback.
     """
-    words = sys.argv[1:] if argv is None else argv
+    arguments = argparse.Namespace()
     open_streams()
     try:
         with plain_lines(), ended_by_sigterm():
@@ -53,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         return complain(str(error.option if isinstance(error, BadArgument) else error))
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("medddpm"):
+        if str(error.name).partition(".")[0] in {"medddpm", "study"}:
             raise
         extra = "completion" if error.name == "shtab" else "train" if words[0] in ON_A_MODEL else "book"
         return complain(f"{words[0]} needs {error.name}; pip install 'medddpm[{extra}]'")
     except KeyboardInterrupt as interrupt:
         if is_first():
-            complain(str(interrupt) or f"interrupted{_how_to_go_on(words)}")
+            complain(str(interrupt) or f"interrupted{_how_to_go_on(arguments, words)}")
         return INTERRUPTED
     except BrokenPipeError:  # `medddpm check … | head`
         silence(sys.stdout)
@@ -88,9 +99,9 @@ def _check_working_folder() -> None:
         raise BadInput("the working folder", "it was removed", "change to one that is there, by cd") from None
 
 
-def _how_to_go_on(words: Sequence[str]) -> str:
-    """What to do after an interruption, as the end of a line."""
-    if not words or words[0] not in RESUMED:
+def _how_to_go_on(arguments: argparse.Namespace, words: Sequence[str]) -> str:
+    """Says what to do after an interruption, as the end of a line."""
+    if not getattr(arguments, "resumes", False):
         return ""
     anew = next((word for word in ("--again", "--force") if word in words), "")
     return f"; {f'without {anew} ' if anew else ''}the same command goes on where it was"
@@ -109,7 +120,7 @@ def parser() -> Parser:
     """The arguments of every command."""
     top = Parser(
         prog="medddpm",
-        description="Train and sample the 3-D diffusion model of Med-DDPM, and run the book that measures it.",
+        description="Train and sample the 3-D diffusion model of Med-DDPM, and profile a training step.",
         epilog="`medddpm COMMAND --help` shows a command's options and examples.",
     )
     top.add_argument("--version", action="version", version=f"medddpm {__version__}")
@@ -119,9 +130,7 @@ def parser() -> Parser:
         'eval "$(medddpm --print-completion bash)" in ~/.bashrc',
     )  # fmt: skip
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    on_a_model = (add_train, add_sample, add_release, add_check)
-    of_the_study = (add_profile, add_parse, add_bench, add_parity, add_convnext, add_book)
-    for add in (*on_a_model, *of_the_study):
+    for add in (add_train, add_sample, add_release, add_check, add_profile, add_parse):
         add(commands)
     return top
 

@@ -15,7 +15,6 @@ from medddpm.cli.options import (
     Parser,
     add_command,
     add_device,
-    add_renamed,
     add_setting,
     complain,
     option,
@@ -23,9 +22,9 @@ from medddpm.cli.options import (
     volume_size,
 )
 from medddpm.errors import BadInput
+from medddpm.fast.reports import is_first, log
 from medddpm.runtime.arguments import a_path, not_negative, positive, whole
 from medddpm.runtime.exits import INTERRUPTED
-from medddpm.runtime.reports import is_first, log
 
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
@@ -57,6 +56,7 @@ def add_train(commands: Commands[Parser]) -> None:
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
         """,
+        resumes=True,
     )
     data = command.add_mutually_exclusive_group(required=True)
     folder = data.add_argument("--data", type=a_path, metavar="DIR", help=_DATA)
@@ -137,8 +137,8 @@ def add_train(commands: Commands[Parser]) -> None:
     command.add_argument(
         "--workers", type=whole(0, 256), default=2, help="processes that load volumes ahead, 0 for none (2)"
     )
-    add_renamed(
-        command, "--device-cache", "--resident", action=argparse.BooleanOptionalAction,
+    command.add_argument(
+        "--device-cache", action=argparse.BooleanOptionalAction,
         help="keep all volumes in the device's memory (on a GPU where they fit)",
     )  # fmt: skip
     command.add_argument(

@@ -112,9 +112,21 @@ Commands = argparse._SubParsersAction  # the type that add_subparsers returns ha
 
 
 def add_command(
-    commands: Commands[Parser], run: Callable[[argparse.Namespace], int], summary: str, examples: str
+    commands: Commands[Parser],
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    examples: str,
+    resumes: bool = False,
 ) -> Parser:
-    """A subcommand named as its function, with examples under its options."""
+    """Adds a subcommand named as its function, with examples under its options.
+
+    Args:
+        commands: where it is added.
+        run: runs it; returns the exit code.
+        summary: its line in the list of commands.
+        examples: a line each.
+        resumes: whether the same command goes on where it was interrupted.
+    """
     command = commands.add_parser(
         run.__name__,
         help=summary,
@@ -122,7 +134,8 @@ def add_command(
         epilog="examples:\n" + "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(command=run, wrong=command.error)  # for what only several options together show
+    # `wrong` ends the command where only several options together are at fault.
+    command.set_defaults(command=run, resumes=resumes, wrong=command.error)
     return command
 
 
@@ -159,19 +172,10 @@ def without_gz(path: Path) -> str:
     return str(path.resolve()).removesuffix(".gz")
 
 
-def add_renamed(command: argparse.ArgumentParser, name: str, former: str, **how: Any) -> None:
-    """Adds an option that also takes its former name, which --help does not show."""
-    destination = command.add_argument(name, **how).dest
-    hidden = {"dest": destination, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    command.add_argument(former, **how | hidden)
-
-
 def add_setting(command: argparse.ArgumentParser) -> None:
     """Adds --setting: a name in `medddpm.switches.SETTINGS`."""
-    add_renamed(
-        command,
+    command.add_argument(
         "--setting",
-        "--switches",
         default="base",
         type=str.lower,
         choices=SETTINGS,

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from medddpm.cli.options import SAMPLERS, Commands, Parser, add_command, add_device, add_setting
+from medddpm.fast.reports import silence
 from medddpm.runtime.arguments import a_path, whole
-from medddpm.runtime.reports import silence
 
 
 def add_sample(commands: Commands[Parser]) -> None:
@@ -26,6 +26,7 @@ def add_sample(commands: Commands[Parser]) -> None:
         medddpm sample --checkpoint runs/head64 --mask my_data/mask --out drawn --batch 4      a volume for each mask
         torchrun --nproc-per-node 4 -m medddpm sample --mask mask.nii.gz --out v.nii.gz --setting fast --count 1000
         """,
+        resumes=True,
     )
     command.add_argument(
         "--checkpoint",

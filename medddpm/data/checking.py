@@ -18,7 +18,7 @@ from medddpm.data.masks import enhancing_label
 from medddpm.data.nifti import read_image, same_grid
 from medddpm.data.readers import read_folder
 from medddpm.errors import BadInput, printable
-from medddpm.runtime.reports import bars
+from medddpm.fast.reports import bars
 
 Read = TypeVar("Read")
 

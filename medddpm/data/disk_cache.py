@@ -28,9 +28,9 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
+from medddpm.fast.reports import bars, log
 from medddpm.runtime.files import check_kind, check_room, replacing
 from medddpm.runtime.processes import Handed, iterated
-from medddpm.runtime.reports import bars, log
 
 VERSION = 2  # of the files and of how volumes are prepared: another one prepares everything anew
 MOST_PROCESSES = 16  # that prepare at once; each takes about a GiB at 128³

@@ -13,7 +13,7 @@ from medddpm.data.nifti import check_name, is_nifti_name, is_volume_name, split_
 from medddpm.data.readers.listing import entries, read_csv, volumes
 from medddpm.data.readers.words import MASK, role
 from medddpm.errors import BadInput
-from medddpm.runtime.reports import report
+from medddpm.fast.reports import report
 
 IMAGES = ("image", *BRATS.image_folders)
 """The columns of a CSV that name a case's images."""

@@ -25,7 +25,7 @@ from medddpm.data.masks import one_hot
 from medddpm.data.nifti import check_name, read_image, same_grid, split_name, write_volume
 from medddpm.data.readers import case_of, read_folder
 from medddpm.errors import BadArgument, BadInput
-from medddpm.runtime.reports import log
+from medddpm.fast.reports import log
 
 
 class Volumes(Protocol):

@@ -16,8 +16,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from medddpm.fast.functions import cached_by_class, names_in, run_by, run_in
-from medddpm.kernels.operators import traced
-from medddpm.runtime import nested
+from medddpm.fast.graphs import nested
+from medddpm.fast.kernels.operators import traced
 
 RESHAPES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view: Tensor.reshape,

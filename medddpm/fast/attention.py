@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward
+from medddpm.fast.kernels.layout import channels_last
+from medddpm.fast.kernels.operators import traced
 from medddpm.fast.layers import idle
-from medddpm.kernels.layout import channels_last
-from medddpm.kernels.operators import traced
 
 ROW = 8  # numbers: PyTorch's attention reads biases whose strides are multiples of it as they are
 

@@ -17,12 +17,12 @@ from torch.fx import _symbolic_trace
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from medddpm.fast.as_contiguous import AsContiguous, sees_layout, views_in_backward, with_contiguous_gradients
+from medddpm.fast.graphs import nested
 from medddpm.fast.hooks import HOOKS, hooks_for_all, modules_of
+from medddpm.fast.kernels.layout import channels_last
+from medddpm.fast.kernels.operators import constant, traced
+from medddpm.fast.kernels.relayout import copy_into
 from medddpm.fast.kinds import as_one_function, special
-from medddpm.kernels.layout import channels_last
-from medddpm.kernels.operators import constant, traced
-from medddpm.kernels.relayout import copy_into
-from medddpm.runtime import nested
 
 
 class Forward:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from medddpm.runtime import nested
+from medddpm.fast.graphs import nested
 
 T = TypeVar("T")
 LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.functions import global_names, is_installed, names_in, names_read, run_by, run_in
+from medddpm.fast.graphs import nested
 from medddpm.fast.hooks import hook_tables, modules_of
-from medddpm.runtime import nested
 
 
 def special(value: object) -> Tensor | None:

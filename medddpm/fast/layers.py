@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, autocast_dtype, hooked
-from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d import conv3d, has_few_channels, takes_few_in
-from medddpm.kernels.depthwise import depthwise
-from medddpm.kernels.layout import channels_last
-from medddpm.kernels.upsample import upsample
+from medddpm.fast.kernels import dispatch
+from medddpm.fast.kernels.conv3d import conv3d, has_few_channels, takes_few_in
+from medddpm.fast.kernels.depthwise import depthwise
+from medddpm.fast.kernels.layout import channels_last
+from medddpm.fast.kernels.upsample import upsample
 
 ALIGNED = 8  # channels: with any other count, BF16 NDHWC convolutions miss the Tensor Cores' fast kernels
 Layer = nn.Conv3d | nn.ConvTranspose3d

@@ -14,11 +14,11 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule, hooked
+from medddpm.fast.kernels.add import add
+from medddpm.fast.kernels.layout import channels_last, over_voxels
+from medddpm.fast.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.fast.kernels.running import Running
 from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
-from medddpm.kernels.add import add
-from medddpm.kernels.layout import channels_last, over_voxels
-from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
-from medddpm.kernels.running import Running
 
 NORMS = (nn.GroupNorm, nn.InstanceNorm3d, nn.BatchNorm3d)
 

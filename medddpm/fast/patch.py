@@ -19,16 +19,15 @@ import torch
 from torch import nn
 
 from medddpm.errors import BadInput
-from medddpm.fast import layers, norm_chains
+from medddpm.fast import layers, norm_chains, reports
 from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, hooked, replaced_in_class
 from medddpm.fast.hooks import check_network, in_ddp
+from medddpm.fast.kernels import cards, dispatch
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
 from medddpm.fast.replay.graphs import Graphs
 from medddpm.fast.root import Root, held_back, root_of, sound
-from medddpm.kernels import cards, dispatch
-from medddpm.runtime import reports
 
 PRECISIONS = ("bf16", "tf32")
 GRAPH = (True, False, "auto")

@@ -26,14 +26,14 @@ from medddpm.fast.forward import (
     transformed,
     weights_in,
 )
+from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
+from medddpm.fast.kernels import dispatch
+from medddpm.fast.kernels.conv3d import shared
+from medddpm.fast.kernels.operators import constant, traced
 from medddpm.fast.kinds import as_one_function, may_be_asked, special
 from medddpm.fast.placing import put, remove
 from medddpm.fast.replay.graphs import Graphs
-from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d import shared
-from medddpm.kernels.operators import constant, traced
-from medddpm.runtime import cuda_graphs, nested
 
 
 class Root(Forward):

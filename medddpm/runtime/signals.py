@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from medddpm.fast.reports import log, silence
 from medddpm.runtime.exits import heeded, leave_at_once
-from medddpm.runtime.reports import log, silence
 
 SAME_SIGNAL = 1.0  # seconds
 

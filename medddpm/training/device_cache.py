@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
+from medddpm.fast.reports import bars
 from medddpm.runtime.processes import Handed, iterated
-from medddpm.runtime.reports import bars
 
 SHARE = 0.5  # of the device's free memory, at most
 

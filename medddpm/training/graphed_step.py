@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.runtime import cuda_graphs
+from medddpm.fast.graphs import cuda_graphs
 from medddpm.training.gradients import GradientSum
 
 

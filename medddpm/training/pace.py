@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
+from medddpm.fast.reports import log
 from medddpm.runtime.ranks import Ranks
-from medddpm.runtime.reports import log
 
 SLOW = 1.25  # times as long as the others' median
 SAMPLES = 10  # between comparisons

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
-from medddpm.runtime.reports import bars, log, report
+from medddpm.fast.reports import bars, log, report
 from medddpm.training.run_folder import what_is_kept
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from medddpm.checkpoints.model_card import MASK_LABELS, UNSAID, Terms, model_car
 from medddpm.checkpoints.weights import are_losses
 from medddpm.data.phantom import Phantom, contrast_and_seed
 from medddpm.errors import BadInput
+from medddpm.fast.reports import bars, log
 from medddpm.quality.metrics import VolumeSet, compare
 from medddpm.runtime.files import check_output, opened, replacing_together
 from medddpm.runtime.processes import pick_device
-from medddpm.runtime.reports import bars, log
 from medddpm.switches import BASE, Switches
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.run_folder import read_run, readable

@@ -12,11 +12,11 @@ from torch import Tensor
 from medddpm.checkpoints.files import read_checkpoint
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.volumes import Volumes, write_sample_volumes
-from medddpm.runtime import cuda_graphs
+from medddpm.fast.graphs import cuda_graphs
+from medddpm.fast.reports import report
 from medddpm.runtime.files import in_units
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import Ranks, joined
-from medddpm.runtime.reports import report
 from medddpm.runtime.signals import deferred_signals
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig

@@ -19,10 +19,10 @@ from medddpm.checkpoints.weights import not_finite, some
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
+from medddpm.fast.reports import log
 from medddpm.runtime import locks
 from medddpm.runtime.files import check_room, check_writable, read_json, write_json
 from medddpm.runtime.locks import LOCK
-from medddpm.runtime.reports import log
 from medddpm.training.config import CHOICES, TrainConfig
 from medddpm.training.mismatch import differences
 

@@ -19,7 +19,7 @@ from medddpm.checkpoints.weights import FLOATS, are_losses, not_finite
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.runtime import cuda_graphs
+from medddpm.fast.graphs import cuda_graphs
 from medddpm.runtime.processes import Handed, collated, iterated
 from medddpm.runtime.ranks import Ranks
 from medddpm.switches import SETTINGS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from medddpm.runtime.reports import report
+from medddpm.fast.reports import report
 
 if TYPE_CHECKING:
     from medddpm.training.trainer import Trainer

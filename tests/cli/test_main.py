@@ -22,11 +22,11 @@ from helpers.repository import ROOT
 
 from medddpm import diffusion, unet
 from medddpm.checkpoints.files import checkpoints_of
-from medddpm.cli.main import main, parser, plain_lines
+from medddpm.cli.main import main, plain_lines
 from medddpm.cli.options import RECOMPUTED, SAMPLERS, SHELLS
 from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
-from medddpm.runtime.reports import log
+from medddpm.fast.reports import log
 
 TINY = ["--size", "8", "--channels", "32", "--sample-every", "0", "--device", "cpu", "--quiet"]
 
@@ -47,7 +47,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["bench", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"]])
 def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], monkeypatch, capsys) -> None:
     with open(os.devnull, "w") as full:
         monkeypatch.setattr(sys, "stdout", mock.Mock(wraps=full, write=mock.Mock(side_effect=OSError(28, "Full"))))
@@ -55,7 +55,7 @@ def test_help_that_cannot_be_printed_does_not_end_in_silence(words: list[str], m
     assert "what is printed: full; correct it and try again" in complaint(capsys)
 
 
-@pytest.mark.parametrize("words", ["check data", "parse a --out b", "bench --setting base --out b.csv", "book"])
+@pytest.mark.parametrize("words", ["check data", "parse a --out b", "profile --out p"])
 def test_a_working_folder_that_was_removed_is_said(words: str, tmp_path: Path) -> None:
     """Before PyTorch is imported, which would end the process there."""
     (tmp_path / "gone").mkdir()
@@ -282,22 +282,17 @@ BAD = {
     "an empty run": ([*SAMPLE, "v.nii", "--checkpoint", "."], "no checkpoints"),
     "a picture": ([*SAMPLE, "v.png", "--checkpoint", "no.pt"], "not a NIfTI name"),
     "a folder of ncu's": (["parse", ".", "--out", "k.csv"], ".: a folder stands there; give ncu's raw page as CSV"),
-    "small volumes": (["parity", "--plan", "short", "--seeds", "0", "--size", "8", "--device", "cpu", "--out", "p"],
-                      "--size: 8 × 8 × 8 is too small to compare; give edges of 16 voxels or more"),
-    "no notebook": (["book", "--only", "77"], "names 0 notebooks"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "message"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monkeypatch, capsys) -> None:
-    if command[0] != "book":  # which looks for the repository
-        monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     assert main(command) == 1
     assert message in complaint(capsys)
     assert not list(tmp_path.rglob("*.pt"))
 
 
-PARITY = ["parity", "--out", "p", "--dry-run", "--plan"]
 UNREAD = {
     "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"], "--contrast: only with --phantom"),
     "scaling of the phantom": ([*TRAIN, "--scaling", "volume"], "--scaling: only with --data"),
@@ -308,22 +303,6 @@ UNREAD = {
                          "--window-start: only with --view window"),
     "layout of a step": (["profile", "--out", "p", "--dry-run", "--view", "step", "--convert-on", "gpu"],
                          "--convert-on: only with --view window"),
-    "data of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--data", "d"],
-                        "--data: only with the part training"),
-    "steps of kernels": (["convnext", "--out", "c", "--dry-run", "--part", "kernels", "--steps", "2000"],
-                         "--steps: only with the part training"),
-    "checkpoint of a training": ([*PARITY, "short", "--checkpoint", "c"],
-                                 "--checkpoint: only with the plans samplers, redrawn and redrawn_fp32"),
-    "data of the phantom": ([*PARITY, "short,redrawn", "--data", "d"], "--data: only with the plan brats"),
-    "steps of no training": ([*PARITY, "redrawn", "--steps", "5"], "--steps: only with a plan that trains"),
-    "seeds of no training": ([*PARITY, "redrawn", "--seeds", "1"], "--seeds: only with a plan that trains"),
-    "subjects of a case": ([*PARITY, "brats", "--subjects", "2", "--data", "d"],
-                           "--subjects: only with a plan that trains on the phantom"),
-    "GPUs of a CPU": ([*PARITY, "short", "--gpus", "2", "--device", "cpu"], "--gpus: only on GPUs"),
-    "tools of others": (["bench", "--out", "b.csv", "--dry-run", "--network", "monai-unet", "--opponents"],
-                        "--opponents: only of med-ddpm and med-ddpm-brats, without --setting"),
-    "samples asked for": (["bench", "--out", "b.csv", "--dry-run", "--setting", "base", "--all-samples"],
-                          "--all-samples: only with samples of med-ddpm, without --setting"),
 }  # fmt: skip
 
 
@@ -364,8 +343,6 @@ def test_what_only_the_files_show_to_have_no_effect_is_said(trained: Path, head_
     said = capsys.readouterr().err
     for name in ("--gradient-dtype", "--bucket-mib"):
         assert f"{name}: a single process sends no gradients" in said
-    assert main(["book", "--only", "05", "--measure"]) == 1
-    assert complaint(capsys) == "medddpm: --measure: 05_fig03_architecture measures nothing; leave it out"
 
 
 def test_steps_a_sampler_cannot_take_are_said(trained: Path, head_folder: Path, tmp_path: Path, capsys) -> None:
@@ -440,25 +417,6 @@ def test_a_bad_mask_is_named_and_not_the_steps(trained: Path, spoilt: Path, caps
     assert complaint(capsys).startswith(f"medddpm: {mask}: ")
 
 
-@pytest.mark.parametrize(
-    ("command", "former"),
-    [
-        (["train", "--phantom", "--out", "r", "--steps", "1", "--setting", "opt1"], "--switches"),
-        (["train", "--phantom", "--out", "r", "--steps", "1", "--device-cache"], "--resident"),
-        (["sample", "--mask", "m.nii", "--out", "v.nii", "--setting", "fast"], "--switches"),
-        (["release", "r", "--out", "n.safetensors", "--setting", "fast"], "--switches"),
-        (["profile", "--out", "p", "--setting", "base,opt1"], "--switches"),
-        (["bench", "--out", "b.csv", "--setting", "base,fast"], "--switches"),
-        (["parse", "raw.csv", "--out", "k.csv", "--setting", "opt1"], "--config"),
-    ],
-)
-def test_an_options_former_name_is_still_taken(command: list[str], former: str) -> None:
-    before = [former if word in ("--setting", "--device-cache") else word for word in command]
-    assert former in before
-    top = parser()
-    assert top.parse_args(before) == top.parse_args(command)
-
-
 def test_reports_and_warnings_are_plain_lines_of_the_first_process(monkeypatch, capsys) -> None:
     with plain_lines():
         log.warning("a report")
@@ -493,7 +451,6 @@ def test_wrong_arguments_exit_2(command: list[str], capsys) -> None:
         (["train", "--phantom", "--steps", "1"], "--out"),
         (["train", "--data", "d"], "--out, --steps"),
         (["sample"], "--mask, --out"),
-        (["parity"], "--plan, --out"),
         ([], "COMMAND"),
     ],
 )
@@ -534,8 +491,6 @@ def test_an_empty_path_is_not_the_current_folder(command: list[str], capsys) -> 
     ("command", "most"),
     [
         (["train", "--phantom", "--steps", "1"], 4096),
-        (["bench"], 2**31 - 1),
-        (["parity", "--plan", "short"], 2**31 - 1),
         (["profile"], 2**31 - 1),
     ],
 )
@@ -547,7 +502,7 @@ def test_a_width_is_told_to_be_a_multiple(command: list[str], most: int, capsys)
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "release", "check", "book"])
+@pytest.mark.parametrize("command", ["train", "sample", "release", "check", "profile", "parse"])
 def test_help_shows_examples(command: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -616,3 +571,10 @@ def test_without_shtab_a_line_says_how_to_install_it(shell: str, monkeypatch, ca
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["--print-completion", shell]) == 1
     assert complaint(capsys) == "medddpm: --print-completion needs shtab; pip install 'medddpm[completion]'"
+
+
+@pytest.mark.parametrize("name", ["bench", "parity", "convnext", "book"])
+def test_a_command_that_moved_answers_with_the_new_one(name: str, capsys) -> None:
+    assert main([name, "--out", "somewhere"]) == 2
+    said = f"{name} belongs to the book now; in a clone of its repository: python -m study {name}"
+    assert complaint(capsys) == f"medddpm: {said}"

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from medddpm import graphed_step
 from medddpm.errors import BadInput
+from medddpm.fast.graphs import cuda_graphs
 from medddpm.fast.replay import graphs, warm_up
 from medddpm.fast.replay import step as module
-from medddpm.runtime import cuda_graphs
 
 CPU = torch.device("cpu")
 FULL, ODD = torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("operation not permitted\nwhen capturing")

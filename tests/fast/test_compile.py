@@ -16,8 +16,8 @@ from helpers.networks import alive, block, distance, farthest, inputs, made, pas
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward
+from medddpm.fast.kernels import dispatch
 from medddpm.fast.patch import accelerate, restore
-from medddpm.kernels import dispatch
 from medddpm.unet import UNet3D
 
 OURS = "UNet3D"

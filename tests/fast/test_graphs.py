@@ -42,11 +42,11 @@ from torch.nn import functional
 
 from medddpm.errors import BadInput
 from medddpm.fast import root
+from medddpm.fast.graphs import cuda_graphs
 from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import graphs
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.step import graphed_step
-from medddpm.runtime import cuda_graphs
 
 
 @pytest.fixture(params=["recorded", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -867,7 +867,7 @@ def test_a_parameter_that_no_module_holds_keeps_its_gradient(device: torch.devic
 
 @pytest.mark.gpu
 def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
-    from medddpm.runtime.graphed_pass import Pool
+    from medddpm.fast.graphs.graphed_pass import Pool
 
     pool = Pool(torch.device("cuda", 0))
     x = torch.ones(4, device="cuda")
@@ -884,7 +884,7 @@ def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
 @pytest.mark.gpu
 def test_another_thread_draws_on_the_device_during_a_capture() -> None:
     """PyTorch gives a capture a state of its own; before it did, the other thread had an error. The graph is right."""
-    from medddpm.runtime.graphed_pass import Pool
+    from medddpm.fast.graphs.graphed_pass import Pool
 
     pool, drawn = Pool(torch.device("cuda", 0)), list[Any]()
     x = torch.ones(1000, device="cuda")

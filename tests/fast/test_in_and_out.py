@@ -20,8 +20,8 @@ from monai.networks.nets import AutoencoderKL
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from medddpm.fast.graphs import nested
 from medddpm.fast.patch import accelerate
-from medddpm.runtime import nested
 
 X = volume(2, 3, 8, 8, 8)
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Weight, cast
+from medddpm.fast.kernels.layout import channels_last
 from medddpm.fast.layers import convolve
 from medddpm.fast.patch import accelerate, restore
-from medddpm.kernels.layout import channels_last
 
 
 def same_as_before(model: nn.Module, *args: Tensor) -> None:

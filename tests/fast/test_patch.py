@@ -26,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 from medddpm.errors import BadInput
 from medddpm.fast import patch
 from medddpm.fast.forward import Forward
+from medddpm.fast.kernels import dispatch
 from medddpm.fast.norm_chains import Norm
 from medddpm.fast.patch import FEATURES, RULES, accelerate, restore
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.root import sound
-from medddpm.kernels import dispatch
 from medddpm.unet import UNet3D
 
 

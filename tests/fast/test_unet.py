@@ -14,9 +14,9 @@ import torch
 from helpers.networks import alive, check_near, distance, passed
 from torch import nn
 
+from medddpm.fast.kernels import add as kernels_add
 from medddpm.fast.networks import unet
 from medddpm.fast.patch import FEATURES, accelerate, restore
-from medddpm.kernels import add as kernels_add
 from medddpm.unet import ResBlock, UNet3D
 
 

@@ -28,15 +28,16 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.study.book import _Book
-from medddpm.study.profile.parse import parse
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.measure.parse import parse
+from medddpm.measure.schemas import TRACE
+from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.release import training_of
 from medddpm.training.run_folder import read_run
 from medddpm.unet import RECOMPUTED, UNet3D
+from study.book import _Book
+from study.records import schemas
 
 ROWS = 3
 
@@ -247,7 +248,7 @@ def _read_state(path: Path) -> None:
 def _ncu_pages() -> tuple[str, str, str]:
     raw = Raw().text()
     rules = details([(index, "global", "12.5") for index in range(ROWS)])
-    columns = ",".join(schemas.TRACE.columns)
+    columns = ",".join(TRACE.columns)
     rows = [
         f'{i},"{kernel}","({64 << i}, 1, 1)","(128, 1, 1)",1000.0,forward,7'
         for i, kernel in enumerate((CONV, CUPTI_ADD, CUPTI_NORM))

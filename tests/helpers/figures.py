@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from medddpm.study.figures.legible import faults
-from medddpm.study.figures.style import PRINT_WIDTH
+from study.figures.legible import faults
+from study.figures.style import PRINT_WIDTH
 
 
 def readable(figure: Figure) -> Figure:

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from medddpm.study.records import programs
+import pytest
+
+from medddpm.measure import programs
 
 SLOW = (
     "nibabel", "nilearn.datasets", "pandas", "scipy.interpolate", "scipy.spatial.transform", "torch._dynamo",
@@ -27,12 +29,12 @@ MODULE = "import runpy, sys; del sys.argv[0]; runpy.run_module(sys.argv[0], run_
 """Does what `python -m` does with the words that follow."""
 
 
-FORKED = ("medddpm", "torch.distributed.run")
+FORKED = ("medddpm", "study", "torch.distributed.run")
 as_it_is = programs.run
 
 
 def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Does what `medddpm.study.records.programs.run` does, but this Python's `-m` of a module of `FORKED` as a fork."""
+    """Does what `medddpm.measure.programs.run` does, but this Python's `-m` of a module of `FORKED` as a fork."""
     if list(command[:2]) != [sys.executable, "-m"] or not command[2].startswith(FORKED):
         return as_it_is(command, seconds)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,3 +99,11 @@ def _run(script: str, words: list[str], environment: dict[str, str], folder: str
         exec(compile(script, "<string>", "exec"), main.__dict__)
     finally:
         atexit._run_exitfuncs()  # as Python does; multiprocessing does from 3.14 on
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    """What measures starts forks, those of a module's fixtures too; `medddpm`, started as a user does, is as in use."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(programs, "run", run)
+        yield

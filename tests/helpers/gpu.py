@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import torch
 
-from medddpm.kernels import dispatch
-from medddpm.kernels.conv3d import GLUON
+from medddpm.fast.kernels import dispatch
+from medddpm.fast.kernels.conv3d import GLUON
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU with Triton's interpreter serves the kernels too
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from medddpm.study.profile.counters import INSTRUCTIONS, METRICS
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import write_table
+from medddpm.measure import schemas
+from medddpm.measure.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.tables import write_table
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8"
 ADD = (

@@ -20,7 +20,7 @@ from monai.networks.nets import (
 )
 from torch import Tensor, nn
 
-from medddpm.runtime import nested
+from medddpm.fast.graphs import nested
 
 
 def diffusion(attention: bool = True, **changes: Any) -> nn.Module:

@@ -9,9 +9,10 @@ import pandas as pd
 
 from medddpm.data.phantom import phantom_subject
 from medddpm.data.slices import three_slices, where_most
-from medddpm.study.parity import results
-from medddpm.study.parity.evaluate import PLANES
-from medddpm.study.parity.plans import (
+from medddpm.switches import SETTINGS
+from study.parity import results
+from study.parity.evaluate import PLANES
+from study.parity.plans import (
     TrainingRun,
     brats,
     clipped,
@@ -25,8 +26,7 @@ from medddpm.study.parity.plans import (
     samplers,
     short,
 )
-from medddpm.study.records import schemas
-from medddpm.switches import SETTINGS
+from study.records import schemas
 
 # What the reference's runs have on average, and how far a run lies from that.
 LEVELS = {

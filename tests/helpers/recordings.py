@@ -31,11 +31,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from medddpm.fast.graphs import graphed_pass
+from medddpm.fast.graphs.copies import Copies
+from medddpm.fast.graphs.graphed_pass import Pool
+from medddpm.fast.kernels import operators
 from medddpm.fast.replay import graphs, step
-from medddpm.kernels import operators
-from medddpm.runtime import graphed_pass
-from medddpm.runtime.copies import Copies
-from medddpm.runtime.graphed_pass import Pool
 
 WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 

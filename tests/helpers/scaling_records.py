@@ -6,12 +6,12 @@ import dataclasses
 
 import pandas as pd
 
-from medddpm.study.records import schemas
-from medddpm.study.records.publishing import of_machine
-from medddpm.study.records.tables import table_of
-from medddpm.study.scaling.cases import Case
-from medddpm.study.scaling.results import _row
+from medddpm.measure.machine import of_machine
+from medddpm.measure.tables import table_of
 from medddpm.training.config import TrainConfig
+from study.records import schemas
+from study.scaling.cases import Case
+from study.scaling.results import _row
 
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
 

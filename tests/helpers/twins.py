@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers.graphs import Network
+from medddpm.fast.graphs import nested
 from medddpm.fast.patch import accelerate
 from medddpm.fast.replay import graphs
-from medddpm.runtime import nested
 
 
 class Twins:

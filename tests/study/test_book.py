@@ -12,8 +12,8 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study import book
-from medddpm.study.book import find_root, read_chain, run_book
+from study import book
+from study.book import find_root, read_chain, run_book
 
 WRITES = """
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_runs_in_chain_order_and_then_nothing(root: Path, ran: Callable[..., lis
 
 def by_command(root: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "medddpm", "book", "--only", "01"]
+    command = [sys.executable, "-m", "study", "book", "--only", "01"]
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
 
 

@@ -12,7 +12,7 @@ from helpers.cells import run_cells
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.page import none_failed, one_of, open_page
+from study.page import none_failed, one_of, open_page
 
 
 def named(number: str) -> Path:
@@ -116,7 +116,7 @@ def test_at_the_committed_parameters_an_assertion_stops(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
     nb = nbformat.v4.new_notebook()
     nb.metadata["medddpm"] = {"parameters": {"top": 1}}
-    opens = 'from medddpm.study.page import open_page\npage = open_page("01_a", top=top)'
+    opens = 'from study.page import open_page\npage = open_page("01_a", top=top)'
     sources = ["top: int = 1", opens, "assert top > 2, 'long'", "assert {}['lacking']", "print('the end')"]
     nb.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nb.cells[0].metadata["tags"] = ["parameters"]

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
 from medddpm.fast.forward import Forward, Rule
+from medddpm.fast.kernels.add import add
+from medddpm.fast.kernels.layout import channels_last
 from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, joined, known, run, summed
-from medddpm.kernels.add import add
-from medddpm.kernels.layout import channels_last
 
 
 class Layers(Chain):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.forward import Forward, Rule
+from medddpm.fast.kernels import dispatch
+from medddpm.fast.kernels.layout import channels_last
+from medddpm.fast.kernels.upsample import upsample
 from medddpm.fast.layers import idle, in_tuples, stand_in
 from medddpm.fast.networks.monai import with_skip
 from medddpm.fast.norm_chains import Chain, Norm, activations_behind_norms, is_known, joined, known, run
-from medddpm.kernels import dispatch
-from medddpm.kernels.layout import channels_last
-from medddpm.kernels.upsample import upsample
 
 SILU = nn.SiLU()  # where a block calls the function, a chain needs a layer
 INDEXED = 2**31  # elements: a tensor of so many is beyond 32-bit indices, and most convolution kernels have no other

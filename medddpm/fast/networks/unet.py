@@ -6,6 +6,7 @@ next norm, or into the residual sum. The decoder never concatenates: its blocks 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,13 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.forward import Forward, Rule, Weight, hooked
+from medddpm.fast.kernels.add import add
+from medddpm.fast.kernels.conv3d import conv3d
+from medddpm.fast.kernels.layout import over_voxels
+from medddpm.fast.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.fast.kernels.upsample import upsample
 from medddpm.fast.layers import Convolution, idle, stand_in
-from medddpm.kernels.add import add
-from medddpm.kernels.conv3d import conv3d
-from medddpm.kernels.layout import over_voxels
-from medddpm.kernels.norm import NormArguments, group_norm, kept_group_norm
-from medddpm.kernels.upsample import upsample
-from medddpm.unet import Downsample, GroupNorm32, ResBlock, Stage, called, timestep_embedding
+
+
+def _unet() -> Any:
+    """Returns the module `medddpm.unet`: it is imported, as a rule has met one of its classes."""
+    return sys.modules["medddpm.unet"]
 
 
 class Carried(NamedTuple):
@@ -58,7 +63,7 @@ def _is(layers: Any, *kinds: type[nn.Module]) -> bool:
 
 def _norms(layer: nn.Module) -> bool:
     own = layer._parameters
-    return type(layer) is GroupNorm32 and own.get("weight") is not None is not own.get("bias")
+    return type(layer) is _unet().GroupNorm32 and own.get("weight") is not None is not own.get("bias")
 
 
 def _convolves(layer: Any, of: Weight, side: int) -> bool:
@@ -88,8 +93,8 @@ class ResBlockForward(Forward):
     def made_of(block: Any) -> bool:
         """Whether it has the layers that the network makes."""
         return (
-            _is(block.in_layers, GroupNorm32, nn.SiLU, nn.Conv3d)
-            and _is(block.out_layers, GroupNorm32, nn.SiLU, nn.Dropout, nn.Conv3d)
+            _is(block.in_layers, _unet().GroupNorm32, nn.SiLU, nn.Conv3d)
+            and _is(block.out_layers, _unet().GroupNorm32, nn.SiLU, nn.Dropout, nn.Conv3d)
             and _is(block.emb_layers, nn.SiLU, nn.Linear)
         )
 
@@ -229,7 +234,7 @@ class UNetForward(Forward):
         net = self.module
         self.carries, self.few_channels = "residual" in features, "few_channels" in features
         self.first, self.last = Weight(net.input_blocks[0][0]), Weight(net.out[2])
-        self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is ResBlock)
+        self.blocks: tuple[Any, ...] = tuple(m for m in net.modules() if type(m) is _unet().ResBlock)
         stages = (*net.input_blocks, net.middle_block, *net.output_blocks)
         self.handled = (*stages, net.input_blocks[0][0], net.out, *net.out)
 
@@ -237,8 +242,8 @@ class UNetForward(Forward):
     def made_of(net: Any) -> bool:
         """Whether it has the stages and the head that the network makes."""
         stages = (*net.input_blocks, net.middle_block, *net.output_blocks)
-        made = all(type(stage) is Stage for stage in stages) and len(stages[0]) == 1
-        return made and _is(net.out, GroupNorm32, nn.SiLU, nn.Conv3d)
+        made = all(type(stage) is _unet().Stage for stage in stages) and len(stages[0]) == 1
+        return made and _is(net.out, _unet().GroupNorm32, nn.SiLU, nn.Conv3d)
 
     def fits(self) -> bool:
         """Whether it has the stages, the first layer and the head that the network makes, with their options."""
@@ -257,7 +262,7 @@ class UNetForward(Forward):
             return self.original(x, t)  # which says why not
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        emb = net.time_embed(timestep_embedding(t, net.model_channels).to(x.dtype))
+        emb = net.time_embed(_unet().timestep_embedding(t, net.model_channels).to(x.dtype))
         carried = self.carries and any(stand_in(block, ResBlockForward) for block in self.blocks)
         shifts = self._shifts(emb, dtype) if carried else {}
 
@@ -266,12 +271,12 @@ class UNetForward(Forward):
         volume = Carried(convolve(x, self.first.of(x), net.input_blocks[0][0].bias.to(dtype), 1, 1))
         skips = [volume]
         for stage in net.input_blocks[1:]:
-            volume = called(stage, self._through, stage, volume, emb, shifts)
+            volume = _unet().called(stage, self._through, stage, volume, emb, shifts)
             skips.append(volume)
-        volume = called(net.middle_block, self._through, net.middle_block, volume, emb, shifts)
+        volume = _unet().called(net.middle_block, self._through, net.middle_block, volume, emb, shifts)
         for stage in net.output_blocks:
             last = stage is net.output_blocks[-1]  # behind it comes a norm, and nothing else
-            volume = called(stage, self._through, stage, volume, emb, shifts, skips.pop(), last)
+            volume = _unet().called(stage, self._through, stage, volume, emb, shifts, skips.pop(), last)
         norm, head = net.out[0], net.out[2]
         x = group_norm(_norm(volume.x, norm, shift=volume.owed))
         return convolve(x, self.last.of(x), head.bias.to(dtype), 1, 1)
@@ -305,13 +310,14 @@ class UNetForward(Forward):
                 continue
             x = volume.whole() if skip is None else torch.cat([volume.whole(), skip.whole()], dim=1)
             skip = None
-            down = stand_in(layer.op, Convolution) if type(layer) is Downsample and not hooked(layer) else None
+            down = stand_in(layer.op, Convolution) if type(layer) is _unet().Downsample and not hooked(layer) else None
             if up is not None and self.carries:
                 volume = up.carry(x)
             elif down is not None and self.carries:
                 volume = Carried(down.product(x), layer.op.bias)
             else:
-                volume = Carried(layer(x, emb) if isinstance(layer, ResBlock) else called(layer, layer, x))
+                unet = _unet()
+                volume = Carried(layer(x, emb) if isinstance(layer, unet.ResBlock) else unet.called(layer, layer, x))
         return volume
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medddpm.fast.graphs import nested
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.readings import Readings
-from medddpm.runtime import nested
 
 
 class Captured:

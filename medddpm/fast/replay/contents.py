@@ -38,7 +38,7 @@ from medddpm.fast.functions import (
     names_read,
     wrapped,
 )
-from medddpm.runtime import nested
+from medddpm.fast.graphs import nested
 
 INTERNAL = frozenset(nn.Module().__dict__)  # attributes that PyTorch itself gives a module
 NEVER = (type, BuiltinFunctionType, ModuleType, enum.Enum)

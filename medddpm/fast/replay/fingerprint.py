@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from medddpm.fast.graphs import nested
 from medddpm.fast.hooks import hook_tables, hooks_for_all, hooks_within, modules_of
 from medddpm.fast.replay.contents import INTERNAL, PLACE, Contents, Walk, copies, is_its_own, of_attribute, place
 from medddpm.fast.replay.named import named
-from medddpm.runtime import nested
 
 MOST = 100_000  # values that a network's attributes may hold
 # What `torch.compile` guards its graphs by: a number that is another once a dict was written to, and shapes and dtypes.

@@ -27,12 +27,13 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from medddpm.errors import BadInput
+from medddpm.fast import reports
 from medddpm.fast.as_contiguous import AsContiguous
+from medddpm.fast.graphs import cuda_graphs, nested
+from medddpm.fast.graphs.graphed_pass import GraphedPass, Pool, drawn, is_full
 from medddpm.fast.hooks import modules_of, still
+from medddpm.fast.kernels.operators import traced
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.kernels.operators import traced
-from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import GraphedPass, Pool, drawn, is_full
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
 SHAPES = 8  # at most: each keeps its inputs, outputs and gradients

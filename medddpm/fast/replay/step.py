@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
+from medddpm.fast import reports
+from medddpm.fast.graphs import cuda_graphs, nested
+from medddpm.fast.graphs.graphed_pass import is_full, leaves
 from medddpm.fast.hooks import check_network, hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
@@ -21,8 +24,6 @@ from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, 
 from medddpm.fast.replay.readings import Readings
 from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
 from medddpm.fast.root import root_of
-from medddpm.runtime import cuda_graphs, nested, reports
-from medddpm.runtime.graphed_pass import is_full, leaves
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
 OFTEN = 10

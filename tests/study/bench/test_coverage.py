@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from medddpm.cli.main import main
-from medddpm.study.bench import coverage
-from medddpm.study.bench.networks import Network
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.measure.tables import read_meta, read_table
+from study.bench import coverage
+from study.bench.networks import Network
+from study.cli.main import main
+from study.records import schemas
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[
     """SwinUNETR cannot be trained on 16 voxels, and the others are kept."""
     out = tmp_path / "coverage.csv"
     words = ["--network", "monai-unet-batch,monai-segresnet,monai-swinunetr", "--size", "16", "--channels", "32"]
-    assert main(["bench", "--coverage", *words, "--device", "cpu", "--out", str(out)]) == 1
+    assert main(["coverage", *words, "--device", "cpu", "--out", str(out)]) == 1
     table, meta = read_table(out, schemas.COVERAGE), read_meta(out)
     assert list(table["network"].unique()) == ["monai-segresnet", "monai-unet-batch"]
     assert (table["ms"].groupby(table["network"]).sum() > 0).all()
@@ -71,7 +71,7 @@ def test_what_was_recorded_is_kept_until_it_is_recorded_again(tmp_path: Path, mo
         return f"report {len(recorded)}", [("_norm_apply", 1e6 * len(recorded))]
 
     def bench(*words: str) -> list[tuple[str, float]]:
-        assert main(["bench", "--coverage", "--device", "cpu", "--out", str(out), *words]) == 0
+        assert main(["coverage", "--device", "cpu", "--out", str(out), *words]) == 0
         table = read_table(out, schemas.COVERAGE)
         return list(zip(table["network"], table["ms"], strict=True))
 
@@ -94,7 +94,7 @@ def test_what_was_recorded_is_kept_until_it_is_recorded_again(tmp_path: Path, mo
 
 def test_a_dry_run_says_what_it_would_record_and_records_nothing(tmp_path: Path, capsys) -> None:
     words = ["--network", "monai-unet,maisi-diffusion", "--size", "16", "--device", "cpu", "--dry-run"]
-    assert main(["bench", "--coverage", *words, "--out", str(tmp_path / "coverage.csv")]) == 0
+    assert main(["coverage", *words, "--out", str(tmp_path / "coverage.csv")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "MONAI UNet: one accelerated step, 16x16x16, batch 2, width 64"
     assert len(lines) == 2

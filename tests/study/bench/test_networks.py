@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from medddpm.study.bench.networks import NETWORKS, Problem, planned
+from study.bench.networks import NETWORKS, Problem, planned
 
 SIDES = {"monai-swinunetr": 64}  # the least at which its last level is no single voxel
 BROKEN = {"monai-basic-unet": 9, "monai-swinunetr": 2}  # it asks torch.jit.isinstance; it checks its input by NumPy

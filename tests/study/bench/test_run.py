@@ -19,15 +19,18 @@ from helpers import forks, recordings
 from torch import Tensor, nn
 
 from medddpm import accelerate, graphed_step, switches
-from medddpm.cli.main import main, parser
 from medddpm.errors import BadInput
+from medddpm.fast.graphs import nested
 from medddpm.fast.patch import FEATURES
-from medddpm.runtime import nested
-from medddpm.study.bench import results, run, settings, tables, worker
-from medddpm.study.bench.fits import fits
-from medddpm.study.bench.networks import NETWORKS, Problem, build, flops
-from medddpm.study.bench.run import plan
-from medddpm.study.bench.settings import (
+from medddpm.measure import programs
+from medddpm.measure.machine import machine_meta
+from medddpm.measure.store import Store, rows_folder
+from medddpm.measure.tables import read_meta, read_table, write_table
+from study.bench import results, run, settings, tables, worker
+from study.bench.fits import fits
+from study.bench.networks import NETWORKS, Problem, build, flops
+from study.bench.run import plan
+from study.bench.settings import (
     BASE,
     BENCH_SETTINGS,
     BESIDE,
@@ -40,15 +43,14 @@ from medddpm.study.bench.settings import (
     TOOLS,
     default_settings,
 )
-from medddpm.study.bench.worker import Case, Row
-from medddpm.study.records import programs, schemas
-from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.store import Store, rows_folder
-from medddpm.study.records.tables import read_meta, read_table, write_table
+from study.bench.worker import Case, Row
+from study.cli.main import main, parser
+from study.records import schemas
 
 CPU = torch.device("cpu")
 SMALL = ["--size", "8", "--channels", "32", "--device", "cpu"]
 TOY = [*SMALL, "--samples", "2"]
+COMMANDS = [["bench"], ["coverage"], ["throughput"], ["endurance", "--steps", "9"], ["scaling"]]
 WAIT = "wait for it, or choose another --out"
 
 
@@ -141,7 +143,7 @@ def test_as_it_comes_nothing_is_set(tmp_path: Path) -> None:
     """A fresh process: cuDNN may round to TF32, products may not, and no algorithm is searched for."""
     asked = """
 import torch
-from medddpm.study.bench.settings import BENCH_SETTINGS
+from study.bench.settings import BENCH_SETTINGS
 network = torch.nn.Conv3d(1, 1, 3)
 with BENCH_SETTINGS["PyTorch"].on(network) as called:
     assert called is network and not network._forward_pre_hooks
@@ -304,7 +306,7 @@ def test_the_plan_takes_what_is_asked() -> None:
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [(["--switches", "opt3"], "opt3"), (["--network", "med"], "med"), (["--measure", "epoch"], "epoch")],
+    [(["--setting", "opt3"], "opt3"), (["--network", "med"], "med"), (["--measure", "epoch"], "epoch")],
 )
 def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -316,22 +318,27 @@ def test_an_unknown_name_is_a_wrong_argument(words: list[str], named: str, capsy
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--measure", "sample", "--network", "monai-unet"], "nothing of monai-unet: only med-ddpm draws samples"),
-        (["--measure", "sample", "--network", "med-ddpm,med-ddpm-brats"], "nothing of med-ddpm-brats: only med-ddpm"),
-        (["--scaling", "--measure", "forward"], "forward is not measured with --scaling"),
-        (["--scaling", "--measure", "step,forward"], "forward is not measured with --scaling"),
-        (["--scaling", "--sharded", "--setting", "fast"], "--sharded: only of steps under base or opt1, on two GPUs"),
-        (["--scaling", "--sharded", "--gpus", "1"], "argument --sharded: only of steps under base or opt1, on two"),
-        (["--ladder", "--setting", "fast"], "argument --ladder: only of med-ddpm, without --setting"),
-        (["--ladder", "--network", "monai-unet"], "argument --ladder: only of med-ddpm, without --setting"),
         (
-            ["--opponents", "--setting", "fast"],
+            ["bench", "--measure", "sample", "--network", "monai-unet"],
+            "nothing of monai-unet: only med-ddpm draws samples",
+        ),
+        (
+            ["bench", "--measure", "sample", "--network", "med-ddpm,med-ddpm-brats"],
+            "nothing of med-ddpm-brats: only med-ddpm",
+        ),
+        (["scaling", "--sharded", "--setting", "fast"], "--sharded: only of steps under base or opt1, on two GPUs"),
+        (["scaling", "--sharded", "--gpus", "1"], "argument --sharded: only of steps under base or opt1, on two"),
+        (["bench", "--ladder", "--setting", "fast"], "argument --ladder: only of med-ddpm, without --setting"),
+        (["bench", "--ladder", "--network", "monai-unet"], "argument --ladder: only of med-ddpm, without --setting"),
+        (
+            ["bench", "--opponents", "--setting", "fast"],
             "argument --opponents: only of med-ddpm and med-ddpm-brats, without --setting",
         ),
-        (["--all-samples", "--measure", "step"], "argument --all-samples: only with samples of med-ddpm"),
-        (["--all-samples", "--network", "monai-unet"], "argument --all-samples: only with samples of med-ddpm"),
-        (["--coverage", "--throughput"], "argument --throughput: not allowed with argument --coverage"),
-        (["--endurance", "5", "--scaling"], "argument --scaling: not allowed with argument --endurance"),
+        (["bench", "--all-samples", "--measure", "step"], "argument --all-samples: only with samples of med-ddpm"),
+        (
+            ["bench", "--all-samples", "--network", "monai-unet"],
+            "argument --all-samples: only with samples of med-ddpm",
+        ),
     ],
 )
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
@@ -339,74 +346,37 @@ def test_what_measures_nothing_together_is_a_wrong_argument(
     tmp_path: Path, words: list[str], said: str, dry_run: list[str], capsys
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["bench", *words, *dry_run, "--out", str(tmp_path / "bench.csv"), *SMALL])
+        main([*words, *dry_run, "--out", str(tmp_path / "bench.csv"), *SMALL])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
-# Each mode, and what it does not read. Also the default of an option counts as given where somebody typed it.
-UNREAD = {
-    (): ["--gpus", "--sharded", "--files"],
-    ("--coverage",): ["--setting", "--ladder", "--opponents", "--measure", "--samples", "--all-samples",
-                      "--batch", "--seconds", "--rounds", "--gpus", "--sharded", "--files"],
-    ("--throughput",): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples", "--all-samples",
-                        "--batch", "--rounds", "--gpus", "--sharded", "--files"],
-    ("--endurance", "9"): ["--setting", "--ladder", "--opponents", "--network", "--measure", "--samples",
-                           "--all-samples", "--batch", "--rounds", "--gpus", "--sharded"],
-    ("--scaling",): ["--ladder", "--opponents", "--all-samples", "--batch", "--rounds", "--files"],
-}  # fmt: skip
-VALUES = {"--setting": "base", "--network": "med-ddpm", "--measure": "step,forward,sample", "--samples": "20",
-          "--batch": "1", "--seconds": "600", "--rounds": "1", "--gpus": "1"}  # fmt: skip
-
-
-@pytest.mark.parametrize(("mode", "option"), [(mode, option) for mode, unread in UNREAD.items() for option in unread])
-def test_an_option_that_a_mode_does_not_read_is_a_wrong_argument(
-    tmp_path: Path, mode: tuple[str, ...], option: str, capsys
-) -> None:
-    value = [VALUES[option]] if option in VALUES else []
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", *mode, option, *value, "--dry-run", "--out", str(tmp_path / "bench.csv"), *SMALL])
-    assert stopped.value.code == 2
-    only = {"--gpus": "--scaling", "--sharded": "--scaling", "--files": "--endurance"}
-    where = f"only with {only[option]}" if option in only else f"not with {mode[0]}"
-    assert capsys.readouterr().err.splitlines()[-1] == f"medddpm bench: error: argument {option}: {where}"
-
-
-def test_an_option_that_a_mode_reads_is_no_wrong_argument(tmp_path: Path, capsys) -> None:
-    every = {option for unread in UNREAD.values() for option in unread} | {"--seconds", "--network"}
-    for mode, unread in UNREAD.items():
-        for option in every - {*unread}:
-            value = ["step" if option == "--measure" else VALUES[option]] if option in VALUES else []
-            words = [*mode, option, *value, *(["--gpus", "2"] if option == "--sharded" else [])]
-            assert main(["bench", *words, "--dry-run", "--out", str(tmp_path / "bench.csv"), *SMALL]) == 0, words
-
-
-@pytest.mark.parametrize("words", [[], ["--coverage"], ["--throughput"], ["--endurance", "9"], ["--scaling"]])
+@pytest.mark.parametrize("words", COMMANDS)
 def test_without_the_gpu_asked_for_nothing_is_begun(tmp_path: Path, words: list[str], monkeypatch, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    asked = ["bench", *words, "--device", "cuda:99", "--out", str(tmp_path / "bench.csv")]
+    asked = [*words, "--device", "cuda:99", "--out", str(tmp_path / "bench.csv")]
     assert main(asked) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("medddpm: --device: there is no cuda:99 here")
-    if words != ["--scaling"]:  # which takes no one of several
+    if words != ["scaling"]:  # which takes no one of several
         assert main([*asked, "--dry-run"]) == 0, "what it would run is another machine's to run"
         assert capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [[], ["--coverage"], ["--throughput"], ["--endurance", "9"], ["--scaling"]])
+@pytest.mark.parametrize("words", COMMANDS)
 def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, words: list[str], monkeypatch, capsys):
     """The volumes of 128³ that a GPU gets by default would fill a host's memory."""
     begun = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("medddpm.study.records.programs.run", lambda *_: begun.append("row") or pytest.fail("begun"))
-    monkeypatch.setattr("medddpm.study.throughput.endurance._watched", lambda *_: begun.append("row"))
-    monkeypatch.setattr("medddpm.study.bench.coverage._recorded", lambda *_: begun.append("row"))
-    asked = ["bench", *words, "--out", str(tmp_path / "bench.csv")]
+    monkeypatch.setattr("medddpm.measure.programs.run", lambda *_: begun.append("row") or pytest.fail("begun"))
+    monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: begun.append("row"))
+    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: begun.append("row"))
+    asked = [*words, "--out", str(tmp_path / "bench.csv")]
     assert main(asked) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("medddpm: bench: PyTorch finds no NVIDIA GPU here; ")
+    assert line.startswith(f"medddpm: {words[0]}: PyTorch finds no NVIDIA GPU here; ")
     assert line.endswith("--dry-run, or give --device cpu and a small --size")
     assert begun == []
     assert list(tmp_path.iterdir()) == []
@@ -416,15 +386,16 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
-        (["--size", "100"], "--size: med-ddpm takes no volume of side 100; give 96 or 112"),
-        (["--channels", "40"], "--channels: med-ddpm takes no base width of 40; give 32 or 64"),
-        (["--network", "monai-vnet", "--size", "16"], "--size: monai-vnet takes no volume of side 16; give 32"),
-        (["--network", "monai-unet,monai-unetr", "--size", "40", "--measure", "step"],
+        (["bench", "--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["bench", "--size", "100"], "--size: med-ddpm takes no volume of side 100; give 96 or 112"),
+        (["bench", "--channels", "40"], "--channels: med-ddpm takes no base width of 40; give 32 or 64"),
+        (["bench", "--network", "monai-vnet", "--size", "16"],
+         "--size: monai-vnet takes no volume of side 16; give 32"),
+        (["bench", "--network", "monai-unet,monai-unetr", "--size", "40", "--measure", "step"],
          "--size: monai-unetr takes no volume of side 40; give 32 or 48"),
-        (["--scaling", "--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
-        (["--throughput", "--size", "20"], "--size: 20×20×20 cannot be halved often enough; choose multiples of 8"),
-        (["--endurance", "9", "--size", "72"],
+        (["scaling", "--size", "20"], "--size: med-ddpm takes no volume of side 20; give 16 or 24"),
+        (["throughput", "--size", "20"], "--size: 20×20×20 cannot be halved often enough; choose multiples of 8"),
+        (["endurance", "--steps", "9", "--size", "72"],
          "--size: 72×72×72 cannot be halved often enough; choose multiples of 16"),
     ],
 )  # fmt: skip
@@ -432,7 +403,7 @@ def test_a_size_that_a_network_does_not_take_is_refused_before_anything_is_measu
     tmp_path: Path, words: list[str], said: str, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
-    assert main(["bench", *SMALL, *words, "--out", str(tmp_path / "bench.csv")]) == 1
+    assert main([words[0], *SMALL, *words[1:], "--out", str(tmp_path / "bench.csv")]) == 1
     printed = capsys.readouterr()
     assert printed.err == f"medddpm: {said}\n"
     assert printed.out == ""
@@ -457,10 +428,10 @@ def test_help_names_every_network_and_setting(capsys) -> None:
 
 def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) -> None:
     out = tmp_path / "bench.csv"
-    assert main(["bench", "--switches", "base,fast", "--dry-run", "--out", str(out), *TOY]) == 0
+    assert main(["bench", "--setting", "base,fast", "--dry-run", "--out", str(out), *TOY]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("python -m medddpm.study.bench.worker --network med-ddpm --setting base")
+    assert lines[0].startswith("python -m study.bench.worker --network med-ddpm --setting base")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -474,70 +445,67 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) ->
 )
 def test_a_table_that_cannot_be_written_is_said_first(tmp_path: Path, out: str, problem: str, capsys) -> None:
     (tmp_path / "a_file").touch()
-    assert main(["bench", "--switches", "base", "--out", str(tmp_path / out), *TOY]) == 1
+    assert main(["bench", "--setting", "base", "--out", str(tmp_path / out), *TOY]) == 1
     assert capsys.readouterr().err.startswith(f"medddpm: {tmp_path / out}: {problem}; ")
 
 
 @pytest.mark.parametrize(
     ("words", "theirs"),
     [
-        (["--setting", "base"], "bench.csv"),
-        (["--setting", "base"], "ceilings.csv"),
-        (["--coverage"], "bench.csv"),
-        (["--throughput"], "bench.csv"),
-        (["--endurance", "1"], "bench.csv.gz"),
-        (["--scaling"], "bench.csv"),
+        (["bench", "--setting", "base"], "bench.csv"),
+        (["bench", "--setting", "base"], "ceilings.csv"),
+        (["coverage"], "bench.csv"),
+        (["throughput"], "bench.csv"),
+        (["endurance", "--steps", "1"], "bench.csv.gz"),
+        (["scaling"], "bench.csv"),
     ],
 )
 def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[str], theirs: str, capsys) -> None:
     (tmp_path / theirs).write_text("patient,age\n")
-    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
+    assert main([*words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     problem = "a file stands there that this command did not write; give the output another name"
     assert line == f"medddpm: {tmp_path / theirs}: {problem}"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["patient,age\n"]
 
 
-@pytest.mark.parametrize("words", [["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]])
+@pytest.mark.parametrize("words", COMMANDS[1:])
 def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str], monkeypatch, capsys) -> None:
     """Its rows, in the same folder, would be read as that mode's own."""
     before = (folder / "bench.csv").read_bytes()
     monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
-    assert main(["bench", *words, "--out", str(folder / "bench.csv"), *SMALL]) == 1
+    assert main([*words, "--out", str(folder / "bench.csv"), *SMALL]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     problem = "it is the table of another measurement; give --out another name"
     assert line == f"medddpm: {folder / 'bench.csv'}: {problem}"
     assert (folder / "bench.csv").read_bytes() == before
 
 
-MODES = [["--setting", "base"], ["--coverage"], ["--throughput"], ["--endurance", "1"], ["--scaling"]]
-
-
-@pytest.mark.parametrize("words", MODES)
+@pytest.mark.parametrize("words", COMMANDS)
 def test_a_file_in_the_place_of_the_rows_folder_is_said_first(tmp_path: Path, words: list[str], capsys) -> None:
     (tmp_path / "bench.rows").touch()
-    assert main(["bench", *words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
+    assert main([*words, "--out", str(tmp_path / "bench.csv"), *SMALL]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.endswith("a file stands where its folder should be; choose another place\n")
 
 
-@pytest.mark.parametrize("words", MODES)
+@pytest.mark.parametrize("words", COMMANDS)
 def test_what_another_process_measures_is_left_to_it(tmp_path: Path, words: list[str], monkeypatch, capsys) -> None:
     """Beside it both would be slower, and write each other's rows."""
     out = tmp_path / "bench.csv"
     monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
-    monkeypatch.setattr("medddpm.study.throughput.endurance._watched", lambda *_: pytest.fail("begun"))
-    monkeypatch.setattr("medddpm.study.bench.coverage._recorded", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: pytest.fail("begun"))
     with Store(rows_folder(out), {}).alone():
-        assert main(["bench", *words, "--out", str(out), *SMALL]) == 1
+        assert main([*words, "--out", str(out), *SMALL]) == 1
         said = capsys.readouterr()
         assert (said.out, said.err) == ("", f"medddpm: {out}: process {os.getpid()} is measuring there; {WAIT}\n")
-        assert main(["bench", *words, "--out", str(out), *SMALL, "--dry-run"]) == 0
+        assert main([*words, "--out", str(out), *SMALL, "--dry-run"]) == 0
 
 
 def test_of_two_benches_at_once_one_ends_in_a_line(tmp_path: Path) -> None:
-    words = ["medddpm", "bench", "--setting", "base", *SMALL, "--samples", "1000000"]
+    words = ["study", "bench", "--setting", "base", *SMALL, "--samples", "1000000"]
     words += ["--out", str(tmp_path / "bench.csv")]
     with forks.two_at_once(words, tmp_path) as (refused, complaint, going):
         assert complaint == f"medddpm: {tmp_path}/bench.csv: process {going.pid} is measuring there; {WAIT}\n"
@@ -675,7 +643,7 @@ def test_a_graphed_step_without_its_graph_has_no_row(tmp_path: Path, monkeypatch
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real run on this CPU: BASE and FAST of our network, tiny."""
     out = tmp_path_factory.mktemp("a bench") / "bench.csv"
-    words = ["--switches", "base,fast", "--measure", "step,forward", "--out", str(out), *TOY]
+    words = ["--setting", "base,fast", "--measure", "step,forward", "--out", str(out), *TOY]
     assert main(["bench", *words]) == 0
     return out.parent
 
@@ -726,14 +694,14 @@ def test_two_settings_are_measured_and_described(measured: Path) -> None:
 
 def test_the_table_that_was_written_is_named(folder: Path, capsys) -> None:
     """Small, it is plain, whatever was asked for."""
-    words = ["--switches", "base", "--measure", "step,forward", *TOY]
+    words = ["--setting", "base", "--measure", "step,forward", *TOY]
     assert main(["bench", *words, "--out", str(folder / "bench.csv.gz")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{folder / 'bench.csv'}: 4 rows"
 
 
 def test_rows_of_another_width_do_not_join_a_table_that_has_no_column_of_it(folder: Path, capsys) -> None:
     before = sorted(path.name for path in folder.rglob("*"))
-    words = ["--switches", "base", "--out", str(folder / "bench.csv"), *TOY, "--channels", "64"]
+    words = ["--setting", "base", "--out", str(folder / "bench.csv"), *TOY, "--channels", "64"]
     for again in ([], ["--again"]):
         assert main(["bench", *words, *again]) == 1
         said = capsys.readouterr()
@@ -746,7 +714,7 @@ def test_rows_of_another_width_do_not_join_a_table_that_has_no_column_of_it(fold
 def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
     before = (folder / "bench.csv").read_bytes()
     began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")}
-    assert run_again(folder, "--switches", "fast,base") == 0
+    assert run_again(folder, "--setting", "fast,base") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["[1/2] med-ddpm FAST: there already", "[2/2] med-ddpm BASE: there already"]
     assert (folder / "bench.csv").read_bytes() == before
@@ -767,7 +735,7 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
         return real(command, seconds)
 
     monkeypatch.setattr(programs, "run", noted)
-    assert run_again(folder, "--switches", "base,fast") == 0
+    assert run_again(folder, "--setting", "base,fast") == 0
     asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
     assert asked == [("base", "forward"), ("fast", "step")]
     assert len(read_table(folder / "bench.csv", schemas.BENCH)) == 4
@@ -789,7 +757,7 @@ def test_rounds_take_the_rows_in_turn_and_join_their_samples(folder: Path, monke
         return real([sys.executable, "-c", ""] if setting else command, seconds)
 
     monkeypatch.setattr(programs, "run", measured_as)
-    assert run_again(folder, "--switches", "base,fast", "--rounds", "2") == 0
+    assert run_again(folder, "--setting", "base,fast", "--rounds", "2") == 0
     said = [line.split(" … ")[0] for line in capsys.readouterr().out.splitlines()]
     assert said[:2] == [
         f"[{n}/2] med-ddpm {name}, round 1 of 2: there already" for n, name in ((1, "BASE"), (2, "FAST"))
@@ -800,11 +768,11 @@ def test_rounds_take_the_rows_in_turn_and_join_their_samples(folder: Path, monke
     assert (twice["p90_ms"] > 1e6).all()
     assert (twice["p10_ms"] < 1e3).all()
     failing = "fast"
-    assert run_again(folder, "--switches", "base,fast", "--rounds", "3") == 1
+    assert run_again(folder, "--setting", "base,fast", "--rounds", "3") == 1
     assert "FAST: it broke" in capsys.readouterr().err
     assert read_table(folder / "bench.csv", schemas.BENCH)["samples"].tolist() == [6, 6, 4, 4]
     failing = "nothing"
-    assert run_again(folder, "--switches", "base,fast", "--again", "--rounds", "2") == 0
+    assert run_again(folder, "--setting", "base,fast", "--again", "--rounds", "2") == 0
     anew = read_table(folder / "bench.csv", schemas.BENCH)
     assert (anew["samples"] == 4).all(), "--again begins anew"
     assert (anew["p10_ms"] >= 1e6).all()
@@ -829,7 +797,7 @@ def test_a_table_of_another_run_is_kept_under_another_name(folder: Path, capsys)
     described.write_text(json.dumps(json.loads(described.read_text()) | other))
     kept = folder / "bench.2026-11-01T102030.csv"
     for said in (True, False):
-        assert run_again(folder, "--switches", "base") == 0
+        assert run_again(folder, "--setting", "base") == 0
         told = f"{kept}: what was bench.csv, of another commit, card or version"
         assert (told in capsys.readouterr().out.splitlines()) == said, "once"
     assert kept.read_bytes() == before
@@ -848,7 +816,7 @@ def test_a_reference_that_was_cut_short_is_made_again(folder: Path, capsys) -> N
         assert not results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
     reference.write_bytes(whole[:1000])
     case.result(folder / "bench.rows", settings.BENCH_SETTINGS["FAST"], "step").unlink()
-    assert run_again(folder, "--switches", "fast") == 0
+    assert run_again(folder, "--setting", "fast") == 0
     said = capsys.readouterr()
     assert said.err == ""
     assert "BASE's output and gradient first" in said.out
@@ -874,12 +842,12 @@ def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> N
     stamp = reference.with_suffix(".json")
     stamp.write_text(json.dumps(json.loads(stamp.read_text()) | {"run": {"commit": "another"}}))
     case.result(folder / "bench.rows", BASE, "forward").unlink()
-    assert run_again(folder, "--switches", "base") == 0
+    assert run_again(folder, "--setting", "base") == 0
     torch.testing.assert_close(torch.load(reference), whole)
 
 
 def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
-    assert run_again(tmp_path, "--switches", "opt12") == 0
+    assert run_again(tmp_path, "--setting", "opt12") == 0
     table = read_table(tmp_path / "bench.csv", schemas.BENCH)
     assert set(table["setting"]) == {"OPT12"}
     assert (table["rel_error_output"] < 1e-4).all()
@@ -893,7 +861,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
         return [*command, "--device", "abacus"] if job.setting.name == "OPT1" else command
 
     monkeypatch.setattr(run, "row_command", broken)
-    assert run_again(folder, "--switches", "opt1,base") == 1
+    assert run_again(folder, "--setting", "opt1,base") == 1
     said = capsys.readouterr()
     assert "[1/2] med-ddpm OPT1 … failed" in said.out
     assert "[2/2] med-ddpm BASE: there already" in said.out
@@ -905,10 +873,10 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
 
     # The record keeps it until the row is measured.
     monkeypatch.undo()
-    assert run_again(folder, "--switches", "base") == 0
+    assert run_again(folder, "--setting", "base") == 0
     assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
     monkeypatch.setattr(sys, "argv", ["/a/medddpm", "bench", "another call"])
-    assert run_again(folder, "--switches", "opt1") == 0
+    assert run_again(folder, "--setting", "opt1") == 0
     meta = read_meta(folder / "bench.csv")
     assert meta["failed"] == {}
     assert len(meta["command"].split("; ")) == 2, "rows of two calls, and both are named"
@@ -916,7 +884,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
 
 
 def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
-    assert run_again(folder, "--switches", "opt1", "--seconds", "1") == 1
+    assert run_again(folder, "--setting", "opt1", "--seconds", "1") == 1
     assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
 
 
@@ -925,7 +893,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Pat
     out, printed = folder / "bench.csv", tmp_path / "printed"
     for path in (out, *(folder / "bench.rows").glob("med-ddpm_*")):
         path.unlink()
-    words = ["bench", "--switches", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
+    words = ["bench", "--setting", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
     started = forks.start(forks.MODULE, ["medddpm", *words], os.environ, printed, tmp_path / "complaint")
     while "OPT1 … " not in (printed.read_text() if printed.exists() else ""):
         assert started.is_alive(), (tmp_path / "complaint").read_text()
@@ -945,7 +913,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Pat
 def test_an_interrupted_row_keeps_the_measures_that_are_done(tmp_path: Path, monkeypatch, capsys) -> None:
     """They are joined to those of the round before."""
     real, ended = programs.run, []
-    words = ["bench", "--switches", "base", "--measure", "forward,step", "--out", str(tmp_path / "bench.csv"), *TOY]
+    words = ["bench", "--setting", "base", "--measure", "forward,step", "--out", str(tmp_path / "bench.csv"), *TOY]
     words += ["--rounds", "2"]
 
     def interrupted(command, seconds):

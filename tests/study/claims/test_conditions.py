@@ -9,11 +9,12 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.claims import conditions
-from medddpm.study.claims.paper import paper_claims
-from medddpm.study.claims.verdicts import overview, settle
-from medddpm.study.records.schemas import CARD, CLAIMS
-from medddpm.study.records.tables import read_table, write_table
+from medddpm.measure.schemas import CARD
+from medddpm.measure.tables import read_table, write_table
+from study.claims import conditions
+from study.claims.paper import paper_claims
+from study.claims.verdicts import overview, settle
+from study.records.schemas import CLAIMS
 
 RUN = {"batch size": 1, "input size": 128, "depth size": 128, "channels": 64}
 

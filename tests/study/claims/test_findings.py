@@ -10,12 +10,13 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.claims import findings, rules, takeaways, verdicts
-from medddpm.study.claims.paper import Claim, paper_claims
-from medddpm.study.claims.rules import KernelsOfRun, Rule
-from medddpm.study.profile.instructions import CLASSES
-from medddpm.study.records.schemas import CLAIMS, KERNELS
-from medddpm.study.records.tables import read_table, write_table
+from medddpm.measure.instructions import CLASSES
+from medddpm.measure.schemas import KERNELS
+from medddpm.measure.tables import read_table, write_table
+from study.claims import findings, rules, takeaways, verdicts
+from study.claims.paper import Claim, paper_claims
+from study.claims.rules import KernelsOfRun, Rule
+from study.records.schemas import CLAIMS
 
 RECORDS = ROOT / "figures" / "records"
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_f32f32_tilesize128x64"

@@ -10,11 +10,11 @@ import pytest
 from helpers.pages import page_text
 from helpers.repository import ROOT
 
-from medddpm.study.claims import findings, verdicts
-from medddpm.study.claims.paper import Claim, as_range, claims_of, paper_claims
-from medddpm.study.claims.reasons import Runs
-from medddpm.study.claims.rules import KernelsOfRun
-from medddpm.study.profile import summaries
+from medddpm.measure import summaries
+from study.claims import findings, verdicts
+from study.claims.paper import Claim, as_range, claims_of, paper_claims
+from study.claims.reasons import Runs
+from study.claims.rules import KernelsOfRun
 
 PAPER = paper_claims(ROOT)
 CLAIMS = {claim.id: claim for claim in claims_of(PAPER)}

@@ -8,8 +8,8 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_rows, paper_values
-from medddpm.study.records.schemas import PAPER
+from study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated, paper_claims, paper_rows, paper_values
+from study.records.schemas import PAPER
 
 NOTHING = np.nan
 FALLEN = (0.03, 0.10)

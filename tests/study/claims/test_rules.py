@@ -9,11 +9,11 @@ import tomllib
 
 from helpers.repository import ROOT
 
-from medddpm.study.claims import rules, takeaways
-from medddpm.study.claims.findings import NO_COUNTERS
-from medddpm.study.claims.paper import claims_of, paper_claims
-from medddpm.study.claims.reasons import FACTS
-from medddpm.study.records.tables import read_table
+from medddpm.measure.tables import read_table
+from study.claims import rules, takeaways
+from study.claims.findings import NO_COUNTERS
+from study.claims.paper import claims_of, paper_claims
+from study.claims.reasons import FACTS
 
 
 def test_every_claim_has_a_rule_for_the_settings_that_the_paper_names() -> None:
@@ -77,5 +77,5 @@ def test_a_wheel_holds_the_tables() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     tables = {path.name for path in rules.HERE.iterdir() if path.suffix not in (".py", "")}
     assert tables == {"rules.csv", "cards.csv", "sources.csv", "takeaways.csv"}
-    assert all(any(fnmatch.fnmatch(name, p) for p in patterns["medddpm.study.claims"]) for name in tables)
+    assert all(any(fnmatch.fnmatch(name, p) for p in patterns["study.claims"]) for name in tables)
     assert len(read_table(rules.HERE / "takeaways.csv", takeaways.TAKEAWAYS)) == 4

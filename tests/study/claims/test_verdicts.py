@@ -5,9 +5,10 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.claims.paper import Claim, paper_claims
-from medddpm.study.claims.rules import Rule
-from medddpm.study.claims.verdicts import (
+from medddpm.measure.tables import read_table
+from study.claims.paper import Claim, paper_claims
+from study.claims.rules import Rule
+from study.claims.verdicts import (
     Finding,
     at_tolerances,
     headline,
@@ -18,8 +19,7 @@ from medddpm.study.claims.verdicts import (
     tally,
     two_views,
 )
-from medddpm.study.records.schemas import CLAIMS
-from medddpm.study.records.tables import read_table
+from study.records.schemas import CLAIMS
 
 RATIO = Rule("P1", "", "summary", against="BASE", form="ratio")
 PLAIN = Rule("P1", "", "summary")

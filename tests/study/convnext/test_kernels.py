@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from medddpm.errors import BadInput
-from medddpm.study.convnext import launches
-from medddpm.study.convnext.kernels import simulated
-from medddpm.study.convnext.kernels.instructions import SIMULATED, cuda, shuffle_xor
-from medddpm.study.convnext.launches import BlockWeights
-from medddpm.study.convnext.model import EPSILON, ConvNeXtBlock
+from study.convnext import launches
+from study.convnext.kernels import simulated
+from study.convnext.kernels.instructions import SIMULATED, cuda, shuffle_xor
+from study.convnext.launches import BlockWeights
+from study.convnext.model import EPSILON, ConvNeXtBlock
 
 CLOSE = {"tensor": 2e-2, "tensor, async": 2e-2}  # BF16 has 8 bits; all else is float32
 
@@ -131,7 +131,7 @@ def test_a_lane_left_behind_ends_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.gpu(kernels=True)
 def test_tritons_block_is_pytorchs() -> None:
-    from medddpm.study.convnext.kernels.block_triton import convnext_block
+    from study.convnext.kernels.block_triton import convnext_block
 
     module = ConvNeXtBlock(64, 8).to(DEVICE)
     double = ConvNeXtBlock(64, 8).to(DEVICE).double()

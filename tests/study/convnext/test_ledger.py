@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT, SHARED
 
-from medddpm.study.convnext import ledger, results, tables
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_table, write_table
+from medddpm.measure.tables import read_table, write_table
+from study.convnext import ledger, results, tables
+from study.records import schemas
 
 REPORT = ledger.reported(ROOT)
 

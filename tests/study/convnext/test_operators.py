@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medddpm.study.convnext import forward, operators
-from medddpm.study.convnext.model import AtDepthOne, ConvNeXtBlock, ConvNeXtUNet
-from medddpm.study.convnext.operators import OPERATORS, Array, OperatorTimer
+from study.convnext import forward, operators
+from study.convnext.model import AtDepthOne, ConvNeXtBlock, ConvNeXtUNet
+from study.convnext.operators import OPERATORS, Array, OperatorTimer
 
 DRAW = np.random.default_rng(0)
 

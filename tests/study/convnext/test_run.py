@@ -13,16 +13,16 @@ import torch
 from helpers.gpu import DEVICE
 from helpers.ncu_pages import page
 
-from medddpm.cli.convnext import PARTS
-from medddpm.cli.main import main
 from medddpm.errors import BadInput
-from medddpm.study.convnext import counted, results, run, training, worker
-from medddpm.study.convnext.operators import OPERATORS
-from medddpm.study.convnext.versions import CASES, Case, problem
-from medddpm.study.records import programs
-from medddpm.study.records.machine import machine_meta
-from medddpm.study.records.store import Store
-from medddpm.study.records.tables import read_meta, read_table
+from medddpm.measure import programs
+from medddpm.measure.machine import machine_meta
+from medddpm.measure.store import Store
+from medddpm.measure.tables import read_meta, read_table
+from study.cli.convnext import PARTS
+from study.cli.main import main
+from study.convnext import counted, results, run, training, worker
+from study.convnext.operators import OPERATORS
+from study.convnext.versions import CASES, Case, problem
 
 CPU = torch.device("cpu")
 

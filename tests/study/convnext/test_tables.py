@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from medddpm.study.convnext.tables import roofline
+from study.convnext.tables import roofline
 
 CASE = {"batch": 64, "size": "32x32x64", "stride": 1}
 LIMITS = {"copy": 1000.0, "fp32": 10.0, "tf32": 40.0, "bf16": 80.0}

@@ -15,14 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
-from medddpm.study.bench import sentences, tables
-from medddpm.study.bench.networks import NETWORKS
-from medddpm.study.bench.results import report_key
-from medddpm.study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
-from medddpm.study.figures import bench
-from medddpm.study.figures.style import SETTING_COLOURS, save_figure
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import write_table
+from medddpm.measure.tables import write_table
+from study.bench import sentences, tables
+from study.bench.networks import NETWORKS
+from study.bench.results import report_key
+from study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
+from study.figures import bench
+from study.figures.style import SETTING_COLOURS, save_figure
+from study.records import schemas
 
 LIMITS = {"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "bf16": 800.0}
 STEP_TFLOP, FORWARD_TFLOP = 16.0, 5.0

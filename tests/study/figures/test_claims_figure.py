@@ -7,9 +7,9 @@ from html import unescape
 
 import pandas as pd
 
-from medddpm.study.claims.verdicts import STATUSES
-from medddpm.study.figures import claims
-from medddpm.study.figures.style import SETTING_COLOURS
+from study.claims.verdicts import STATUSES
+from study.figures import claims
+from study.figures.style import SETTING_COLOURS
 
 TABLE = pd.DataFrame(
     {

@@ -7,8 +7,8 @@ import pytest
 from helpers.figures import readable
 from helpers.repository import ROOT
 
-from medddpm.study.convnext import ledger, tables
-from medddpm.study.figures.convnext import LETTER, number_places, roofline_figure, shares_figure, versions_figure
+from study.convnext import ledger, tables
+from study.figures.convnext import LETTER, number_places, roofline_figure, shares_figure, versions_figure
 
 KERNELS = tables.recorded(ROOT, "convnext_kernels")["H200"]
 LIMITS = {"copy": 3000.0, "fp32": 50.0, "tf32": 400.0, "bf16": 800.0}

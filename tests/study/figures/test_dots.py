@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from medddpm.study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated
-from medddpm.study.figures.dots import (
+from study.claims.paper import PAPER_CARDS, PAPER_SETTINGS, Stated
+from study.figures.dots import (
     CARD_MARKERS,
     INK,
     OFFSETS,
@@ -22,7 +22,7 @@ from medddpm.study.figures.dots import (
     dots_figure,
     panel,
 )  # fmt: skip
-from medddpm.study.figures.style import SETTING_COLOURS
+from study.figures.style import SETTING_COLOURS
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 

@@ -10,8 +10,8 @@ from helpers.repository import ROOT
 from matplotlib.figure import Figure
 from PIL import Image
 
-from medddpm.study.figures.legible import faults
-from medddpm.study.figures.style import PRINT_WIDTH, new_figure, save_figure, say
+from study.figures.legible import faults
+from study.figures.style import PRINT_WIDTH, new_figure, save_figure, say
 
 
 def labelled(*places: tuple[float, float, str], fontsize: float = 7, width: float = 7) -> Figure:

@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 from helpers.colours import apart, closest, lab
 
-from medddpm.study.figures import style
-from medddpm.study.figures.claims import STATUS_COLOURS
-from medddpm.study.profile.instructions import CLASSES
+from medddpm.measure.instructions import CLASSES
+from study.figures import style
+from study.figures.claims import STATUS_COLOURS
 
 PALETTES = {name: getattr(style, name) for name in dir(style) if name.endswith("_COLOURS")} | {"STATUS": STATUS_COLOURS}
 LEAST = 15.0  # in CIELAB, between any two colours of a palette, in whichever vision they are closest

@@ -11,13 +11,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from medddpm.study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
-from medddpm.study.figures.settings import priority_figure, spread_figure
-from medddpm.study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
-from medddpm.study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
-from medddpm.study.profile.families import FAMILIES, OTHER
-from medddpm.study.profile.instructions import CLASSES
-from medddpm.study.profile.windows import WINDOW
+from medddpm.measure.families import FAMILIES, OTHER
+from medddpm.measure.instructions import CLASSES
+from medddpm.measure.windows import WINDOW
+from study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
+from study.figures.settings import priority_figure, spread_figure
+from study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
+from study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 

@@ -12,15 +12,15 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
-from medddpm.study.figures import quality as figures_quality
-from medddpm.study.figures.style import SETTING_COLOURS
-from medddpm.study.parity import results, sentences
-from medddpm.study.parity import samplers as parity_samplers
-from medddpm.study.parity import tables as parity_tables
-from medddpm.study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
-from medddpm.study.parity.results import Kept
-from medddpm.study.parity.samplers import SECONDS
-from medddpm.study.parity.tables import MARGINS, METRIC
+from study.figures import quality as figures_quality
+from study.figures.style import SETTING_COLOURS
+from study.parity import results, sentences
+from study.parity import samplers as parity_samplers
+from study.parity import tables as parity_tables
+from study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
+from study.parity.results import Kept
+from study.parity.samplers import SECONDS
+from study.parity.tables import MARGINS, METRIC
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
@@ -146,7 +146,7 @@ def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
 
 def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_three_do_not() -> None:
     """Why `plans.short` has six seeds, by simulation: no pairing, one metric, margin the seeds' own range."""
-    from medddpm.quality.intervals import equivalence, seed_margin
+    from study.quality.intervals import equivalence, seed_margin
 
     def share(seeds: int) -> float:
         rng = np.random.default_rng(seeds)

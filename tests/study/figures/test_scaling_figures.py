@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from helpers.scaling_records import record
 
-from medddpm.study.figures.scaling import efficiency_figure, estimates_figure
-from medddpm.study.scaling.estimates import Cluster, DataSet, Rate, table
-from medddpm.study.scaling.tables import efficiency
+from study.figures.scaling import efficiency_figure, estimates_figure
+from study.scaling.estimates import Cluster, DataSet, Rate, table
+from study.scaling.tables import efficiency
 
 
 def test_each_step_has_its_row() -> None:

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 
 from medddpm.data.slices import three_slices, where_most
 from medddpm.data.volumes import VolumeFolder
-from medddpm.study.bench.training_curves import training_curves
-from medddpm.study.figures.architecture import architecture, describe
-from medddpm.study.figures.slices import slice_rows
-from medddpm.study.figures.style import SETTING_COLOURS, new_figure, save_figure
-from medddpm.study.figures.training import loss_curves, loss_differences, step_times
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.unet import UNet3D
+from study.bench.training_curves import training_curves
+from study.figures.architecture import architecture, describe
+from study.figures.slices import slice_rows
+from study.figures.style import SETTING_COLOURS, new_figure, save_figure
+from study.figures.training import loss_curves, loss_differences, step_times
 
 drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 

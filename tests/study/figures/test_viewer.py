@@ -17,7 +17,7 @@ from matplotlib import image as pictures
 from scipy import ndimage
 
 from medddpm.data.phantom import phantom_subject
-from medddpm.study.figures.viewer import Viewer, show_volume
+from study.figures.viewer import Viewer, show_volume
 
 
 @pytest.fixture(scope="module")

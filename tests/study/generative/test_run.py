@@ -20,18 +20,19 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
-from medddpm.study.figures import generative
-from medddpm.study.figures.style import PRECISION_COLOURS
-from medddpm.study.generative import results, run, tables
-from medddpm.study.generative import worker as generative_worker
-from medddpm.study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
-from medddpm.study.generative.ipc import step_ipc
-from medddpm.study.generative.models import MODELS, Model, parse_names
-from medddpm.study.generative.worker import training_step
-from medddpm.study.profile import ncu, trace
-from medddpm.study.profile.ncu import CountersClosed
-from medddpm.study.records import programs, schemas
-from medddpm.study.records.tables import read_meta, read_table, write_meta
+from medddpm.measure import ncu, programs, trace
+from medddpm.measure.ncu import CountersClosed
+from medddpm.measure.schemas import TRACE
+from medddpm.measure.tables import read_meta, read_table, write_meta
+from study.figures import generative
+from study.figures.style import PRECISION_COLOURS
+from study.generative import results, run, tables
+from study.generative import worker as generative_worker
+from study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
+from study.generative.ipc import step_ipc
+from study.generative.models import MODELS, Model, parse_names
+from study.generative.worker import training_step
+from study.records import schemas
 
 CPU = torch.device("cpu")
 
@@ -131,7 +132,7 @@ def test_the_program_traces_a_toy(tmp_path: Path) -> None:
     assert generative_worker.main([*arguments, "--trace", str(tmp_path)]) == 0
     names = [f"{m}_{p}.csv.gz" for m in ("wuerstchen-decoder", "dit") for p in ("fp32", "bf16")]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
-    assert all(read_table(tmp_path / name, schemas.TRACE).empty for name in names)  # no GPU, no launch
+    assert all(read_table(tmp_path / name, TRACE).empty for name in names)  # no GPU, no launch
 
 
 def test_a_step_under_fp32_has_tf32_off(monkeypatch) -> None:
@@ -375,7 +376,7 @@ def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
         "ncu --clock-control none --import-source no --target-processes all "
         "--profile-from-start off --filter-mode per-launch-config --launch-count 1 --kernel-name-base mangled "
         "--metrics sm__cycles_active.sum,smsp__inst_executed.sum -o r "
-        "python -m medddpm.study.generative.worker --model sd3 --precision fp32,bf16"
+        "python -m study.generative.worker --model sd3 --precision fp32,bf16"
     )
     assert generative_worker.parser().parse_args(command[command.index("--model") :]).model == "sd3"
     assert generative_worker.record is trace.record

@@ -22,26 +22,27 @@ from torch import Tensor, nn
 
 from medddpm.checkpoints import shipped
 from medddpm.checkpoints.files import load_checkpoint, save_checkpoint
-from medddpm.cli.main import main
 from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.study.parity import evaluate, plans, results, worker
-from medddpm.study.parity import run as parity_run
-from medddpm.study.parity import subjects as parity_subjects
-from medddpm.study.parity import training as parity_training
-from medddpm.study.parity.checking import check_runs
-from medddpm.study.parity.plans import FULL, SAMPLERS, SamplerSteps, TrainingRun, planned, training_run
-from medddpm.study.parity.subjects import prepare
-from medddpm.study.parity.training import held_out_losses, trained
-from medddpm.study.records import schemas, tables
-from medddpm.study.records.store import ONE_RUN, Store
-from medddpm.study.records.tables import meta_path, read_meta
+from medddpm.measure import tables
+from medddpm.measure.store import ONE_RUN, Store
+from medddpm.measure.tables import meta_path, read_meta
 from medddpm.switches import SETTINGS
 from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
+from study.cli.main import main
+from study.parity import evaluate, plans, results, worker
+from study.parity import run as parity_run
+from study.parity import subjects as parity_subjects
+from study.parity import training as parity_training
+from study.parity.checking import check_runs
+from study.parity.plans import FULL, SAMPLERS, SamplerSteps, TrainingRun, planned, training_run
+from study.parity.subjects import prepare
+from study.parity.training import held_out_losses, trained
+from study.records import schemas
 
 CPU = torch.device("cpu")
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "abc", "date": "2026-01-01T00:00:00"}
@@ -526,7 +527,7 @@ def test_the_commands_are_printed_and_nothing_is_done(tmp_path: Path, capsys: py
     assert main(["parity", *words]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 21
-    assert all("-m medddpm.study.parity.worker" in line for line in printed)
+    assert all("-m study.parity.worker" in line for line in printed)
     assert not (tmp_path / "out").exists()
 
 
@@ -537,7 +538,7 @@ def test_what_a_dry_run_prints_can_be_typed(
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     instead = shlex.join([sys.executable, str(played)])
-    python.write_text(f'#!/bin/sh\n[ "$2" = medddpm.study.parity.worker ] && exec {instead} "$3"\n')
+    python.write_text(f'#!/bin/sh\n[ "$2" = study.parity.worker ] && exec {instead} "$3"\n')
     python.chmod(0o755)
     monkeypatch.undo()  # the commands are the package's own
     out, runs = tmp_path / "an out's folder", planned(["short"], settings=["FAST"], seeds=[0, 1])
@@ -664,7 +665,7 @@ def test_wrong_arguments_end_with_2(tmp_path: Path, words: list[str], capsys: py
 
 
 def test_the_command_knows_every_plan_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    from medddpm.cli import parity
+    from study.cli import parity
 
     assert list(plans.PLANS) == list(parity.PLANS)
     with pytest.raises(SystemExit) as ended:

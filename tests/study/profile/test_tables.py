@@ -13,9 +13,12 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.study.claims.paper import PAPER_SETTINGS as PAPERS
-from medddpm.study.profile.kernel_names import function_name, launch_keys
-from medddpm.study.profile.tables import (
+from medddpm.measure import schemas
+from medddpm.measure.kernel_names import function_name, launch_keys
+from medddpm.measure.tables import read_meta, read_table, write_table
+from medddpm.switches import SETTINGS
+from study.claims.paper import PAPER_SETTINGS as PAPERS
+from study.profile.tables import (
     MACHINE,
     ORDER,
     VIEWS,
@@ -28,9 +31,6 @@ from medddpm.study.profile.tables import (
     over_runs,
     spread,
 )
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_meta, read_table, write_table
-from medddpm.switches import SETTINGS
 
 
 def put_kernels(root: Path, gpu: str, name: str, cycles: float = 8.0) -> Path:
@@ -204,7 +204,7 @@ def test_a_setting_that_only_a_later_run_has_comes_in_its_place() -> None:
 def test_settings_are_known_by_name_without_pytorch() -> None:
     """A notebook that only draws begins seconds earlier."""
     assert list(ORDER) == list(SETTINGS)
-    asked = "import sys, medddpm.study.page, medddpm.study.profile.tables; print('torch' in sys.modules)"
+    asked = "import sys, study.page, study.profile.tables; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.study.records import gpu_tests
-from medddpm.study.records.schemas import GPU_TESTS
-from medddpm.study.records.tables import gpu_folders, write_table
+from medddpm.measure.tables import gpu_folders, write_table
+from study.records import gpu_tests
+from study.records.schemas import GPU_TESTS
 
 META = {
     "gpu": "NVIDIA H100 80GB HBM3", "gpus": 1, "driver": "580.1", "cuda": "13.0", "cudnn": 91900, "torch": "2.11.0",
@@ -19,7 +19,7 @@ META = {
 }  # fmt: skip
 ROWS = [
     ("kernels/test_norm.py", "passed", None, 40, 20.0),
-    ("kernels/test_norm.py", "failed", "tests/kernels/test_norm.py::test_x[1]", 1, 1.0),
+    ("kernels/test_norm.py", "failed", "tests/fast/kernels/test_norm.py::test_x[1]", 1, 1.0),
     ("kernels/test_add.py", "passed", None, 8, 3.0),
     ("training/test_trainer.py", "skipped", "needs 2 GPUs, and here is 1", 1, 0.0),
     ("fast/test_unet.py", "skipped", "needs 2 GPUs, and here is 1", 2, 0.0),
@@ -54,7 +54,7 @@ def test_the_account_names_failures_and_groups_what_was_skipped(root: Path) -> N
     versions = "PyTorch 2.11.0, CUDA 13.0, cuDNN 91900, driver 580.1, Triton 3.6.0, Python 3.12.3, 181 s"
     assert gpu_tests.account(root).splitlines() == [
         f"- **H100**: 48 passed, 1 failed, 3 skipped ({day}, NVIDIA H100 80GB HBM3, {versions})",
-        "    - failed: `tests/kernels/test_norm.py::test_x[1]`",
+        "    - failed: `tests/fast/kernels/test_norm.py::test_x[1]`",
         "    - skipped 3: needs 2 GPUs, and here is 1",
         f"- **2 × H100**: 40 passed, 0 failed, 0 skipped ({day}, NVIDIA H100 80GB HBM3, {versions})",
         f"- **2 × H200**: 8 passed, 0 failed, 0 skipped ({day}, NVIDIA H200, {versions})",

@@ -7,8 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from medddpm.study.records import publishing, schemas, tables
-from medddpm.study.records.tables import meta_path, of_any_machine, read_meta, read_table, write_table
+from medddpm.measure import tables
+from medddpm.measure.machine import of_machine
+from medddpm.measure.schemas import Schema
+from medddpm.measure.tables import meta_path, of_any_machine, read_meta, read_table, write_table
+from study.records import publishing, schemas
 
 META = {"gpu": "NVIDIA H200", "date": "2026-01-01", "command": "medddpm bench", "failed": {}}
 LARGE, SMALL = 0, 1_000_000  # bytes above which a table is compressed
@@ -21,7 +24,7 @@ def table(size: str, seconds: float) -> pd.DataFrame:
 
 def of(rows: pd.DataFrame, **machine: str) -> pd.DataFrame:
     """`rows` with the columns of the machine, of which nothing else is known."""
-    return rows.assign(**publishing.of_machine(machine))
+    return rows.assign(**of_machine(machine))
 
 
 def joined(out: Path, folder: Path) -> list[Path]:
@@ -50,10 +53,10 @@ def test_a_record_is_found_however_it_is_stored(
     assert list(of_any_machine(tmp_path, "e.csv", schemas.ENDURANCE)) == ["H200"]
 
 
-FORMER = schemas.Schema({n: column for n, column in schemas.ENDURANCE.columns.items() if not column.later})
+FORMER = Schema({n: column for n, column in schemas.ENDURANCE.columns.items() if not column.later})
 
 
-def published(tmp_path: Path, before: pd.DataFrame, schema: schemas.Schema) -> dict[str, str | None]:
+def published(tmp_path: Path, before: pd.DataFrame, schema: Schema) -> dict[str, str | None]:
     """The commit of each row by its size, after a row of 16x16x16 has joined a table whose description names c1."""
     folder, out = tmp_path / "H200", tmp_path / "e.csv"
     write_table(before, folder / "e.csv", schema, META | {"commit": "c1"})

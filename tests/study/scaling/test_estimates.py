@@ -13,10 +13,10 @@ from torch import nn
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.layouts import BRATS, HEAD
 from medddpm.data.phantom import Phantom
-from medddpm.study.bench import tables as bench
-from medddpm.study.bench.networks import NETWORKS, Problem, planned
-from medddpm.study.scaling import estimates
-from medddpm.study.scaling.estimates import Cluster, DataSet, Rate, communication_ms, estimate
+from study.bench import tables as bench
+from study.bench.networks import NETWORKS, Problem, planned
+from study.scaling import estimates
+from study.scaling.estimates import Cluster, DataSet, Rate, communication_ms, estimate
 
 SMALL = DataSet("small", "med-ddpm", 1000, 10)
 LARGE = DataSet("large", "med-ddpm", 10**6, 1)

@@ -14,12 +14,12 @@ import torch
 from helpers.ranks import run_ranks
 from helpers.scaling_records import META, record
 
-from medddpm.cli.main import main
-from medddpm.study.records import schemas
-from medddpm.study.records.publishing import MACHINE, of_machine
-from medddpm.study.records.tables import read_meta, read_table, write_table
-from medddpm.study.scaling import results, run, tables, worker
-from medddpm.study.scaling.cases import case, plan
+from medddpm.measure.machine import MACHINE, of_machine
+from medddpm.measure.tables import read_meta, read_table, write_table
+from study.cli.main import main
+from study.records import schemas
+from study.scaling import results, run, tables, worker
+from study.scaling.cases import case, plan
 
 KILLED = "killed by signal 9, SIGKILL"
 PLACE: dict[str, Any] = {"network": "med-ddpm", "setting": "BASE", "side": 8, "channels": 32}
@@ -61,7 +61,7 @@ def test_two_processes_under_torchrun(tmp_path: Path, capsys: pytest.CaptureFixt
 KEPT = """
 import gc, sys, weakref, torch
 from medddpm.runtime.ranks import joined
-from medddpm.study.scaling.worker import Bench
+from study.scaling.worker import Bench
 with joined(torch.device("cpu")):
     bench = Bench("med-ddpm", "BASE", 8, 32, torch.device("cpu"), 1)
     kept, build = [], bench._trainer
@@ -102,7 +102,7 @@ def test_after_a_row_that_fails_the_others_are_measured(
             store.row(row.key).write_text(json.dumps(found))
         return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
+    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
     monkeypatch.setattr(run.programs, "run", processed)
     launches = plan(["med-ddpm"], ["BASE"], [1], side=8, channels=32)
     assert run.measure_cases(launches, store.out, run.Options(), command=["bench"]) == 1
@@ -163,16 +163,12 @@ def test_published_rows_that_were_not_measured_again_stay(tmp_path: Path) -> Non
     assert tables.recorded(tmp_path / "nowhere") == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--network", "monai-unet"], "--network: monai-unet is not measured with --scaling"),
-        (["--setting", "norm"], "--setting: norm is not measured with --scaling"),
-    ],
-)
-def test_what_is_not_measured_is_said(words: list[str], problem: str, tmp_path: Path, capsys) -> None:
-    assert main(["bench", "--scaling", *words, "--device", "cpu", "--out", str(tmp_path / "s.csv")]) == 1
-    assert problem in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["--network", "monai-unet"], ["--setting", "norm"], ["--measure", "forward"]])
+def test_what_is_not_measured_is_a_wrong_argument(words: list[str], tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["scaling", *words, "--device", "cpu", "--out", str(tmp_path / "s.csv")])
+    assert stopped.value.code == 2
+    assert f"argument {words[0]}: '{words[1]}' is none of" in capsys.readouterr().err
 
 
 def test_more_gpus_than_there_are_and_one_of_them_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +185,8 @@ def test_more_gpus_than_there_are_and_one_of_them_are_refused(monkeypatch: pytes
 
 def test_a_dry_run_prints_torchruns_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--network", "med-ddpm", "--setting", "fast", "--measure", "step", "--gpus", "2", "--device", "cpu"]
-    assert main(["bench", "--scaling", *words, "--out", str(tmp_path / "s.csv"), "--dry-run"]) == 0
+    assert main(["scaling", *words, "--out", str(tmp_path / "s.csv"), "--dry-run"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("python -m torch.distributed.run --standalone --nproc-per-node 2 -m medddpm.study.scaling.")
+    assert line.startswith("python -m torch.distributed.run --standalone --nproc-per-node 2 -m study.scaling.")
     assert "sample" not in line.partition("--rows")[2]
     assert not (tmp_path / "s.rows").exists()

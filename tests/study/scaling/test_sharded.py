@@ -13,20 +13,20 @@ from torch.nn.utils import parameters_to_vector
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
-from medddpm.study.records import schemas
-from medddpm.study.records.tables import read_table
-from medddpm.study.scaling import run, tables
-from medddpm.study.scaling.cases import Case, case, plan
-from medddpm.study.scaling.sharded import load_parts, save_parts
+from medddpm.measure.tables import read_table
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
+from study.records import schemas
+from study.scaling import run, tables
+from study.scaling.cases import Case, case, plan
+from study.scaling.sharded import load_parts, save_parts
 
 TRAIN = """
 import json, sys, torch
 from torch.distributed.tensor import DTensor
 from medddpm.data.volumes import VolumeFolder
 from medddpm.runtime.ranks import joined
-from medddpm.study.scaling.sharded import ShardedTrainer
+from study.scaling.sharded import ShardedTrainer
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
 device = torch.device("cpu")
@@ -68,7 +68,7 @@ import sys, torch
 from pathlib import Path
 from medddpm.data.volumes import VolumeFolder
 from medddpm.runtime.ranks import Ranks, joined
-from medddpm.study.scaling.sharded import ShardedTrainer, load_parts, save_parts
+from study.scaling.sharded import ShardedTrainer, load_parts, save_parts
 from medddpm.training.config import TrainConfig
 device, data, before, after = torch.device("cpu"), *map(Path, sys.argv[1:])
 with joined(device):

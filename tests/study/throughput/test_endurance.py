@@ -16,14 +16,14 @@ import pytest
 import torch
 from helpers import forks
 
-from medddpm.cli.main import main
 from medddpm.errors import BadInput
+from medddpm.measure.machine import MACHINE, of_machine
+from medddpm.measure.store import Store
+from medddpm.measure.tables import read_meta, read_table
 from medddpm.runtime.locks import LOCK
-from medddpm.study.records import schemas
-from medddpm.study.records.publishing import MACHINE, of_machine
-from medddpm.study.records.store import Store
-from medddpm.study.records.tables import read_meta, read_table
-from medddpm.study.throughput import endurance, tables
+from study.cli.main import main
+from study.records import schemas
+from study.throughput import endurance, tables
 
 TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 0.2}
 
@@ -132,7 +132,7 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
         return [row], 0
 
     def bench(*words: str) -> int:
-        return main(["bench", "--endurance", "9", "--device", "cpu", "--out", str(out), *words])
+        return main(["endurance", "--steps", "9", "--device", "cpu", "--out", str(out), *words])
 
     def seen() -> list[tuple[str, float]]:
         table = read_table(out, schemas.ENDURANCE)
@@ -218,7 +218,7 @@ def test_the_slope_is_of_the_second_half_of_the_steps() -> None:
 
 
 def test_the_command_prints_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--endurance", "9", "--size", "64", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
+    assert main(["endurance", "--steps", "9", "--size", "64", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
     assert "medddpm train --phantom 2 --size 64 --channels 64 --setting fast --steps 9" in capsys.readouterr().out
-    assert main(["bench", "--endurance", "9", "--files", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
+    assert main(["endurance", "--steps", "9", "--files", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
     assert "medddpm train --data data --size 128 --channels 64 --setting fast --steps 9" in capsys.readouterr().out

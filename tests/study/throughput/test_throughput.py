@@ -13,18 +13,20 @@ import pandas as pd
 import pytest
 import torch
 
-from medddpm.cli.main import main
 from medddpm.data.phantom import Phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
-from medddpm.study.records import programs, publishing, schemas
-from medddpm.study.records.tables import read_meta, read_table
-from medddpm.study.throughput import run, sources, tables, worker
-from medddpm.study.throughput.levers import BY_KEY, LEVERS, Lever
-from medddpm.study.throughput.results import Results, predicted
+from medddpm.measure import programs
+from medddpm.measure.machine import MACHINE, of_machine
+from medddpm.measure.tables import read_meta, read_table
 from medddpm.training import trainer as trainer_module
 from medddpm.training.config import TrainConfig
 from medddpm.training.trainer import Trainer
+from study.cli.main import main
+from study.records import schemas
+from study.throughput import run, sources, tables, worker
+from study.throughput.levers import BY_KEY, LEVERS, Lever
+from study.throughput.results import Results, predicted
 
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
 
@@ -87,8 +89,8 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
         torch.set_num_threads(threads)
     table = store.collect()
     assert table["choice"].tolist() == ["fast", "1"]
-    machine = table[list(publishing.MACHINE)].drop_duplicates().to_dict("records")
-    assert machine == [publishing.of_machine(META)], "each row says what measured it"
+    machine = table[list(MACHINE)].drop_duplicates().to_dict("records")
+    assert machine == [of_machine(META)], "each row says what measured it"
     Results(store.out, META, {"side": 8, "channels": 32}).check()
     with pytest.raises(BadInput, match="its rows are of --size 8 --channels 32;"):
         Results(store.out, META, {"side": 8, "channels": 64}).check()
@@ -185,7 +187,7 @@ def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path,
         Results(tmp_path / "t.csv", META).folder.joinpath(f"{key}.json").write_text(json.dumps(kept(20.0, lever=key)))
         return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
+    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
     monkeypatch.setattr(programs, "run", processed)
     levers = [BY_KEY["reference-fast"], BY_KEY["batch-2"], BY_KEY["batch-4"]]
     assert run.measure_levers(levers, tmp_path / "t.csv", run.Options(), command=["bench"]) == 1
@@ -210,7 +212,7 @@ def test_rows_of_another_size_or_width_are_not_taken_for_these(
         store.row(words["--lever"]).write_text(json.dumps(found))
         return subprocess.CompletedProcess(command, 0, "")
 
-    monkeypatch.setattr("medddpm.study.records.launches.machine_meta", lambda command, device: META)
+    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
     monkeypatch.setattr(programs, "run", processed)
     assert run.measure_levers([first], store.out, run.Options(**other), command=["bench"]) == 0
     before = store.out.read_bytes()
@@ -225,11 +227,11 @@ def test_rows_of_another_size_or_width_are_not_taken_for_these(
 
 def test_the_command_shows_what_it_would_run(tmp_path: Path, capsys) -> None:
     out = str(tmp_path / "t.csv")
-    command = ["bench", "--throughput", "batch-2,recompute-all", "--out", out, "--dry-run", "--device", "cpu"]
+    command = ["throughput", "--lever", "batch-2,recompute-all", "--out", out, "--dry-run", "--device", "cpu"]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[4] for line in lines] == ["batch-2", "recompute-all"]
-    assert main(["bench", "--throughput", "--out", out, "--dry-run", "--device", "cpu"]) == 0
+    assert main(["throughput", "--out", out, "--dry-run", "--device", "cpu"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(LEVERS)
 
 

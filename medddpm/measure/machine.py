@@ -1,0 +1,156 @@
+"""What a record says of the machine it was measured on: card, driver, versions, commit."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medddpm.errors import BadInput
+from medddpm.measure import programs
+
+MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")
+"""What a row may say of the machine that measured it, of `machine_meta`."""
+
+
+def of_machine(meta: Mapping[str, Any]) -> dict[str, str | None]:
+    """The columns `MACHINE` of a row, from what `machine_meta` says of the machine that measured it; else None."""
+    return {name: None if meta.get(name) is None else str(meta[name]) for name in MACHINE}
+
+
+def gpu_folder_name(gpu: str) -> str:
+    """The records folder of a card by the name its driver gives: "NVIDIA H100 80GB HBM3" is "H100"; "cpu" stays."""
+    if gpu == "cpu":
+        return gpu
+    words = [w for w in re.split(r"[\s-]+", gpu) if w and w not in {"NVIDIA", "Tesla", "GeForce", "Quadro"}]
+    if words and re.fullmatch(r"[A-Z]+\d+[A-Z]*", words[0]):
+        return words[0]
+    return "-".join(words) or "gpu"
+
+
+def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> dict[str, Any]:
+    """What a record says of this machine, now; a thing that the machine lacks is None.
+
+    Args:
+        command: the command line that measures; by default this process's own. It is recorded without its folders.
+        device: what measures. Of "cpu" the record names no card, whether the machine has one or not.
+    """
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "gpu": torch.cuda.get_device_name() if cuda and device != "cpu" else "cpu",
+        "processor": _processor(),
+        **_driver_state(),
+        **software(),
+        "ncu": _version(programs.output("ncu", "--version")),
+        "date": now(),
+        **_git_state(),
+        "command": _without_folders(sys.argv if command is None else command),
+    }
+
+
+def now() -> str:
+    """The date and time in UTC, as records have them."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed distribution; None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def software() -> dict[str, Any]:
+    """The versions that this process computes with; what it computes without is None."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "cuda": torch.version.cuda if cuda else None,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "torch": str(torch.__version__),
+        "triton": package_version("triton"),
+        "python": platform.python_version(),
+    }
+
+
+@contextlib.contextmanager
+def nvml(uuid: object = None) -> Iterator[tuple[Any, Any]]:
+    """NVIDIA's management library (nvidia-ml-py), open, and its handle of a GPU.
+
+    Args:
+        uuid: the GPU's, as PyTorch's device properties have it; None is the machine's first, whatever PyTorch sees.
+
+    Raises:
+        BadInput: this machine has no such library, no driver or no GPU.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        )
+    except Exception as error:  # no library, no driver, no GPU: NVML has an exception for each
+        problem = f"NVML finds no NVIDIA GPU here ({type(error).__name__})"
+        raise BadInput("card", problem, "read the card on a machine with one; the records need none") from None
+    try:
+        yield pynvml, handle
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _driver_state() -> dict[str, Any]:
+    """The driver's version, and the highest clocks of the first GPU; what the driver does not tell is None."""
+    state: dict[str, Any] = dict.fromkeys(("driver", "max_sm_mhz", "max_memory_mhz"))
+    with contextlib.suppress(BadInput), nvml() as (library, handle), contextlib.suppress(library.NVMLError):
+        state["driver"] = library.nvmlSystemGetDriverVersion()
+        state["max_sm_mhz"] = library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM)
+        state["max_memory_mhz"] = library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_MEM)
+    return state
+
+
+def _version(text: str | None) -> str | None:
+    found = re.search(r"Version ([\d.]+)", text or "")
+    return found.group(1) if found else None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")  # platform.processor() is empty or the bare architecture on Linux
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def _git_state() -> dict[str, Any]:
+    """The commit that measures, and whether files differ from it.
+
+    Where the tree comes without its history, MEDDDPM_COMMIT names the commit, and whether files differ is unknown.
+    """
+    if told := os.environ.get("MEDDDPM_COMMIT"):
+        return {"commit": told, "dirty": None}
+    here = str(Path(__file__).parent)
+    commit = programs.output("git", "-C", here, "rev-parse", "HEAD")
+    changes = programs.output("git", "-C", here, "status", "--porcelain") if commit else None
+    return {"commit": commit, "dirty": bool(changes) if changes is not None else None}
+
+
+def _without_folders(command: Sequence[str]) -> str:
+    """`command` as one line, every absolute path cut to its last part; a notebook's kernel is named as such."""
+    if command and "ipykernel" in command[0]:
+        return "a notebook's kernel"  # its arguments name a connection file that is gone by the time it is read
+    # `python -m medddpm` is the command medddpm; of another package's __main__.py the name is its folder's.
+    name = Path(command[0]).parent.name if command and command[0].endswith("/__main__.py") else None
+    named = (name and (name if name == "medddpm" else f"python -m {name}")) or (command[0] if command else "")
+    words = [named, *command[1:]]
+    return " ".join(re.sub(r"(^|=)(/[^=]*)", lambda m: m[1] + Path(m[2]).name, word) for word in words)

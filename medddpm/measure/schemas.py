@@ -1,0 +1,129 @@
+"""The columns of a profile's tables, with their units and meanings, and how a table's columns are described."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds.
+
+    Args:
+        dtype: "str", "int64" or "float64". A float is finite or, where `nullable`, missing.
+        meaning: one phrase for a reader of the table.
+        unit: the unit of every number in it; empty for names, counts and ratios.
+        nullable: whether a value may be missing (an empty field).
+        allowed: the only values a "str" column may hold; empty for any.
+        later: whether tables were written before there was the column; read, it is then empty.
+        within: the least and the greatest number that it may hold.
+    """
+
+    dtype: str
+    meaning: str
+    unit: str = ""
+    nullable: bool = False
+    allowed: tuple[str, ...] = ()
+    later: bool = False
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def wanted(self) -> str:
+        """A phrase for what a field must hold."""
+        if self.allowed:
+            return f"one of {', '.join(self.allowed)}"
+        noun = {"str": "some text", "int64": "an integer", "float64": "a finite number"}[self.dtype]
+        least, most = self.within
+        return f"{noun} from {least:g} to {most:g}" if math.isfinite(least) else noun
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table by name, in the order they are written."""
+
+    columns: Mapping[str, Column]
+
+    def described(self) -> dict[str, dict[str, str]]:
+        """`{name: {dtype, unit, meaning}}`, for the file beside a table."""
+        return {n: {"dtype": c.dtype, "unit": c.unit, "meaning": c.meaning} for n, c in self.columns.items()}
+
+
+COUNT, TIME_NS, RATIO, PLACE = (0.0, 1e18), (0.0, 1e15), (0.0, 1000.0), (0.0, 2.0**53)
+"""Ranges of what is profiled: sums over a launch; times, which a trace may round to 0; percentages and rates per cycle,
+of which ncu measures some above 100 (records have an L2 hit rate of 290%); numbers of launches and streams."""
+VIEWS = ("window", "step")
+"""What is profiled of a setting: a stretch of launches, and a whole step."""
+TRACE = Schema(
+    {
+        "index": Column("int64", "place in the step, from 0", within=PLACE),
+        "kernel": Column("str", "name as CUPTI gives it; of a fill or copy, what kind it is"),
+        "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
+        "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
+        "duration_ns": Column("float64", "time on the GPU, undisturbed by counters", unit="ns", within=TIME_NS),
+        "phase": Column("str", "part of the step: load, forward, backward or update", nullable=True),
+        "stream": Column("int64", "the stream it ran on", within=PLACE),
+    }
+)
+
+CARD = Schema(
+    {
+        "property": Column("str", "as Table 1 of the paper names it"),
+        "value": Column("str", "as the driver gives it, or as derived from what it gives"),
+        "unit": Column("str", "of the value", nullable=True),
+        "origin": Column("str", "driver, derived (and from what), or the paper's card of the same architecture"),
+    }
+)
+
+
+def _counter(meaning: str, unit: str = "") -> Column:
+    """A value that ncu may not have measured: on another card, or of a launch that it did not see."""
+    return Column("float64", meaning, unit, nullable=True, within=RATIO if unit == "%" or "/" in unit else COUNT)
+
+
+_CLASSES = ("floating-point", "integer", "load/store", "movement", "predicate", "uniform-datapath", "control",
+            "conversion", "miscellaneous")  # fmt: skip
+KERNELS = Schema(
+    {
+        "config": Column("str", "the setting it ran under: BASE, OPT1, OPT2, OPT12 or FAST"),
+        "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=VIEWS),
+        "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step", within=PLACE),
+        "kernel": Column("str", "name"),
+        "family": Column("str", "the kernel's family, as medddpm.measure.families has it"),
+        "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
+        "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
+        "count": Column("int64", "how often it is launched in the view", within=(1, 1e9)),
+        "duration_ns": Column(
+            "float64", "time of one launch: ncu's, or with a trace its mean there", "ns", within=TIME_NS
+        ),
+        "cycles_active": _counter("cycles in which an SM had a warp, summed over SMs, of one launch", "cycle"),
+        "instructions": _counter("warp instructions executed by one launch", "inst"),
+        "ipc": _counter("instructions divided by active cycles of an SM", "inst/cycle"),
+        **{
+            f"inst_{short}": _counter(f"{name} instructions of one launch", "inst")
+            for short, name in zip(
+                ("fp", "int", "ldst", "move", "pred", "uniform", "control", "conv", "misc"), _CLASSES, strict=True
+            )
+        },
+        "tensor_pct": _counter("Tensor Core pipe, active share of active cycles", "%"),
+        "fma_pct": _counter("FP32 (FMA) pipe, active share of active cycles", "%"),
+        "alu_pct": _counter("integer and logic (ALU) pipe, active share of active cycles", "%"),
+        "sm_throughput_pct": _counter("SM throughput, share of its peak", "%"),
+        "l1_hit_pct": _counter("L1 hit rate by sectors", "%"),
+        "l2_hit_pct": _counter("L2 hit rate by sectors", "%"),
+        "dram_pct": _counter("DRAM bandwidth, share of its peak", "%"),
+        "dram_read_bytes": Column(
+            "float64", "bytes that one launch reads from DRAM", "byte", nullable=True, later=True, within=COUNT
+        ),
+        "dram_written_bytes": Column(
+            "float64", "bytes that one launch writes to DRAM", "byte", nullable=True, later=True, within=COUNT
+        ),
+        "warps_per_cycle": _counter("warps resident on an active SM", "warp/cycle"),
+        "stall_long_scoreboard": _counter("warp cycles waiting for global or local memory", "warp"),
+        "stall_math_pipe": _counter("warp cycles waiting for a busy pipe", "warp"),
+        "stall_branch": _counter("warp cycles waiting for a branch target", "warp"),
+        "est_speedup_pct": _counter("share of the launch's time that ncu's rules call avoidable (Equation 2)", "%"),
+        "priority": _counter("count times duration times estimated speedup (Equation 1)", "ns"),
+    }
+)

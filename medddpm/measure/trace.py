@@ -1,0 +1,129 @@
+"""Records everything that a program launches on a GPU, in order, by CUPTI through torch.profiler: `schemas.TRACE`."""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import functools
+import io
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medddpm.errors import BadInput
+from medddpm.measure.schemas import TRACE
+from medddpm.runtime.files import write_gzipped
+from medddpm.runtime.processes import wait
+
+Launch = tuple[int, str, str, str, int, str, int]
+"""A row of the schema `TRACE`: index, kernel, grid, block, duration in ns, phase, stream."""
+
+PHASES = ("load", "forward", "backward", "update")
+"""The parts of a step, as the marks of a profiled program name them."""
+
+_MANGLED = re.compile(r"\b_Z\w+")
+# Kineto's names for what the GPU does, and for the host's side of it.
+_ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
+_ON_HOST = {"cuda_runtime", "cuda_driver"}
+
+
+def record(work: Callable[[], object], device: torch.device, path: Path, before: Callable[[], object]) -> None:
+    """Records `work` plainly, without counters, and writes its launches.
+
+    Args:
+        work: what is recorded.
+        device: where it runs.
+        path: the table, NAME.csv.gz.
+        before: runs while CUPTI starts up, which loses launches.
+
+    Raises:
+        BadInput: CUPTI saw no launch on a GPU.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+        before()
+        wait(device)
+        profiler.step()
+        work()
+        wait(device)
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:
+        exported = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(exported))
+        rows = launches(json.loads(exported.read_bytes())["traceEvents"])
+    if not rows and device.type == "cuda":
+        raise BadInput("trace", "CUPTI saw no kernel launch", "end other profilers of this GPU and try again")
+    write(rows, path)
+
+
+def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
+    """The kernels, fills and copies among a trace's events, in the order the program launched them.
+
+    A launch belongs to the phase in which the host launched it, not to the one in which it ran.
+
+    Args:
+        events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
+
+    Returns:
+        a row for each launch: kernels as `demangled`, grid and block as ncu writes them, "(64, 1, 1)".
+    """
+    complete = [event for event in events if event.get("ph") == "X"]
+    marks = sorted(
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]), str(e["name"]))
+        for e in complete
+        if e.get("cat") == "user_annotation" and e["name"] in PHASES
+    )
+    begins = [begin for begin, _, _ in marks]
+    launched = {
+        e["args"]["correlation"]: float(e["ts"])
+        for e in complete
+        if e.get("cat") in _ON_HOST and "correlation" in e.get("args", {})
+    }
+    rows = []
+    for event in (e for e in complete if e.get("cat") in _ON_GPU):
+        args = event["args"]
+        when = launched.get(args.get("correlation"), float(event["ts"]))
+        place = bisect.bisect_right(begins, when) - 1
+        phase = marks[place][2] if place >= 0 and when <= marks[place][1] else ""
+        shape = (_triple(args.get("grid", ())), _triple(args.get("block", ())))
+        duration, stream = round(1000 * float(event["dur"])), int(args["stream"])
+        rows.append((when, demangled(str(event["name"])), *shape, duration, phase, stream))
+    rows.sort(key=lambda row: row[0])
+    return [(index, *row[1:]) for index, row in enumerate(rows)]
+
+
+def write(rows: Iterable[Launch], path: Path) -> None:
+    """Writes `launches` as gzipped CSV; the same rows are the same file.
+
+    Without pandas: a Python that brings an old PyTorch, and with it NumPy 1, may have none that fits.
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(TRACE.columns)
+    table.writerows(rows)
+    write_gzipped(text.getvalue().encode(), path)
+
+
+def demangled(text: str) -> str:
+    """`text` with every mangled C++ name spelled out, as c++filt does.
+
+    ncu and CUPTI each have a demangler of their own and spell one kernel differently, and CUPTI's leaves the longest
+    names as they are; names are compared in this spelling.
+    """
+    return _MANGLED.sub(lambda found: _demangled_name(found.group()), text)
+
+
+@functools.cache
+def _demangled_name(name: str) -> str:
+    return str(torch._C._demangle(name))
+
+
+def _triple(sides: Sequence[int]) -> str:
+    return f"({', '.join(str(int(side)) for side in sides)})" if sides else ""

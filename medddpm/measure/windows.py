@@ -1,0 +1,143 @@
+"""What a window of a hundred launches shows, depending on where in the run it begins.
+
+The paper profiles launches 10 to 110 (ICPE '26, arXiv:2606.19365, Section 3.2). Profiling every launch of a step takes
+hours; but each *distinct* launch has been profiled (view "step", and the windows), and a plain trace gives their order.
+Joined, they say what any window would have shown; windows that were really profiled check it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from medddpm.measure.families import family_of
+from medddpm.measure.kernel_names import launch_keys
+
+WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window begins with (P056, P055)
+COUNTERS = ("cycles_active", "instructions", "duration_ns")
+
+
+def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """What each launch of a run costs, in order.
+
+    Args:
+        launches: schema `TRACE`, from the run's first on; fills and copies, which ncu does not count, are left out.
+        kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
+            block may still differ in how long they loop, so what is carried over is their counters per nanosecond.
+
+    Returns:
+        a row for each kernel launch: phase ("convert" before the first step), then the `COUNTERS`; of a launch that no
+        table has, only the duration is known, from the trace.
+    """
+    ran = in_order(launches)
+    counted = kernels[kernels["cycles_active"].notna()]  # else the time of launches without counters thins the rates
+    known = counted.groupby(launch_keys(counted))[list(COUNTERS)].sum(min_count=1)
+    rates = known.div(known["duration_ns"], axis="index")
+    cost = rates.reindex(launch_keys(ran)).reset_index(drop=True).mul(ran["duration_ns"], axis="index")
+    cost["duration_ns"] = ran["duration_ns"]
+    return cost.assign(phase=ran["phase"])[["phase", *COUNTERS]]
+
+
+def in_order(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of a table `TRACE`, numbered as ncu numbers them; outside a step the phase is "convert"."""
+    kernels = launches[launches["grid"].notna()].reset_index(drop=True)
+    return kernels.assign(phase=kernels["phase"].fillna("convert"))
+
+
+def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
+    """The sums of every window of `width` launches, by the launch it begins with.
+
+    Args:
+        cost: as `costs` returns it.
+        width: launches.
+
+    Returns:
+        index start, columns `COUNTERS`; a launch without counters adds nothing.
+    """
+    summed = cost[list(COUNTERS)].fillna(0.0).rolling(width).sum().dropna()
+    return summed.set_axis(pd.RangeIndex(len(summed), name="start"))
+
+
+def convolutions(launches: pd.DataFrame) -> pd.Series[bool]:
+    """Which launches of a table `TRACE` are a convolution's, its helpers included; copies between layouts are not."""
+    found = {name: family_of(name).group == "convolution" for name in launches["kernel"].unique()}
+    return launches["kernel"].map(found)
+
+
+def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
+    """What whole steps cost by their launches alone, without counters; fills and copies of memory left out.
+
+    Args:
+        steps: tables `TRACE` of one step each, by setting.
+        base: the setting that the others are divided by.
+
+    Returns:
+        index setting; launches, convolutions (how many of them are), time_ms (the sum of their times), ratio (divided
+        by that of `base`) and convolution_pct (the convolutions' share of it, percent).
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for name, step in steps.items():
+        kernels = in_order(step)
+        time, chosen = kernels["duration_ns"], convolutions(kernels)
+        total = float(time.sum())
+        rows[name] = {
+            "launches": len(kernels),
+            "convolutions": int(chosen.sum()),
+            "time_ms": total / 1e6,
+            "convolution_pct": 100 * float(time[chosen].sum()) / total,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("setting")
+    table.insert(3, "ratio", table["time_ms"] / rows[base]["time_ms"])
+    return table.astype({"launches": "int64", "convolutions": "int64"})
+
+
+def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+    """Every window of one setting, divided by another setting's window that begins with the same launch.
+
+    Args:
+        cost, base: as `costs` returns them.
+
+    Returns:
+        index start, columns `COUNTERS`, for windows that end within the first step's backward pass of `base`; where
+        `base` has no counters there is none.
+    """
+    stretches = phases(base)
+    last = int(stretches.loc[stretches["phase"] == "backward", "end"].iloc[0])
+    against = moving(base)
+    return (moving(cost) / against.where(against > 0)).loc[: last - WINDOW]
+
+
+def known_share(cost: pd.DataFrame) -> float:
+    """The share of the run's time in launches that have counters."""
+    return float(cost.loc[cost["cycles_active"].notna(), "duration_ns"].sum() / cost["duration_ns"].sum())
+
+
+def phases(cost: pd.DataFrame) -> pd.DataFrame:
+    """The stretches of launches of one phase, in order: columns phase, begin, end (launch numbers, end excluded)."""
+    begins = np.flatnonzero(cost["phase"].ne(cost["phase"].shift()).to_numpy())
+    ends = [*begins[1:].tolist(), len(cost)]
+    return pd.DataFrame({"phase": cost["phase"].to_numpy()[begins], "begin": begins, "end": ends})
+
+
+def first_step(launches: pd.DataFrame) -> pd.DataFrame:
+    """The kernel launches of the run's first step in a table `TRACE`, conversions before it included."""
+    kernels = in_order(launches)
+    stretches = phases(kernels)
+    return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
+
+
+def profiled(kernels: pd.DataFrame, setting: str, base: str) -> pd.DataFrame:
+    """The profiled windows of a setting, divided by another's; index start, columns `COUNTERS`.
+
+    Args:
+        kernels: one machine's, as `tables.kernels` returns them; parts other than windows are left out.
+        setting, base: the two settings; windows that only one of them has are left out.
+    """
+    chosen = kernels[kernels["part"].str.fullmatch(r"window(-\d+)?")]
+    start = chosen["part"].str.extract(r"-(\d+)$")[0].astype(float).fillna(PAPERS_START).astype(int).rename("start")
+    sums = chosen.groupby([start, chosen["config"], chosen["run"]])[list(COUNTERS)].sum()
+    means = sums.groupby(level=["start", "config"]).mean()
+    shown, against = (pd.DataFrame(means.xs(name, level="config")) for name in (setting, base))
+    return (shown / against).dropna()

@@ -1,0 +1,60 @@
+"""Which sides and widths a network takes: known from its shapes alone, before minutes are spent on measuring."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import torch
+
+from medddpm.errors import BadInput
+from study.bench.networks import NETWORKS, Problem, planned
+
+SIDE, WIDTH, PUBLISHED = 8, 32, 64
+TRIED = 16  # multiples of `SIDE` or `WIDTH` to either side of what was given
+
+
+def check_fits(places: Iterable[tuple[str, int, int]]) -> None:
+    """Checks that each network takes volumes of its side at its base width.
+
+    A network whose package is missing is passed over: its own process says so.
+
+    Args:
+        places: names out of `NETWORKS`, the volumes' side in voxels and the base width.
+
+    Raises:
+        BadInput: one does not; names the option and the nearest numbers that all of these networks take.
+    """
+    every = list(dict.fromkeys(places))
+    refused = next((place for place in every if not fits(*place)), None)
+    if refused is None:
+        return
+    name, side, width = refused
+    names = [name, *(other for other, given, _ in every if given == side and other != name)]
+    if not fits(name, side, PUBLISHED):
+        taken = _nearest(side, SIDE, lambda other: all(fits(each, other, PUBLISHED) for each in names))
+        raise BadInput("--size", f"{name} takes no volume of side {side}", f"give {taken}")
+    taken = _nearest(width, WIDTH, lambda other: all(fits(each, side, other) for each in names))
+    raise BadInput("--channels", f"{name} takes no base width of {width}", f"give {taken}")
+
+
+def fits(name: str, side: int, width: int) -> bool:
+    """Whether a network takes volumes of that side at that base width; true where its package is missing."""
+    network, device = NETWORKS[name], torch.device("meta")
+    try:
+        problem = Problem(network, side, 1, device)
+        with torch.no_grad():
+            problem.loss(planned(network, side, width), *problem.inputs)
+    except BadInput:
+        return True
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError):  # each in its own way
+        return False
+    return True
+
+
+def _nearest(wanted: int, step: int, taken: Callable[[int], bool]) -> str:
+    """The nearest multiples of `step` below and above that are taken, in words."""
+    below = range((wanted - 1) // step * step, 0, -step)
+    above = itertools.count((wanted // step + 1) * step, step)
+    found = [next(filter(taken, itertools.islice(each, TRIED)), None) for each in (below, above)]
+    return " or ".join(str(number) for number in found if number is not None) or "another"

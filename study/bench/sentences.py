@@ -1,0 +1,293 @@
+"""What the bench's record comes to, in sentences that the README, the site and the notebooks repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+
+import pandas as pd
+
+from study.bench.networks import NETWORKS
+from study.bench.settings import BENCH_SETTINGS, LAST, ORDINARY, BenchSetting
+from study.bench.tables import OURS, against, called_of, others, rows_of
+
+_WORK = {"step": "a training step", "forward": "a forward pass"}
+_TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
+_AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
+_ERRORS = ["rel_error_output", "rel_error_grad"]
+_OURS = ["accelerate", "graphed_step"]
+_WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
+
+
+def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
+    """The fast path against the best ordinary tool, PyTorch out of the box and the paper's FP32; says what is missing.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        gpu: its name, as H200.
+        network, measure: as in that table; "step" or "forward".
+    """
+    times = rows_of(table, network, measure)["median_ms"]
+    work, called = f"{_WORK[measure]} of {NETWORKS[network].title}", called_of(times)
+    if called not in times.index:
+        return f"On the {gpu} {work} was not measured on the fast path."
+    known = times.reindex(list(ORDINARY))
+    names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
+    found = against(table, network, measure)
+    said: list[str] = []
+    for opponent, row in found.dropna(subset="ms").iterrows():
+        which = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
+        where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
+        name = f"{names[str(opponent)]}{where} ({which}{exact(row['ms'])} ms)"
+        said.append(f"{exact(row['ratio'])} times as fast as {name}")
+    how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
+    volume = "one volume" if NETWORKS[network].flat else f"one {NETWORKS[network].side}³ volume"
+    of = f"one micro-step of {volume}" if measure == "step" else volume  # the published step has two
+    sentences = [f"On {gpu}s {work} ({of}) takes {exact(times[called])} ms {how}."]
+    if said:
+        sentences.append(f"That is {_listed(said)}.")
+    ways = {"graphed_step": "With `graphed_step` it takes", "FAST": "FAST, the package's own training, takes"}
+    sentences += [f"{how} {exact(times[row])} ms." for row, how in ways.items() if row != called and row in times]
+    missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
+    if known.isna().all():
+        missing[0] = "any ordinary tool"
+    elif known.isna().any():
+        few = f"{known.isna().sum()} of the {len(known)} ordinary tools"
+        with_pytorch = names["PyTorch"] in missing
+        missing = [name for name in missing if name != names["PyTorch"]]
+        missing.insert(0, f"{few}, {names['PyTorch']} among them" if with_pytorch else few)
+    if missing:
+        sentences.append(f"Not measured on the {gpu}: {', '.join(missing)}.")
+    return " ".join(sentences)
+
+
+def tool(setting: BenchSetting, *, short: bool = False) -> str:
+    """What a user would say that this ordinary setting is.
+
+    Args:
+        setting: one of `ORDINARY`.
+        short: whether it is for a table's cell: "`reduce-overhead`, channels-last", not "BF16 autocast with
+            `torch.compile` in its mode `reduce-overhead`, in channels-last".
+    """
+    if setting.untouched:
+        return "PyTorch" if short else "PyTorch out of the box"
+    kind = "BF16 autocast" if setting.autocast else "TF32"
+    compiled = "`torch.compile`" if setting.compiled else ""
+    mode = f"`{setting.compiled}`" if setting.replays else ""
+    search = "`cudnn.benchmark`" if setting.search and not setting.replays else ""
+    if short:
+        text = mode or compiled or kind.removeprefix("BF16 ")
+    else:
+        added = " and ".join(filter(None, (f"{compiled} in its mode {mode}" if mode else compiled, search)))
+        text = f"{kind} with {added}" if added else kind
+    return f"{text}, {'' if short else 'in '}channels-last" if setting.switches.channels_last else text
+
+
+def network_rows(table: pd.DataFrame) -> list[str]:
+    """Other people's networks as rows of a Markdown table, by what they gain with `accelerate`, the most first.
+
+    Args:
+        table: schema `BENCH`, as `tables.compared` has it, or of one machine; a network without `accelerate` or
+            `graphed_step` has no row.
+
+    Returns:
+        The network (and the card, where most have another); the best ordinary tool's time in ms, and which it is;
+        that time divided by `accelerate`'s and by `graphed_step`'s.
+    """
+    rows = []
+    for name, row in _whole(table).sort_values("ratio", ascending=False).iterrows():
+        network = NETWORKS[str(name)]
+        maker, kind, variant = _parts(name)
+        at_once = f" ×{network.batch}" if network.batch > 1 else ""
+        elsewhere = row["title"].removeprefix(network.title)
+        called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
+        best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
+        rows.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
+    return rows
+
+
+def network_gains(table: pd.DataFrame, gpu: str) -> str:
+    """How much the networks of `network_rows` gain, from the least to the most.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        gpu: its name, as H200.
+    """
+    found = _whole(table)
+    low, middle, high = (found[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
+    alone, graphed = (f"{low[name]:.2f} to {high[name]:.2f} times" for name in ("ratio", "step_ratio"))
+    return (
+        f"For {len(found)} networks on the {gpu} `accelerate` is {alone} as fast as the best ordinary tool, "
+        f"{middle['ratio']:.2f} times in the median; `graphed_step` is {graphed}, {middle['step_ratio']:.2f} in the "
+        "median."
+    )
+
+
+def run_rows(runs: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What the runs of `every_run` came to, as rows of a Markdown table.
+
+    Args:
+        runs: by card, as H200.
+
+    Returns:
+        The card; how many runs; from the least to the most accelerate's time in ms, its ratio, graphed_step's time and
+        its ratio.
+    """
+    columns = ["accelerate_ms", "ratio", "step_ms", "step_ratio"]
+    spans = {card: rows[columns].agg(["min", "max"]).map("{:.2f}".format) for card, rows in runs.items()}
+    return [
+        f"|{card}|{len(runs[card])}|{'|'.join(f'{low} to {high}' for low, high in span.T.to_numpy())}|"
+        for card, span in spans.items()
+    ]
+
+
+def network_limits(table: pd.DataFrame) -> str:
+    """A list in Markdown of what `network_rows` leaves out: losses, the search, memory, the distance from float32.
+
+    `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
+
+    Args:
+        table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it;
+            PyTorch without autocast is no tool.
+    """
+    found = _whole(table)
+    slower = found["ratio"][found["ratio"].round(3) < 1]
+    waiting = found.index[found["accelerate_ms"] > _WAITS * found["step_ms"]]
+    said, same = [], slower.index.equals(waiting)
+    if len(slower):
+        each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])
+        why = ": in an ordinary loop the GPU waits for the host" if same else ""
+        said.append(f"`accelerate` is slower than the best tool for {each}{why}.")
+    if len(waiting) and not same:
+        each = _listed([_kind(network) for network in waiting])
+        said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
+    dearest = _kinds(found[_TOOLS].notna()).iloc[:, -1]
+    if not dearest.all():
+        lacking = _listed([_kind(network) for network in dearest.index[~dearest]])
+        said.append(f"{_called(dearest.name)} was not timed for {lacking}.")
+    peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
+    alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
+    said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
+    errors = _errors(table, found)
+    every = 100 * pd.concat([rows.loc[_OURS] for rows in errors.values()])
+    outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in _ERRORS)
+    best = {network: errors[network].loc[name] for network, name in found["best"].items()}
+    most = f"{_farther(errors, best):.2f} times as much as the best tool's"
+    said.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
+    return "\n".join(f"- {point}" for point in said)
+
+
+def network_gaps(table: pd.DataFrame) -> str:
+    """Which tools were not timed for every network in every layout, and the distance from BF16 autocast.
+
+    Args:
+        table: as for `network_limits`.
+    """
+    found = _whole(table)
+    errors = _errors(table, found)
+    known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in errors.items()}
+    first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
+    said = _gaps(found[_TOOLS].notna())
+    if first:
+        where = ", where measured" if len(first) < len(found) else ""
+        said.append(f"Errors are at most {_farther(errors, first):.2f} times those of BF16 autocast{where}.")
+    return " ".join(said)
+
+
+def _errors(table: pd.DataFrame, found: pd.DataFrame) -> dict[Hashable, pd.DataFrame]:
+    """The distances from float32 under every setting, by network."""
+    return {network: rows_of(table, str(network), "step")[_ERRORS] for network in found.index}
+
+
+def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
+    """The columns of each tool, by its name without the layout; a tool that no network has is left out."""
+    layouts: dict[str, list[str]] = {}
+    for name in timed.columns[timed.any()]:
+        layouts.setdefault(name.removesuffix(LAST), []).append(name)
+    return layouts
+
+
+def _kinds(timed: pd.DataFrame) -> pd.DataFrame:
+    """Whether a tool (column) was timed for a network (index) in any layout."""
+    return pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in _layouts(timed).items()})
+
+
+def _called(name: Hashable) -> str:
+    return tool(BENCH_SETTINGS[str(name)], short=True)
+
+
+def _gaps(timed: pd.DataFrame) -> list[str]:
+    """Sentences on which tools were not timed for every network in every layout.
+
+    Args:
+        timed: whether a tool (column) was timed for a network (index). A tool that no network has is left out.
+    """
+    layouts = _layouts(timed)
+    every = pd.DataFrame({name: timed[columns].all(axis="columns") for name, columns in layouts.items()})
+    sparse = timed.index[~_kinds(timed).all(axis="columns")]
+    said: list[str] = []
+    for settings, group in timed.loc[sparse].groupby(timed.columns.tolist(), sort=False):
+        has = dict(zip(timed.columns, settings, strict=True))
+        tools = []
+        for name, columns in layouts.items():
+            there = [column for column in columns if has[column]]
+            alone = "channels-last" if there and there[0].endswith(LAST) else "contiguous"
+            tools += [f"{_called(name)}{f' ({alone})' if len(there) < len(columns) else ''}"] if there else []
+        verb = "" if said else " was timed" if len(tools) == 1 else " were timed"
+        said.append(f"only {_listed(tools)}{verb} for {_listed([_kind(network) for network in group.index])}")
+    said = [f"{', '.join(said)}."] if said else []
+    for name in layouts:
+        both = every.index[every[name]]
+        one = every.index.difference(both, sort=False).difference(sparse, sort=False)
+        which = [[_kind(network) for network in networks] for networks in (both, one)]
+        if len(one) > len(both) > 0:  # the shorter list
+            said.append(f"{_called(name)} was timed in both layouts only for {_listed(which[0])}.")
+        elif len(one):
+            said.append(
+                f"{_called(name)} was timed in only one layout{f' for {_listed(which[1])}' if len(both) else ''}."
+            )
+    return [f"{text[0].upper()}{text[1:]}" for text in said]
+
+
+def _farther(errors: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
+    """How many times as large our errors are as the other's in the same network, at most."""
+    return pd.Series([(errors[network].loc[_OURS] / row).max().max() for network, row in theirs.items()]).max()
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `others` that have both ratios."""
+    return others(table).dropna(subset=["ratio", "step_ratio"])
+
+
+def _kind(network: object) -> str:
+    """A network as prose has it: `UNet` with batch norm."""
+    _, kind, variant = _parts(network)
+    return f"`{kind}`{f' with {variant}' if variant else ''}"
+
+
+def _parts(network: object) -> tuple[str, str, str]:
+    """A network's maker, kind and variant, which may be empty: its title is "MONAI UNet, batch norm"."""
+    title, _, variant = NETWORKS[str(network)].title.partition(", ")
+    maker, _, kind = title.partition(" ")
+    return maker, kind, variant
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def apart(hours: float) -> str:
+    """How long two rows were measured apart: "5 min", "7 h"; "–" where that is not known."""
+    if math.isnan(hours):
+        return "–"
+    return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.0f} h"
+
+
+def cell(value: str | float) -> str:
+    """What a table's cell says: a name, a number as `exact` writes it, or "–" where nothing was measured."""
+    return value if isinstance(value, str) else "–" if pd.isna(value) else exact(value)
+
+
+def exact(value: float) -> str:
+    """A number to three digits at least, zeros too, without an exponent: 2.00 says more than 2."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

@@ -1,0 +1,402 @@
+"""Reads the bench's record: the ladder, other people's networks, the roofline, where a step's time goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medddpm.measure.families import family_named
+from medddpm.measure.machine import gpu_folder_name
+from medddpm.measure.tables import of_every_machine, read_meta, read_table
+from study.bench.networks import NETWORKS
+from study.bench.results import CEILINGS_TABLE, report_key
+from study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, LAST, ORDINARY, TOOLS
+from study.records import schemas
+
+NAME = "bench.csv"
+OTHER_HOSTS = "bench_other_hosts.csv"
+HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
+ELSEWHERE = {"monai-mednext": "H200"}
+"""Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card where not."""
+COMPARED_ON = "H100 (`MedNeXt`: an H200)"  # the cards of `compared`, as a sentence names them
+OURS = "med-ddpm"
+BYTES = ["dram_read_bytes", "dram_written_bytes"]
+
+_PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
+    "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
+    "convolution, input gradient": r"dgrad|bprop|^_conv_adjoint",
+    "convolution, forward": r"fprop|implicit_convolve|scudnn|^_conv$",
+}
+
+
+def recorded(root: Path) -> dict[str, pd.DataFrame]:
+    """Every machine's record (schema `BENCH`) in the repository at `root`, by its folder's name.
+
+    Raises:
+        BadInput: there is none, or one does not fit its schema.
+    """
+    return of_every_machine(root, NAME, schemas.BENCH, notebook="16")
+
+
+def compared(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The H100's rows of what `recorded` returns, but another card's for the networks of `ELSEWHERE`."""
+    h100 = records["H100"]
+    apart = [records[card][records[card]["network"] == network] for network, card in ELSEWHERE.items()]
+    return pd.concat([h100[~h100["network"].isin(ELSEWHERE)], *apart], ignore_index=True)
+
+
+def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
+    """A card's rows of `HOST_BOUND` beside other hosts than its record's, by setting: a table for each run.
+
+    The rows of a run begin with `accelerate`'s.
+
+    Raises:
+        BadInput: the table is missing, or does not fit its schema.
+    """
+    table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
+    each = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
+    return [rows.set_index("setting") for _, rows in each]
+
+
+def every_run(root: Path, gpu: str) -> pd.DataFrame:
+    """A training step of `HOST_BOUND` in every run on a card, those on other hosts first, then its record's.
+
+    Returns:
+        date (of accelerate's row) and launch_ms (the host's time to launch accelerate's step to an idle GPU), then as
+        `others` has them: best, best_ms, accelerate_ms, ratio, step_ms, step_ratio, apart_h.
+
+    Raises:
+        BadInput: a record is missing, or does not fit its schema.
+    """
+    runs = [*on_other_hosts(root, gpu), rows_of(recorded(root)[gpu], HOST_BOUND, "step")]
+    ours = [rows.loc["accelerate"] for rows in runs]
+    found = pd.DataFrame(map(_compared, runs))
+    found.insert(0, "date", [row["date"][:10] for row in ours])
+    found.insert(1, "launch_ms", [row["host_ms"] for row in ours])
+    return found
+
+
+def ceilings(root: Path, gpu: str) -> dict[str, float]:
+    """A machine's ceilings: "copy" in GB/s, "fp32", "tf32" and "bf16" in TFLOP/s.
+
+    Raises:
+        BadInput: its table is missing or broken.
+    """
+    table = read_table(root / "figures" / "records" / gpu / CEILINGS_TABLE, schemas.CEILINGS)
+    return dict(zip(table["ceiling"], table["value"], strict=True))
+
+
+def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
+    """A network's rows of one measure at its own size and batch, by setting; for samples, the full chain's.
+
+    Args:
+        table: schema `BENCH`.
+        network, measure: as in that table.
+    """
+    own = NETWORKS[network]
+    rows = table[
+        (table["network"] == network)
+        & (table["measure"] == measure)
+        & (table["batch"] == own.batch)
+        & (table["size"] == own.size(own.side))
+    ]
+    if measure == "sample":
+        rows = rows[rows["sampler"] == "ddpm"]
+    return rows.set_index("setting")
+
+
+def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
+    """A network under every setting that was measured, in the record's order.
+
+    Returns:
+        index setting; change, step_ms, step_p10_ms, step_p90_ms, step_gain (BASE's time divided by its own), the same
+        for forward, sample_s, peak_gib, tflops (the step's), error_output and error_grad.
+    """
+    step, forward, sample = (rows_of(table, network, measure) for measure in ("step", "forward", "sample"))
+    names = [name for name in BENCH_SETTINGS if name in step.index or name in forward.index]
+    found: dict[str, Any] = {"change": pd.Series({name: BENCH_SETTINGS[name].change for name in names}, dtype=object)}
+    for measure, rows in (("step", step), ("forward", forward)):
+        base = rows["median_ms"].get("BASE", np.nan)
+        found |= {f"{measure}_{short}": rows[short] for short in ("p10_ms", "p90_ms")}
+        found |= {f"{measure}_ms": rows["median_ms"], f"{measure}_gain": base / rows["median_ms"]}
+    found |= {"sample_s": sample["median_ms"] / 1e3, "peak_gib": step["peak_gib"], "tflops": step["tflops"]}
+    found |= {"error_output": step["rel_error_output"], "error_grad": step["rel_error_grad"]}
+    order = ["change"]
+    order += [f"{m}_{short}" for m in ("step", "forward") for short in ("ms", "p10_ms", "p90_ms", "gain")]
+    order += ["sample_s", "peak_gib", "tflops", "error_output", "error_grad"]
+    return pd.DataFrame(found).reindex(index=pd.Index(names, name="setting"), columns=order)
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `by_setting` as a reader reads them: what each is, as in figures, times, gains, errors; "–" for none."""
+    called = {
+        "step_ms": ("step, ms", 1), "step_gain": ("step, × BASE", 2), "forward_ms": ("forward, ms", 1),
+        "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
+        "tflops": ("TFLOP/s", 1), "error_output": ("error, output", 4), "error_grad": ("error, grad", 4),
+    }  # fmt: skip
+    written = {
+        title: ["–" if pd.isna(value) else f"{value:.{digits}f}" for value in table[name]]
+        for name, (title, digits) in called.items()
+    }
+    return pd.DataFrame({"what it is": table["change"]} | written, index=table.index)
+
+
+def ladder(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `by_setting` from BASE to FAST, one change a row."""
+    return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]
+
+
+def called_of(rows: pd.DataFrame | pd.Series) -> str:
+    """The setting, of rows by setting, that opponents are held against: `accelerate` in an ordinary loop, or else FAST.
+
+    The first is what a reader has who calls it; a forward pass, and a record from before it was measured, lack it.
+    """
+    return "accelerate" if "accelerate" in rows.index else "FAST"
+
+
+def tools(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `by_setting` that the fast path is held against, slowest first, then what a reader gets by it."""
+    ordinary = table.loc[[name for name in ("BASE", *ORDINARY) if name in table.index]]
+    names = [*ordinary.sort_values("step_ms", ascending=False).index, "accelerate", "graphed_step"]
+    return table.loc[[name for name in names if name in table.index]]
+
+
+def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> pd.DataFrame:
+    """A network against itself under the best ordinary tool, PyTorch out of the box, and the paper's FP32.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        network, measure: as in that table.
+
+    Returns:
+        index opponent, in that order: "best ordinary" (the fastest of `ORDINARY`), "PyTorch" and "BASE"; setting, ms
+        (its time) and ratio (divided by the time under the setting of `called_of`). What was not measured is missing.
+    """
+    times = rows_of(table, network, measure)["median_ms"]
+    ordinary = times.reindex(list(ORDINARY)).dropna()
+    settings = pd.Series(
+        {"best ordinary": ordinary.idxmin() if len(ordinary) else None, "PyTorch": "PyTorch", "BASE": "BASE"},
+        name="setting",
+    ).rename_axis("opponent")
+    found = pd.DataFrame({"setting": settings, "ms": settings.map(times).astype("float64")})
+    return found.assign(ratio=found["ms"] / times.get(called_of(times), np.nan))
+
+
+def others(table: pd.DataFrame) -> pd.DataFrame:
+    """Other people's networks: a training step with the best of ordinary tools, and on the fast path.
+
+    Returns:
+        index network; title (with the card, where most networks have another), then the time of each setting of
+        `ORDINARY`, best (a setting), best_ms, accelerate_ms (in an ordinary loop), ratio (best_ms divided by it),
+        step_ms (with `graphed_step`), step_ratio (the time of the best of `TOOLS` divided by it), apart_h (hours
+        from accelerate's measurement to the best's), error_output and error_grad (accelerate's distance from BASE),
+        best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`).
+    """
+    rows = {}
+    card = _card(table)
+    for network in NETWORKS.values():
+        step = rows_of(table, network.name, "step")
+        if network.ours or step.empty:
+            continue
+        times = _compared(step)
+        here = _card(step) or card
+        rows[network.name] = {
+            "title": network.title if here == card else f"{network.title} ({here})",
+            **{name: step["median_ms"].get(name, np.nan) for name in ORDINARY},
+            **times,
+            "error_output": step["rel_error_output"].get("accelerate", np.nan),
+            "error_grad": step["rel_error_grad"].get("accelerate", np.nan),
+            "best_error_grad": step["rel_error_grad"].get(times["best"], np.nan),
+            "peak_best_gib": step["peak_gib"].get(times["best"], np.nan),
+            "peak_gib": step["peak_gib"].get("accelerate", np.nan),
+            "peak_step_gib": step["peak_gib"].get("graphed_step", np.nan),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def _card(rows: pd.DataFrame) -> str:
+    """The card of most rows that name one, as its records folder is called; else ""."""
+    found = rows["gpu"].dropna().mode()
+    return gpu_folder_name(str(found.iloc[0])) if len(found) else ""
+
+
+def _compared(step: pd.DataFrame) -> dict[str, Any]:
+    """A network's step on the fast path beside the best tool, of its rows by setting; NaN where it was not measured."""
+    took = step["median_ms"]
+    ordinary = took.reindex(list(ORDINARY))
+    best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
+    called, graphed = (took.get(name, np.nan) for name in ("accelerate", "graphed_step"))
+    when = pd.to_datetime(step["date"]).reindex(["accelerate", best])
+    return {
+        "best": best,
+        "best_ms": ordinary.min(),
+        "accelerate_ms": called,
+        "ratio": ordinary.min() / called,
+        "step_ms": graphed,
+        "step_ratio": took.reindex(list(TOOLS)).min() / graphed,
+        "apart_h": when.diff().dt.total_seconds().abs().iloc[-1] / 3600,
+    }
+
+
+def by_hand(table: pd.DataFrame) -> pd.Series[float]:
+    """How many times as long as `graphed_step` the best compiled step takes that a user captures by hand, by network.
+
+    Args:
+        table: schema `BENCH`, of one machine. A network counts where such a step was timed in the layout in which
+            `reduce-overhead` is faster.
+    """
+    found = {}
+    for network in table["network"].unique():
+        took = rows_of(table, network, "step")["median_ms"]
+        replay = took.reindex(["reduce-overhead", f"reduce-overhead{LAST}"])
+        if replay.notna().any():
+            last = str(replay.idxmin()).endswith(LAST)
+            captured = took.reindex([setting.name for setting in CAPTURED if setting.name.endswith(LAST) == last])
+            found[network] = captured.min() / took.get("graphed_step", np.nan)
+    return pd.Series(found).dropna()
+
+
+def ours(table: pd.DataFrame) -> pd.DataFrame:
+    """This book's own networks: a training step under BASE and under FAST.
+
+    Returns:
+        index network; title, base_ms, fast_ms, gain (BASE/FAST), peak_base_gib, peak_fast_gib and memory (FAST/BASE).
+    """
+    rows = {}
+    for network in NETWORKS.values():
+        step = rows_of(table, network.name, "step").reindex(["BASE", "FAST"])
+        if not network.ours or step["median_ms"].isna().all():
+            continue
+        base, fast = step["median_ms"]
+        peak_base, peak_fast = step["peak_gib"]
+        rows[network.name] = {
+            "title": network.title,
+            "base_ms": base,
+            "fast_ms": fast,
+            "gain": base / fast,
+            "peak_base_gib": peak_base,
+            "peak_fast_gib": peak_fast,
+            "memory": peak_fast / peak_base,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
+    """What `ours` returns as a reader reads it."""
+    called = {
+        "base_ms": "BASE, ms", "fast_ms": "FAST, ms", "gain": "gain", "peak_base_gib": "BASE, GiB",
+        "peak_fast_gib": "FAST, GiB", "memory": "GiB, FAST/BASE",
+    }  # fmt: skip
+    return table[list(called)].rename(columns=called).round(3)
+
+
+def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
+    """What `accelerate` replaced and left alone under a setting, by network.
+
+    Raises:
+        BadInput: the record's description is missing or unreadable.
+    """
+    recorded = read_meta(root / "figures" / "records" / gpu / NAME)["accelerated"]
+    keys = {network: report_key(network, setting) for network in NETWORKS}
+    return {network: recorded[key] for network, key in keys.items() if key in recorded}
+
+
+def moved(kernels: pd.DataFrame) -> dict[str, float]:
+    """DRAM traffic of a whole step, GB, counted launch by launch.
+
+    Args:
+        kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first whose bytes were counted.
+
+    Returns:
+        setting to GB; a setting whose bytes were not counted is left out.
+    """
+    setting, run = kernels["config"], kernels["run"]
+    counted = kernels[kernels[BYTES[0]].notna().groupby([setting, run], observed=True).transform("any")]
+    first = counted[counted["run"] == counted.groupby("config", observed=True)["run"].transform("min")]
+    totals = _counted(first).groupby(first["config"], observed=True).sum()
+    return {str(name): float(total) for name, total in totals.items()}
+
+
+def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str = OURS) -> pd.DataFrame:
+    """The steps whose DRAM bytes are known.
+
+    Args:
+        table: schema `BENCH`.
+        gigabytes: what `moved` returns.
+        network: its name.
+
+    Returns:
+        setting, tflops, gbps, intensity (FLOPs of the network as it is written, divided by DRAM bytes).
+    """
+    steps = rows_of(table, network, "step").reset_index()
+    steps = steps.assign(gbps=1e3 * steps["setting"].map(dict(gigabytes)) / steps["median_ms"])
+    steps = steps.assign(intensity=1e3 * steps["tflops"] / steps["gbps"]).dropna(subset=["gbps"])
+    return steps[["setting", "tflops", "gbps", "intensity"]].reset_index(drop=True)
+
+
+def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float]) -> pd.DataFrame:
+    """Where a step's time goes, and the floor of each part: the least time it could take.
+
+    The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
+    network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
+    FLOPs take longer than its bytes. The floor of any other family is the DRAM bytes that its kernels move, divided by
+    the measured rate of a copy.
+
+    Args:
+        kernels: schema `KERNELS`, of one step whose bytes were counted.
+        flops: "forward", "step" and "attention", as `networks.flops` counts them.
+        limits: what `ceilings` returns.
+
+    Returns:
+        index part (a product of the convolution, or a family), by time, longest first; group, launches, ms, gb (moved
+        through DRAM), floor_ms (NaN for helpers of the convolution).
+    """
+    used = kernels.assign(
+        part=[_part(kernel, family) for kernel, family in zip(kernels["kernel"], kernels["family"], strict=True)],
+        group=kernels["family"].map(_group),
+        launches=kernels["count"],
+        ms=kernels["count"] * kernels["duration_ns"] / 1e6,
+    )
+    used["gb"] = _counted(used)
+    parts = used.groupby("part").agg({"group": "first", "launches": "sum", "ms": "sum", "gb": "sum"})
+    parts["floor_ms"] = 1e3 * parts["gb"] / limits["copy"]
+    products = {
+        "convolution, forward": flops["forward"],
+        "convolution, input gradient": flops["step"] - 2 * flops["forward"],
+        "convolution, weight gradient": flops["forward"],
+        "convolution, other": np.nan,  # helpers: nothing that a convolution must do
+        "attention": flops["attention"],
+    }
+    for name, work in products.items():
+        if name in parts.index:
+            parts.loc[name, "floor_ms"] = work / limits["bf16"] / 1e9
+    return parts.sort_values("ms", ascending=False)
+
+
+def _counted(kernels: pd.DataFrame) -> pd.Series[float]:
+    """What all launches of each row move through DRAM, GB."""
+    return kernels["count"] * kernels[BYTES].sum(axis="columns") / 1e9
+
+
+def _part(kernel: str, family: str) -> str:
+    if _group(family) != "convolution":
+        return family
+    rest = family if family.startswith("fused") else "convolution, other"  # this package's say what they are
+    return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), rest)
+
+
+def _group(family: str) -> str:
+    return family_named(family).group
+
+
+def volumes(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
+    """Whole samples: seconds a volume by setting, sampler, steps and batch, in the record's order."""
+    rows = table[(table["network"] == network) & (table["measure"] == "sample")]
+    seconds = rows["median_ms"] / 1e3 / rows["batch"]
+    columns = ["setting", "sampler", "steps", "batch", "samples", "peak_gib"]
+    return rows[columns].assign(seconds=seconds).reset_index(drop=True)

@@ -1,0 +1,403 @@
+"""The process that `python -m study bench` starts for a row: one network under one setting.
+
+It writes FOLDER/KEY_MEASURE.json after each measure, so that a killed process loses only the measure it was taking. The
+optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and the
+last one's output and gradient can be compared with BASE's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medddpm.diffusion import GaussianDiffusion
+from medddpm.errors import BadInput, first_line
+from medddpm.fast.graphs import cuda_graphs, nested
+from medddpm.fast.replay.step import graphed_step
+from medddpm.measure.machine import now
+from medddpm.runtime.exits import end
+from medddpm.runtime.files import replacing, write_json
+from medddpm.runtime.processes import pick_device, wait
+from study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
+from study.bench.power import drawn
+from study.bench.settings import BASE, BY_SLUG, BenchSetting
+
+MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
+SETTLING = 3.0  # s
+WARMUP, WARMUP_SECONDS = 3, 5.0  # runs; no third where the second took so long: the first may compile or search
+SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more once they took so long
+FEW_STEPS = (10, 25, 50)
+SHORT = ("ddim", "dpm++")  # samplers that take fewer steps
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed, whatever the setting: rows of one case can be compared.
+
+    Args:
+        network: a name out of `NETWORKS`.
+        side, batch: the volumes' side in voxels, and their number.
+        channels: base width; 64 as published.
+    """
+
+    network: str
+    side: int
+    batch: int
+    channels: int = 64
+
+    @property
+    def key(self) -> str:
+        """The start of the names of the case's files."""
+        return f"{self.network}_{self.side}_b{self.batch}_c{self.channels}"
+
+    def reference(self, folder: Path) -> Path:
+        """The file of BASE's output and gradient."""
+        return folder / f"{self.key}.reference.pt"
+
+    def result(self, folder: Path, setting: BenchSetting, measure: str) -> Path:
+        """The file of one measure under a setting; "failure" is a measure too."""
+        return folder / f"{self.key}_{setting.slug}_{measure}.json"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures what `parser` describes; returns the exit code. A failure is one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        run(arguments)
+    except BadInput as error:
+        print(error, file=sys.stderr)
+    except torch.OutOfMemoryError:
+        print("out of memory: use a smaller --size or --batch", file=sys.stderr)
+    except Exception as error:  # a compiler's or a kernel's; the bench goes on to the next row
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
+    else:
+        return 0
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's arguments."""
+    top = argparse.ArgumentParser(prog="python -m study.bench.worker", description=__doc__)
+    top.add_argument("--network", required=True, choices=list(NETWORKS))
+    top.add_argument("--setting", required=True, choices=list(BY_SLUG))
+    top.add_argument(
+        "--measure",
+        default="",
+        help="of forward, step, sample, separated by commas (none: BASE's output and gradient alone)",
+    )
+    top.add_argument("--side", type=int, required=True, help="of the volume, voxels")
+    top.add_argument("--batch", type=int, required=True, help="volumes at once")
+    top.add_argument("--channels", type=int, default=64, help="base width (64)")
+    top.add_argument("--samples", type=int, default=20, help="of a forward pass or step, at least (20)")
+    top.add_argument("--folder", type=Path, required=True, help="of the results")
+    top.add_argument("--device", default="auto", help="auto, cuda, cpu")
+    return top
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measures one row, as `parser` describes it."""
+    setting, network = BY_SLUG[arguments.setting], NETWORKS[arguments.network]
+    case = Case(network.name, arguments.side, arguments.batch, arguments.channels)
+    device = pick_device(arguments.device)
+    wanted = [name for name in MEASURES if name in arguments.measure.split(",")]
+    model = build(network, case.side, case.channels).to(device)
+    with setting.on(model) as called:
+        row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
+        if setting == BASE and not case.reference(arguments.folder).is_file():
+            save_reference(row, case.reference(arguments.folder))
+        for name in wanted:
+            found = (
+                sampled(row, TIMESTEPS)
+                if name == "sample"
+                else [repeated(row, name, arguments.samples, arguments.folder)]
+            )
+            result = {"rows": found, "date": now()}
+            if setting.switches.fast:
+                result["acceleration"] = str(getattr(model, "acceleration", ""))
+            write_json(case.result(arguments.folder, setting, name), result)
+            row.drop()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network under a setting, and the work that is measured.
+
+    Args:
+        case: what is computed.
+        setting: how it runs; already entered.
+        problem: the batch.
+        model: the network itself, whose parameters are trained.
+        called: what is called in its place.
+    """
+
+    case: Case
+    setting: BenchSetting
+    problem: Problem
+    model: nn.Module
+    called: nn.Module
+
+    @property
+    def device(self) -> torch.device:
+        """The device of network and batch."""
+        return self.problem.device
+
+    @property
+    def graphed(self) -> bool:
+        """Whether its work is replayed from CUDA graphs; a CPU has none."""
+        return self.setting.graph and self.device.type == "cuda"
+
+    def work(self, measure: str) -> Callable[[], Tensor]:
+        """What a sample of "forward" or "step" does; returns the network's output. It captures its graph, if any."""
+        if measure == "step" and self.setting.reader == "graphed_step":
+            inputs = self.problem.inputs
+            step = graphed_step(self.model, self.problem.loss, self._optimizer(), inputs)
+
+            def whole() -> Tensor:
+                output: Tensor = step(*inputs)[1]
+                if step.why:  # it goes on without its graph: that is another setting
+                    raise BadInput(self.setting.name, f"it has no graph: {step.why}", "read `help(graphed_step)`")
+                return output
+
+            return whole
+        function, inputs = (
+            (self._forward(), self.problem.forward_inputs())
+            if measure == "forward"
+            else (self.ordinary_step(), self.problem.inputs)
+        )
+        if self.graphed:
+            captured = cuda_graphs.GraphedCall(function, *inputs)
+
+            def replay(_kept: Callable[..., Tensor] = function) -> Tensor:  # it holds the optimizer, and that its state
+                return captured(*inputs)
+
+            return replay
+        return lambda: function(*inputs)
+
+    def gradient(self) -> list[Tensor]:
+        """The gradient of every parameter after the last step, on the CPU."""
+        return [p.grad.detach().cpu() if p.grad is not None else torch.zeros(p.shape) for p in self.model.parameters()]
+
+    def drop(self) -> None:
+        """Frees gradients, what no variable holds any more and cached memory before the next measure."""
+        self.model.zero_grad()
+        gc.collect()  # an optimizer is part of a cycle: its state, twice the weights, would count in the next peak
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _begin(self) -> None:
+        """Says that nobody needs the last step's tensors: else what we keep of it makes each step another graph."""
+        if self.setting.replays:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def _forward(self) -> Callable[..., Tensor]:
+        @torch.no_grad()
+        def forward(*inputs: Tensor) -> Tensor:
+            self._begin()
+            with self.setting.autocasting(self.device):
+                return next(nested.tensors(self.called(*inputs)))
+
+        return forward
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        # Other people's networks are always trained with the fused Adam: it is a user's choice, not this package's.
+        fused = self.device.type == "cuda" and (self.setting.fused_adam or not self.problem.network.ours)
+        return torch.optim.Adam(
+            self.model.parameters(), lr=0.0, fused=fused or None, capturable=fused and self.setting.graph
+        )
+
+    def ordinary_step(self) -> Callable[..., Tensor]:
+        """A step of an ordinary loop; returns the network's output. Each has an optimizer of its own."""
+        optimizer = self._optimizer()
+
+        def step(*inputs: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            self._begin()
+            with self.setting.autocasting(self.device):
+                loss, output = self.problem.loss(self.called, *inputs)
+            loss.backward()
+            optimizer.step()
+            return output.detach()
+
+        return step
+
+
+def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, Any]:
+    """Times "forward" or "step"; adds the distance from BASE where BASE's output is in `folder`.
+
+    It is timed `samples` times and, on a GPU, for `SETTLING` seconds at least, after as many without a measurement.
+    """
+    work = None
+    if row.setting.replays or row.setting.reader == "accelerate":
+        work = row.work(measure)
+        work()  # a later run records the graphs
+    elif measure == "step" and (row.setting.reader == "graphed_step" or (row.graphed and row.setting.compiled)):
+        with cuda_graphs.off():  # these capture as soon as they are made: the first run is a step without a graph
+            row.ordinary_step()(*row.problem.inputs)
+        row.drop()
+    reset_peak(row.device)  # the peak has what a capture takes, not what a first run takes to compile and search
+    work = work or row.work(measure)
+    warm_up(work, row.device)
+    samples = max(samples, settle(work, row.device))
+    if not (row.graphed or row.setting.replays or row.setting.reader):
+        reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
+    with drawn(row.device) as power:
+        times, output = timed(work, samples, row.device)
+    output = output.cpu()
+    found: dict[str, Any] = {
+        "measure": measure,
+        "sampler": None,
+        "steps": 1,
+        "ms": times,
+        "host_ms": launching(work, statistics.median(times), row.device),
+        "peak_bytes": peak(row.device),
+        **power,
+    }
+    reference = row.case.reference(folder)
+    if row.setting == BASE or not reference.is_file():
+        return found
+    kept = torch.load(reference, weights_only=True)
+    found["rel_error_output"] = distance([output], [kept["output"]])
+    if measure == "step":
+        found["rel_error_grad"] = distance(row.gradient(), kept["gradient"])
+    if not all(math.isfinite(found.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
+        problem = f"its {measure} gives numbers that are not finite"
+        raise BadInput(row.setting.name, problem, "do not use it at this size")
+    return found
+
+
+def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
+    """Draws whole volumes: the full chain and, under FAST, the samplers with fewer steps."""
+    diffusion = GaussianDiffusion(row.called, timesteps).to(row.device)
+    chains = [("ddpm", timesteps)]
+    if row.setting.name == "FAST":
+        chains += [(sampler, steps) for sampler in SHORT for steps in FEW_STEPS if steps < timesteps]
+    found = []
+    for sampler, steps in chains:
+
+        def draw(sampler: str = sampler, steps: int = steps) -> Tensor:
+            generator = torch.Generator(row.device).manual_seed(SEED)
+            with row.setting.autocasting(row.device):
+                return diffusion.sample(row.problem.mask, steps, sampler, generator=generator)
+
+        cuda_graphs.forget(row.model)  # a replay allocates nothing: each chain's peak is that of its own capture
+        row.drop()
+        reset_peak(row.device)
+        draw("ddim", 2)  # its two evaluations warm the network up, and capture what is captured once
+        times: list[float] = []
+        while not times or (len(times) < SAMPLES_OF_A_VOLUME and sum(times) < 1e3 * SAMPLING_SECONDS):
+            times += timed(draw, 1, row.device)[0]
+        found.append(
+            {"measure": "sample", "sampler": sampler, "steps": steps, "ms": times, "peak_bytes": peak(row.device)}
+        )
+    return found
+
+
+def save_reference(row: Row, path: Path) -> None:
+    """Writes the output and the gradient of one step."""
+    output = row.work("step")()
+    with replacing(path) as temporary:
+        torch.save({"output": output.cpu(), "gradient": row.gradient()}, temporary)
+    row.drop()
+
+
+def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """‖ours − theirs‖ / ‖theirs‖ over all tensors together, in float64."""
+    apart = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(ours, theirs, strict=True))
+    return (apart / sum(float(b.double().square().sum()) for b in theirs)) ** 0.5
+
+
+def warm_up(work: Callable[[], object], device: torch.device) -> None:
+    """Runs `work` until libraries are loaded, kernels compiled and caches filled."""
+    for run in range(1, WARMUP + 1):
+        began = time.monotonic()
+        work()
+        wait(device)
+        if run >= 2 and time.monotonic() - began > WARMUP_SECONDS:
+            break
+
+
+def settle(work: Callable[[], Tensor], device: torch.device) -> int:
+    """Runs `work` for `SETTLING` seconds and returns how often that is; 1 on a CPU, where it is not done.
+
+    A GPU may draw more than its power limit for about a second, and its clocks fall only then: what is timed within
+    that second is faster than any training stays.
+    """
+    if device.type != "cuda":
+        return 1
+    times = timed(work, 3, device)[0]
+    runs = math.ceil(1e3 * SETTLING / statistics.median(times))
+    timed(work, runs, device)
+    return runs
+
+
+def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:
+    """The time of each sample in ms, and the last one's result.
+
+    On a GPU samples follow each other without a wait, as training steps do; events on the device time them, and no
+    sample's result is held while the next one is computed: it would count in the peak.
+    """
+    if device.type != "cuda":
+        marks = [time.perf_counter()]
+        for _ in range(samples):
+            output = work()
+            marks.append(time.perf_counter())
+        return [1e3 * (after - before) for before, after in itertools.pairwise(marks)], output
+    torch.cuda.synchronize(device)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
+    events[0].record()
+    held: list[Tensor] = []
+    for event in events[1:]:
+        held.clear()
+        held.append(work())
+        event.record()
+    torch.cuda.synchronize(device)
+    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], held[0]
+
+
+def launching(work: Callable[[], object], ms: float, device: torch.device) -> float | None:
+    """The host's time for `work` in ms, the median; None on a CPU, where there is no other.
+
+    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. Where this is longer
+    than the GPU's own work takes, the GPU waits for the host.
+
+    Args:
+        work: what a sample does.
+        ms: the time of a sample: it runs as often as fits into `SETTLING`, from 3 to 20 times.
+        device: where it runs.
+    """
+    if device.type != "cuda":
+        return None
+    taken = []
+    for _ in range(max(3, min(20, int(1e3 * SETTLING / ms)))):
+        wait(device)
+        began = time.perf_counter()
+        work()
+        taken.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(taken)
+
+
+def reset_peak(device: torch.device) -> None:
+    """Starts the measurement of peak memory."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: torch.device) -> int | None:
+    """The most bytes that tensors held at once since `reset_peak`; a CPU does not tell."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+if __name__ == "__main__":
+    end(main())

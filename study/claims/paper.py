@@ -1,0 +1,119 @@
+"""The paper's own numbers (ICPE '26, arXiv:2606.19365): its claims one by one, and as tables to draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medddpm.errors import BadInput
+from medddpm.measure.tables import read_table
+from study.claims.rules import Rule, rule_of
+from study.records.schemas import PAPER
+
+PAPER_CARDS = ("V100", "A100", "H100")  # oldest first
+PAPER_SETTINGS = ("BASE", "OPT1", "OPT2", "OPT12")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the paper's table (schema `PAPER`) and the rule that measures it; value may be a range "low-high"."""
+
+    id: str
+    value: str
+    qualifier: str
+    gpu: str
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the paper states of one metric, a row a card: equal where it gives a number, apart where it gives a range.
+
+    Args:
+        low, high: in the same shape; NaN where it gives nothing. Of "more than" a number, high is infinite; of "up to"
+            one, low is. "About" a number is that number.
+    """
+
+    low: pd.DataFrame
+    high: pd.DataFrame
+
+
+def paper_claims(root: Path) -> pd.DataFrame:
+    """The paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
+    return read_table(root / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
+
+
+def claims_of(paper: pd.DataFrame) -> list[Claim]:
+    """The rows of the paper's table (schema `PAPER`), in its order.
+
+    Raises:
+        BadInput: no rule measures one of them.
+    """
+    columns = [paper[name] for name in ("id", "value", "qualifier", "gpu")]
+    return [
+        Claim(name, value, qualifier, gpu, rule_of(name)) for name, value, qualifier, gpu in zip(*columns, strict=True)
+    ]
+
+
+def as_range(text: str) -> tuple[float, float] | None:
+    """ "0.39" as (0.39, 0.39), "73-80" as (73.0, 80.0); None if the text is no number."""
+    number = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+    found = re.fullmatch(rf"({number})(?:-({number}))?", text.strip())
+    return (float(found[1]), float(found[2] or found[1])) if found else None
+
+
+def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collection[str] | None = None) -> Stated:
+    """The paper's values of one metric in one figure.
+
+    Args:
+        paper: schema `PAPER`.
+        figure: as "Fig 10".
+        metric: as "Tensor Core utilization"; a ratio's ", relative to BASE" may be left out.
+        subjects: as ["average over kernels"]; any by default.
+
+    Returns:
+        one row per card of `PAPER_CARDS`, one column per setting of `PAPER_SETTINGS`.
+
+    Raises:
+        BadInput: a row of the table speaks of another card or setting.
+    """
+    table = pd.DataFrame(np.nan, index=pd.Index(PAPER_CARDS, name="gpu"), columns=list(PAPER_SETTINGS))
+    low, high = table, table.copy()
+    chosen = (paper["figure"] == figure) & paper["metric"].isin([metric, f"{metric}, relative to BASE"])
+    if subjects is not None:
+        chosen &= paper["subject"].isin(list(subjects))
+    for row in paper[chosen].itertuples():
+        cards = list(PAPER_CARDS) if row.gpu == "all" else str(row.gpu).split(";")
+        settings = list(PAPER_SETTINGS) if row.config == "all" else str(row.config).split(";")
+        if odd := {*cards, *settings} - {*PAPER_CARDS, *PAPER_SETTINGS}:
+            problem = f"claim {row.id} speaks of {', '.join(map(repr, sorted(odd)))}, no card or setting of the paper's"
+            raise BadInput("claims", problem, f"use {', '.join((*PAPER_CARDS, *PAPER_SETTINGS))}, or all")
+        low.loc[cards, settings], high.loc[cards, settings] = _bounds(str(row.value), str(row.qualifier))
+    if metric in _RATIOS or f"{metric}, relative to BASE" in set(paper.loc[chosen, "metric"]):
+        for bound in (low, high):
+            bound.loc[bound.notna().any(axis="columns"), "BASE"] = 1.0
+    return Stated(low, high)
+
+
+def paper_rows(paper: pd.DataFrame, figure: str, setting: str, rows: Mapping[str, Collection[str]]) -> Stated:
+    """The paper's values of one setting in one figure, a column for each of `rows`, which name their metrics."""
+    low, high = pd.DataFrame(index=pd.Index(PAPER_CARDS, name="gpu")), pd.DataFrame(index=PAPER_CARDS)
+    for name, metrics in rows.items():
+        found = [paper_values(paper, figure, metric) for metric in metrics]
+        low[name] = pd.concat([one.low[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
+        high[name] = pd.concat([one.high[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
+    return Stated(low, high)
+
+
+_RATIOS = ("all stall classes",)  # ratios to BASE that the paper's table does not call so
+_AT_LEAST, _AT_MOST = ("more than", "over", "exceeds"), ("up to", "up to about")
+
+
+def _bounds(text: str, qualifier: str) -> tuple[float, float]:
+    low, high = as_range(text) or (np.nan, np.nan)
+    return (-np.inf if qualifier in _AT_MOST else low), (np.inf if qualifier in _AT_LEAST else high)

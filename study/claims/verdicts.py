@@ -1,0 +1,232 @@
+"""The paper's 204 claims beside our numbers: which are reproduced, which differ, and which are open.
+
+One policy for all. A measured quantity reproduces the paper's if it lies within the tolerance of its rule, 20% either
+way: between the paper's runs and ours lie three years of PyTorch and cuDNN, and other clocks (ncu locks the SMs to
+their base clock unless told not to; the paper names no such option, and our runs leave the clocks alone). Two runs on
+one card differ by far less, and each reason says by how much. What is counted or named (settings, versions, kernels,
+ranks) must be equal; a rank that is shared reproduces each that it spans. The paper's qualifiers count: "more than" and
+the like bound from below, strictly; "only" from above, a range "73-80" at both ends, and the tolerance widens these
+bounds. A ratio to another setting must also lie on the paper's side of 1: 1.07 says *more*, and neither 0.95 nor 1
+reproduces that, close as they are. A zero of the paper is met below `FLOOR`, half a unit (of percentage points): a
+third of the smallest share that the paper tells from zero, 1.4%. What a data sheet or a driver settles is *checked
+against source* where it agrees. A number of another card than the paper's is a *proxy*: it stands beside, and decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from medddpm.errors import BadInput
+from study.claims.paper import Claim, as_range, claims_of
+from study.claims.rules import MEASURES, rule_of
+from study.records.schemas import CLAIMS
+
+STATUSES = CLAIMS.columns["status"].allowed
+SETTLED_AND_OPEN = (*STATUSES, "open")
+FLOOR = 0.5
+AT_LEAST = ("more than", "over", "exceeds")
+AT_MOST = ("only",)
+CHECKED = ("card", "source")  # views
+DECIDED = ("reproduced", "differs")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one claim.
+
+    Args:
+        view: where our value comes from: window, step, configuration, software, card or source.
+        reason: where the value comes from; for a difference, also what explains it.
+        our_value: as text, a range as "low-high", or None where nothing can be measured.
+        tolerance: the largest relative difference that still reproduces the paper's number; 0 is equality.
+        card: the card whose records give our value.
+        other_card: another card that was measured, which decides nothing.
+        other_value: what was found on it.
+    """
+
+    view: str
+    reason: str
+    our_value: str | None = None
+    tolerance: float = 0.0
+    card: str | None = None
+    other_card: str | None = None
+    other_value: str | None = None
+
+
+def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
+    """The smallest and the largest number that reproduce the paper's value; None if that is no number."""
+    numbers = as_range(claim.value)
+    if numbers is None:
+        return None
+    low, high = (n - s * tolerance * abs(n) for n, s in zip(numbers, (1, -1), strict=True))
+    if tolerance and numbers == (0.0, 0.0):
+        low, high = -FLOOR, FLOOR
+    if tolerance and claim.rule.base and claim.rule.form == "ratio":
+        low = max(low, math.nextafter(1.0, math.inf)) if numbers[0] > 1 else low
+        high = min(high, math.nextafter(1.0, -math.inf)) if numbers[1] < 1 else high
+    if claim.qualifier in AT_LEAST:
+        low, high = math.nextafter(numbers[0], math.inf), math.inf
+    if claim.qualifier in AT_MOST:
+        low = -math.inf
+    return low, high
+
+
+def status_of(claim: Claim, finding: Finding) -> str:
+    """The claim's status (schema `CLAIMS`): numbers by the policy above, anything else as text."""
+    ours = finding.our_value
+    if ours is None:
+        return "proxy" if finding.other_value else "not_measurable"
+    if not _agrees(claim, ours, finding.tolerance):
+        return "differs"
+    return "checked_against_source" if finding.view in CHECKED else "reproduced"
+
+
+def _agrees(claim: Claim, ours: str, tolerance: float) -> bool:
+    bounds, found = accepted(claim, tolerance), as_range(ours)
+    if bounds is None or found is None:
+        return ours == claim.value
+    if claim.rule.rule == "rank":
+        return found[0] <= bounds[0] and bounds[1] <= found[1]
+    return bounds[0] <= found[0] and found[1] <= bounds[1]
+
+
+def settle(paper: pd.DataFrame, findings: Mapping[str, Finding]) -> pd.DataFrame:
+    """The settled claims (schema `CLAIMS`) in the paper's order: `paper`'s rows joined with the findings by id.
+
+    Raises:
+        BadInput: a finding is about a claim that the paper does not make.
+    """
+    unknown = sorted(set(findings) - set(paper["id"]))
+    if unknown:
+        raise BadInput("claims", f"the paper's table has no {', '.join(unknown)}", "give findings by the ids it has")
+    rows = []
+    for claim in claims_of(paper):
+        if found := findings.get(claim.id):
+            tolerance = None if found.our_value is None else found.tolerance
+            status = status_of(claim, found)
+            cards = (found.card, found.other_card, found.other_value)
+            rows.append((claim.id, claim.value, found.our_value, found.view, *cards, tolerance, status, found.reason))
+    return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
+
+
+def overview(paper: pd.DataFrame, claims: pd.DataFrame) -> pd.DataFrame:
+    """How far the book is: one row per section or table of the paper, its claims counted by status, and their sum.
+
+    Columns: the statuses, `open` for what no finding settles yet, and `claims`; the last row is `all`.
+    """
+    verdicts = dict(zip(claims["id"], claims["status"], strict=True))
+    status = paper["id"].map(lambda identity: verdicts.get(identity, "open"))
+    place = places(paper)
+    counts = pd.crosstab(place, status).reindex(index=place.unique(), columns=list(SETTLED_AND_OPEN), fill_value=0)
+    counts.loc["all"] = counts.sum()
+    counts["claims"] = counts.sum(axis="columns")
+    return counts.rename_axis(index=None, columns=None)
+
+
+KINDS = {  # what a claim is about, by its rule
+    **dict.fromkeys((*MEASURES, "no_counter"), "measured number"),
+    "kernel_name": "kernel name",
+    "card": "property of a card",
+    "configuration": "our setting",
+    "window": "our setting",
+    "software": "our version",
+}
+
+
+def measured(claims: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `claims` that the headline counts: numbers that were measured, each once however often stated."""
+    rules = claims["id"].map(rule_of)
+    counts = [rule.rule in MEASURES and not rule.same_as for rule in rules]
+    return claims[pd.Series(counts, index=claims.index) & claims["status"].isin(DECIDED)]
+
+
+def tally(claims: pd.DataFrame) -> pd.DataFrame:
+    """The claims counted, each once however often stated: a row for each kind and deciding card, a column a status."""
+    rules = claims["id"].map(rule_of)
+    table = pd.DataFrame(
+        {
+            "kind": [KINDS[rule.rule] for rule in rules],
+            "card": claims["card"].fillna("–").to_numpy(),
+            "status": claims["status"].to_numpy(),
+        }
+    )[[not rule.same_as for rule in rules]]
+    counts = pd.crosstab([table["kind"], table["card"]], table["status"]).rename_axis(columns=None)
+    return counts.reindex(columns=list(STATUSES), fill_value=0)
+
+
+def two_views(paper: pd.DataFrame, window: pd.DataFrame, step: pd.DataFrame, card: str) -> pd.DataFrame:
+    """The measured numbers of one card in both views, each judged as if the paper spoke of that card.
+
+    What the two views of a card say differently, they say on any card. Of another card than the paper's that is no
+    verdict on the paper.
+
+    Args:
+        paper: schema `PAPER`.
+        window, step: schema `CLAIMS`, settled in each view.
+        card: as in their columns `card` and `other_card`.
+
+    Returns:
+        a row for each number that the card has in both views, once however often stated: id, paper_value, tolerance,
+        our_value and status in the window, our_value_step and status_step.
+    """
+    claims = {c.id: c for c in claims_of(paper) if c.rule.rule in MEASURES and not c.rule.same_as}
+    found = [_of_card(table, card) for table in (window, step)]
+    rows = []
+    for identity in (name for name in claims if all(name in values for values in found)):
+        claim = claims[identity]
+        values = [own[identity] for own in found]
+        judged = [status_of(claim, Finding("", "", value, claim.rule.tolerance)) for value in values]
+        rows.append((identity, claim.value, claim.rule.tolerance, values[0], judged[0], values[1], judged[1]))
+    columns = ["id", "paper_value", "tolerance", "our_value", "status", "our_value_step", "status_step"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _of_card(claims: pd.DataFrame, card: str) -> dict[str, str]:
+    """A card's numbers by claim, whether they decide or stand beside."""
+    own = claims[claims["card"] == card].set_index("id")["our_value"]
+    beside = claims[claims["other_card"] == card].set_index("id")["other_value"]
+    return {str(name): str(value) for name, value in pd.concat([own, beside]).dropna().items()}
+
+
+def headline(claims: pd.DataFrame) -> str:
+    """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated.
+
+    Raises:
+        BadInput: one was measured and its row names no card, or a row is of no claim.
+    """
+    table = measured(claims)
+    if table.empty:
+        return "None of the paper's numbers was measured on a card that it speaks of."
+    if (nameless := table.loc[table["card"].isna(), "id"]).any():
+        problem = f"{', '.join(nameless)}: measured, but on no card"
+        raise BadInput("claims", problem, "name the card whose records decide in the column card")
+    held, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
+    return f"{len(table)} of the paper's numbers were measured on the {cards}; {held} are reproduced."
+
+
+def places(paper: pd.DataFrame) -> pd.Series[str]:
+    """Where the paper makes each of its claims: the figure or table, else the section."""
+    return paper["figure"].fillna(("section " + paper["section"]).replace("section abstract", "abstract"))
+
+
+def at_tolerances(paper: pd.DataFrame, claims: pd.DataFrame, tolerances: tuple[float, ...]) -> pd.DataFrame:
+    """The verdicts under other tolerances: one row per tolerance, the measured claims counted by status.
+
+    Args:
+        paper: schema `PAPER`.
+        claims: schema `CLAIMS`; claims that ask for equality, or were not `measured`, are left out.
+        tolerances: relative.
+    """
+    table = measured(claims)
+    ours = table[table["tolerance"] > 0].set_index("id")["our_value"].to_dict()
+    judged = [claim for claim in claims_of(paper) if claim.id in ours]
+    counts = {}
+    for tolerance in tolerances:
+        verdicts = [status_of(claim, Finding("", "", ours[claim.id], tolerance)) for claim in judged]
+        counts[f"{tolerance:.0%}"] = {status: verdicts.count(status) for status in ("reproduced", "differs")}
+    return pd.DataFrame(counts).T.rename_axis("tolerance")

@@ -1,0 +1,278 @@
+"""The bench's figures: the ladder, the roofline, what remains, other people's networks, memory, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from study.bench.sentences import exact, tool
+from study.bench.settings import BENCH_SETTINGS
+from study.figures.style import KIND_COLOURS, SETTING_COLOURS, name_rows, new_figure
+from study.parity.samplers import SAMPLER_NAMES
+
+# Settings that no other figure shows have the colour of their kind: Okabe & Ito's, and a light tone of FAST's.
+ORDINARY_COLOUR, COMPILED_COLOUR, PARTLY_FAST_COLOUR = "#56B4E9", "#CC79A7", "#F0A27B"
+CEILING_COLOUR = "#777777"
+GROUP_COLOURS = KIND_COLOURS | {"convolution": KIND_COLOURS["convolution, forward"]}
+
+
+def colour_of(setting: str) -> str:
+    """The colour of a setting of the bench: its own where every figure shows it, else that of its kind."""
+    if setting in SETTING_COLOURS:
+        return SETTING_COLOURS[setting]
+    drawn = BENCH_SETTINGS[setting]
+    if drawn.reader:
+        return SETTING_COLOURS["FAST"]
+    return PARTLY_FAST_COLOUR if drawn.switches.fast else COMPILED_COLOUR if drawn.compiled else ORDINARY_COLOUR
+
+
+def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
+    """A dot a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
+
+    Args:
+        rows: by card, rows of what `study.bench.tables.by_setting` returns. The order is that of the first
+            card, then what only the others have.
+    """
+    settings = list(dict.fromkeys(str(name) for table in rows.values() for name in table.index))
+    figure = new_figure(height=0.9 + 0.2 * len(settings))
+    axes = np.atleast_1d(figure.subplots(1, len(rows), sharey=True))
+    for axis, (card, table) in zip(axes, rows.items(), strict=True):
+        _time_dots(axis, table.reindex(settings))
+        axis.set_title(card)
+    figure.supxlabel(
+        "training step, median, ms; line: 10th to 90th percentile; ×: times as fast as BASE",
+        fontsize=axes[0].xaxis.label.get_fontsize(),
+    )
+    for axis in axes:
+        name_rows(axis, [_label(name) for name in settings])
+    return figure
+
+
+def _label(setting: str) -> str:
+    change = BENCH_SETTINGS[setting].change
+    return f"{setting}: {change}" if setting in SETTING_COLOURS else change
+
+
+def _time_dots(axis: Axes, table: pd.DataFrame) -> None:
+    times = table["step_ms"]
+    left = float(times.min()) / 1.5
+    for place, (setting, row) in enumerate(table.iterrows()):
+        time = float(row["step_ms"])
+        if np.isnan(time):
+            axis.text(left * 1.05, place, "–", va="center", fontsize=7)
+            continue
+        _dot(axis, time, place, str(setting))
+        axis.plot([row["step_p10_ms"], row["step_p90_ms"]], [place, place], color="black", linewidth=0.8, zorder=4)
+        end = max(time, float(row["step_p90_ms"]))
+        gain = "" if np.isnan(row["step_gain"]) or setting == "BASE" else f"  {exact(row['step_gain'])}×"
+        axis.annotate(f"{exact(time)}{gain}", (end, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+    _log(axis, left, float(times.max()) * 6)
+    axis.grid(axis="x", color="#EEEEEE")
+
+
+def _dot(axis: Axes, value: float, place: int, setting: str) -> None:
+    """A value on a logarithmic axis, where the length of a bar would say nothing."""
+    axis.plot(value, place, "o", color=colour_of(setting), markersize=6, zorder=3)
+
+
+def _log(axis: Axes, low: float, high: float) -> None:
+    axis.set_xscale("log")
+    axis.set_xlim(low, high)
+    axis.xaxis.set_major_locator(LogLocator())
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str) -> Figure:
+    """Achieved rate against arithmetic intensity, under the ceilings measured in the same run.
+
+    Args:
+        points: what `study.bench.tables.roofline` returns.
+        limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
+        card: on which all was measured.
+    """
+    figure = new_figure(height=3.4, width=5.6)
+    axis = figure.subplots()
+    low = min(10.0, float(points["intensity"].min()) / 2)
+    high = max(4e3, float(points["intensity"].max()) * 3)
+    for name, rate in limits.items():
+        if name == "copy":
+            continue
+        ridge = 1e3 * rate / limits["copy"]  # the intensity, FLOP/byte, from which the products' rate is the limit
+        axis.plot([low, ridge, high], [low * limits["copy"] / 1e3, rate, rate], color=CEILING_COLOUR, linewidth=0.9)
+        axis.annotate(
+            f"{name.upper()} products {rate:.0f} TFLOP/s", (high, rate), (-2, 2), textcoords="offset points",
+            ha="right", va="bottom", fontsize=7, color=CEILING_COLOUR,
+        )  # fmt: skip
+    axis.annotate(
+        f"copy {limits['copy'] / 1e3:.2f} TB/s", (low, low * limits["copy"] / 1e3), (4, 0),
+        textcoords="offset points", va="top", fontsize=7, color=CEILING_COLOUR,
+    )  # fmt: skip
+    for point in points.to_dict("records"):
+        x, y, setting = float(point["intensity"]), float(point["tflops"]), str(point["setting"])
+        axis.plot(
+            x, y, "o", color=colour_of(setting), markersize=5, markeredgecolor="white",
+            markeredgewidth=0.4, zorder=3,
+        )  # fmt: skip
+    axis.set_yscale("log")
+    _log(axis, low, high)
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
+    axis.set_title(card, loc="left")
+    handles = [
+        Line2D([], [], color=colour_of(setting), marker="o", linestyle="none", markersize=4, label=setting)
+        for setting in points.sort_values("tflops", ascending=False)["setting"].astype(str)
+    ]
+    axis.legend(handles=handles, loc="lower right")
+    return figure
+
+
+def remaining_figure(parts: pd.DataFrame, card: str, least_ms: float = 0.1) -> Figure:
+    """A bar for each part of FAST's step, with a line at its floor.
+
+    Args:
+        parts: what `study.bench.tables.remaining` returns.
+        card: on which it was measured.
+        least_ms: shorter parts are drawn as one.
+    """
+    shown = parts[parts["ms"] >= least_ms]
+    rest = parts[parts["ms"] < least_ms]
+    figure = new_figure(height=0.95 + 0.2 * (len(shown) + (not rest.empty)), width=5.6)
+    axis = figure.subplots()
+    for place, (_, row) in enumerate(shown.iterrows()):
+        axis.barh(place, row["ms"], 0.72, color=GROUP_COLOURS[row["group"]])
+        floor = row["floor_ms"]
+        text = f"{row['ms']:.2f}"
+        if not np.isnan(floor):
+            axis.plot([floor, floor], [place - 0.42, place + 0.42], color="black", linewidth=1.4, zorder=3)
+            text += f", floor {floor:.2f}"
+        end = np.nanmax([row["ms"], floor])
+        axis.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    names = [str(name) for name in shown.index]
+    if not rest.empty:
+        axis.barh(len(shown), rest["ms"].sum(), 0.72, color=GROUP_COLOURS["other"])
+        axis.annotate(
+            f"{rest['ms'].sum():.2f}", (rest["ms"].sum(), len(shown)), (3, 0), textcoords="offset points",
+            va="center", fontsize=7,
+        )  # fmt: skip
+        names.append(f"{len(rest)} smaller")
+    name_rows(axis, names)
+    axis.margins(x=0.25)
+    axis.set_xlim(0, None)
+    axis.set_xlabel("time in a step, ms; black line: floor")
+    axis.set_title(
+        f"{card}, FAST: kernels of a step: {parts['ms'].sum():.1f} ms; floors: {parts['floor_ms'].sum():.1f} ms",
+        loc="left",
+    )
+    groups = dict.fromkeys(shown["group"].astype(str))
+    axis.legend(handles=[Patch(color=GROUP_COLOURS[group], label=group) for group in groups], loc="lower right")
+    return figure
+
+
+def others_figure(table: pd.DataFrame, card: str) -> Figure:
+    """A bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
+
+    A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is left
+    out. To the right both times in ms, and which tool was best.
+
+    Args:
+        table: what `study.bench.tables.others` returns.
+        card: on which it was measured.
+    """
+    table = table[table["ratio"].notna() | table["step_ratio"].notna()]
+    table = table.sort_values("ratio", ascending=False, kind="stable")
+    figure = new_figure(height=0.9 + 0.24 * len(table))
+    axis = figure.subplots()
+    axis.set_xscale("log")
+    beside = []
+    for place, (_, row) in enumerate(table.iterrows()):
+        alone, graphed = float(row["ratio"]), float(row["step_ratio"])
+        if not np.isnan(alone):
+            axis.barh(place, alone - 1, 0.6, left=1, color=SETTING_COLOURS["FAST"])
+        axis.plot(graphed, place, "o", markersize=4, markerfacecolor="white", color="black", markeredgewidth=0.9)
+        ours = float(row["step_ms"]) if np.isnan(alone) else float(row["accelerate_ms"])
+        theirs = float(row["best_ms"])
+        best = tool(BENCH_SETTINGS[row["best"]], short=True).replace("`", "")
+        beside.append(f"{exact(theirs)} → {exact(ours)} ms  ({best})")
+    axis.axvline(1, color="black", linewidth=0.8)
+    name_rows(axis, list(table["title"]))
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(range(len(table)), beside)
+    right.spines["right"].set_visible(False)
+    right.tick_params(axis="y", length=0)
+    ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
+    least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
+    low, high = min(0.85, 0.95 * least), max(1.1, 1.05 * most)
+    fine = (0.75, 1.25) if high < 4 else ()  # else their labels overlap
+    ticks = [tick for tick in (0.5, 1, 1.5, 2, 4, 8, 16, 32, *fine) if low < tick < high]
+    axis.set_xlim(low, high)
+    axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axis.set_xticks([], minor=True)
+    axis.set_title(card, loc="left")
+    figure.supxlabel(
+        "times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step; "
+        "right: a step with that tool → with ours",
+        fontsize=axis.xaxis.label.get_fontsize(),
+    )
+    return figure
+
+
+def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
+    """The peak memory of a training step, a bar a setting; dashed, a third of BASE's.
+
+    Args:
+        ladder: rows of what `study.bench.tables.by_setting` returns.
+        card: on which they were measured.
+    """
+    peaks = ladder["peak_gib"].dropna()
+    figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
+    axis = figure.subplots()
+    bars = axis.barh(range(len(peaks)), peaks, 0.72, color=[colour_of(str(name)) for name in peaks.index])
+    axis.bar_label(bars, [f"{peak:.1f}" for peak in peaks], padding=2, fontsize=7)
+    if "BASE" in peaks.index:
+        axis.axvline(float(peaks["BASE"]) / 3, color="black", linewidth=0.8, linestyle="--")
+    name_rows(axis, list(peaks.index))
+    axis.margins(x=0.1)
+    axis.set_xlim(0, None)
+    axis.set_xlabel("peak memory of a training step, GiB; dashed: a third of BASE's")
+    axis.set_title(card, loc="left")
+    return figure
+
+
+def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
+    """Seconds per volume, a dot for each setting, sampler, number of steps and batch.
+
+    Args:
+        table: what `study.bench.tables.volumes` returns.
+        card: on which they were measured.
+        settings: which are drawn.
+    """
+    shown = table[table["setting"].isin(settings)]
+    shown = shown.assign(sampler=pd.Categorical(shown["sampler"], list(SAMPLER_NAMES)))  # in their order: DDPM's first
+    shown = shown.sort_values(["batch", "sampler"], kind="stable").reset_index(drop=True)
+    figure = new_figure(height=0.8 + 0.19 * len(shown), width=5.6)
+    axis = figure.subplots()
+    names = []
+    for place, row in enumerate(shown.to_dict("records")):
+        seconds = float(row["seconds"])
+        _dot(axis, seconds, place, row["setting"])
+        axis.annotate(exact(seconds), (seconds, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        at_once = f", {row['batch']} at once" if row["batch"] != 1 else ""
+        names.append(f"{SAMPLER_NAMES[row['sampler']]}, {row['steps']} steps{at_once}")
+    name_rows(axis, names)
+    _log(axis, float(shown["seconds"].min()) / 1.5, float(shown["seconds"].max()) * 3)
+    axis.grid(axis="x", color="#EEEEEE")
+    axis.set_xlabel("seconds per volume")
+    axis.set_title(card, loc="left")
+    present = [name for name in settings if name in set(shown["setting"])]
+    keys = [Line2D([], [], color=colour_of(name), marker="o", linestyle="none", label=name) for name in present]
+    axis.legend(handles=keys, loc="lower right")
+    return figure

@@ -1,0 +1,400 @@
+"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and what a model draws along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from study.figures.slices import slice_rows
+from study.figures.style import SETTING_COLOURS, new_figure
+from study.figures.training import loss_curves
+from study.parity.evaluate import PLANES
+from study.parity.plans import SamplerSteps
+from study.parity.samplers import SAMPLER_NAMES, SECONDS
+from study.parity.tables import (
+    CONTRAST_NAMES,
+    MARGINS,
+    METRIC,
+    REFERENCE,
+    TITLES,
+    Metric,
+    better,
+    drawn,
+    reach,
+)
+from study.parity.training import Slices
+
+# Okabe & Ito's; the settings' own are kept for settings.
+SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
+LESION_COLOUR = "#F0E442"
+GREY = (0, 255)
+ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
+Plane = npt.NDArray[np.generic]
+
+
+def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
+    """Conventional above, mask-conditioned synthetic below, a column for each contrast; lesions are outlined.
+
+    The first held-out subject; where several models draw a contrast, the one that was trained longest is shown.
+
+    Args:
+        slices: those of `parity.results.Kept`.
+        quality: schema `QUALITY`, of the models that are shown; a contrast that none draws is left out.
+    """
+    runs = drawn(quality).sort_values("step", kind="stable")
+    columns: dict[str, tuple[Plane, Plane, Plane]] = {}
+    for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
+        run = runs[runs["contrast"] == contrast].iloc[-1]
+        at = f"{contrast}/0/{PLANES[0]}"
+        columns[contrast] = (
+            slices[f"truth/{run['subjects']}/-/{at}"],
+            slices[f"sample/{run['run']}/{run['what']}/{at}"],
+            _lesion(slices, run, 0),
+        )
+    rows = {
+        "held out": [planes[0] for planes in columns.values()],
+        "synthetic": [planes[1] for planes in columns.values()],
+    }
+    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in columns], GREY, width=1.75 * max(2, len(columns)))  # type: ignore[arg-type]
+    for axis, lesion in zip(figure.axes, [planes[2] for planes in columns.values()] * 2, strict=True):
+        outline(axis, lesion)
+    return figure
+
+
+def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
+    """The same masks and the same noise, drawn by models of two settings and several seeds; a row for each subject.
+
+    Args:
+        slices: those of `parity.results.Kept`.
+        quality: schema `QUALITY`, of one plan.
+        settings: those shown.
+        seeds: of trainings, those shown.
+    """
+    runs = drawn(quality)
+    chosen = [
+        run
+        for seed in seeds
+        for name in settings
+        for _, run in runs[(runs["setting"] == name) & (runs["seed"] == seed)].iterrows()
+    ]
+    first = chosen[0]
+    rows, outlines = {}, []
+    subjects = [n for n in range(3) if f"truth/{first['subjects']}/-/{first['contrast']}/{n}/{PLANES[0]}" in slices]
+    for subject in subjects:
+        at = f"{first['contrast']}/{subject}/{PLANES[0]}"
+        samples = [slices[f"sample/{run['run']}/{run['what']}/{at}"] for run in chosen]
+        rows[f"subject {subject + 1}"] = [slices[f"truth/{first['subjects']}/-/{at}"], *samples]
+        lesion = _lesion(slices, first, subject)
+        outlines += [lesion] * (1 + len(chosen))
+    titles = ["held out", *(f"{run['setting']}\nseed {run['seed']}" for run in chosen)]
+    figure = slice_rows(rows, titles, GREY)  # type: ignore[arg-type]
+    for axis, lesion in zip(figure.axes, outlines, strict=True):
+        outline(axis, lesion)
+    return figure
+
+
+def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
+    """What the averaged model draws for one held-out mask as it is trained; a column for each step, at most `most`."""
+    names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
+    steps = sorted({int(parts[2]) for parts in names})
+    kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(most, len(steps)))]
+    channel = names[0][3]
+    rows = {
+        plane: [slices[f"watch/{run}/{step}/{channel}/0/{plane}"] for step in kept]
+        for plane in PLANES
+        if f"watch/{run}/{kept[0]}/{channel}/0/{plane}" in slices
+    }
+    return slice_rows(rows, [f"{step:,} steps" for step in kept], GREY)  # type: ignore[arg-type]
+
+
+def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
+    """The case, a sample for its mask, and one for the mirrored mask; a column for each modality.
+
+    Args:
+        slices: those of `parity.results.Kept`.
+        quality: schema `QUALITY`, of the plan brats.
+    """
+    run = drawn(quality).iloc[-1]
+    channels = ("t1", "t1ce", "t2", "flair")
+    at, what = f"0/{PLANES[0]}", f"{run['run']}/{run['what']}"
+    rows = {
+        "the case": [slices[f"truth/{run['subjects']}/-/{name}/{at}"] for name in channels],
+        "sample": [slices[f"sample/{what}/{name}/{at}"] for name in channels],
+        "sample, mask\nmirrored": [slices[f"mirrored-sample/{what}/{name}/{at}"] for name in channels],
+    }
+    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in channels], GREY, width=5.6)  # type: ignore[arg-type]
+    masks = [slices[f"{kind}mask/{run['subjects']}/-/labels/{at}"] for kind in ("", "", "mirrored-")]
+    for place, axis in enumerate(figure.axes):
+        labels = masks[place // len(channels)]
+        outline(axis, (labels > 0) & (labels < 4))
+    return figure
+
+
+def outline(axis: Axes, mask: Plane) -> None:
+    """Draws the border of a mask."""
+    if mask.any() and not mask.all():
+        axis.contour(mask.astype(float), [0.5], colors=[LESION_COLOUR], linewidths=0.5)
+
+
+# Losses
+
+
+def losses_figure(loss: pd.DataFrame) -> Figure:
+    """Left, the paper's settings and FAST from one seed, step by step; right, held-out losses of several seeds.
+
+    Args:
+        loss: schema `LOSS`, of the plans "paper" and "short"; one may be missing.
+    """
+    figure = new_figure(height=2.6)
+    left, right = figure.subplots(1, 2)
+    one = loss[(loss["plan"] == "paper") & (loss["part"] == "training")]
+    if len(one):
+        one = one[one["seed"] == one["seed"].min()]
+        loss_curves(one, left)
+        left.set_title("128³, one seed: training loss")
+    else:
+        nothing(left)
+    several = loss[(loss["plan"] == "short") & (loss["part"] == "held-out")]
+    if len(several):
+        held_out_curves(several, right)
+        right.set_title(f"{_side(several)}, {several['seed'].nunique()} seeds: held-out loss")
+    else:
+        nothing(right)
+    return figure
+
+
+def loss_pairs_figure(loss: pd.DataFrame) -> Figure:
+    """How far FAST's held-out loss is above the reference's at the same step, %: each seed, and their mean.
+
+    The band is the mean's 90% interval; the black lines are the stated margin. Seeds that both have at every step.
+
+    Args:
+        loss: schema `LOSS`, of one plan.
+    """
+    figure = new_figure(height=2.6, width=5.6)
+    axis = figure.subplots()
+    rows = loss[(loss["part"] == "held-out") & loss["setting"].isin(("FAST", REFERENCE))]
+    wide = rows.pivot(index=["step", "seed"], columns="setting", values="loss").dropna()
+    apart = (100 * (wide["FAST"] / wide[REFERENCE] - 1)).unstack("seed").dropna(axis="columns")
+    seeds, mean, deviation = apart.shape[1], apart.mean(axis="columns"), apart.std(axis="columns")
+    low, high = mean - reach(seeds) * deviation, mean + reach(seeds) * deviation
+    colour = SETTING_COLOURS["FAST"]
+    axis.plot(apart.index, apart, color="0.7", linewidth=0.7)
+    axis.fill_between(apart.index, low, high, color=colour, alpha=0.25, linewidth=0)
+    axis.plot(apart.index, mean, color=colour, linewidth=1.9)
+    margin = 100 * MARGINS["held_out_loss", "all"].value
+    for at, width in ((-margin, 1.0), (0, 0.5), (margin, 1.0)):
+        axis.axhline(at, color="black", linewidth=width)
+    beyond = f"beyond the margin (±{margin:g}%) logarithmic"
+    axis.set(xlabel="step", ylabel=f"FAST's loss above {REFERENCE}'s, %\n{beyond}")
+    axis.set_title(f"{_side(rows)}, {seeds} seeds: held-out loss")
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_yscale("symlog", linthresh=margin)  # young trainings are ten margins apart, and the end matters
+    axis.yaxis.set_major_locator(FixedLocator([-50, -20, -margin, 0, margin, 20, 50]))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_locator(NullLocator())
+    keys = {"a seed": "0.7", "mean, 90% interval": colour}
+    axis.legend(handles=[Line2D([], [], color=of, label=what) for what, of in keys.items()], loc="upper right")
+    return figure
+
+
+def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
+    """Held-out losses of the long runs: left by the step, right by the minutes that so many steps take.
+
+    Args:
+        loss: schema `LOSS`, of the plan "long".
+        step_ms: of each setting, a step's time.
+    """
+    figure = new_figure(height=2.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    rows = loss[loss["part"] == "held-out"]
+    held_out_curves(rows, left)
+    minutes = [step * step_ms[name] / 60e3 for step, name in zip(rows["step"], rows["setting"], strict=True)]
+    held_out_curves(rows.assign(step=minutes), right)
+    for axis in (left, right):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    right.set(xlabel="minutes of training", ylabel="")
+    left.set_title(f"{_side(rows)}: held-out loss by step")
+    right.set_title("held-out loss by time on one card")
+    return figure
+
+
+def held_out_curves(loss: pd.DataFrame, axis: Axes) -> Axes:
+    """The held-out loss against the step, a line for each run; settings that agree lie on each other.
+
+    Args:
+        loss: rows of part "held-out".
+        axis: drawn into.
+    """
+    present = [name for name in SETTING_COLOURS if name in set(loss["setting"])]
+    for place, name in enumerate(present):
+        width = 0.7 + 1.2 * (len(present) - 1 - place)
+        for _, curve in loss[loss["setting"] == name].groupby("seed"):
+            curve = curve.sort_values("step")
+            axis.plot(curve["step"], curve["loss"], color=SETTING_COLOURS[name], linewidth=width)
+    axis.set(xlabel="step", ylabel="loss, mean |ε − ε$_θ$|")
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.legend(handles=[Line2D([], [], color=SETTING_COLOURS[name], label=name) for name in present])
+    return axis
+
+
+def _side(rows: pd.DataFrame) -> str:
+    sides = str(rows["size"].iloc[0]).split("x")
+    return f"{sides[0]}³" if len(set(sides)) == 1 else "×".join(sides)
+
+
+def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: int) -> Plane:
+    """Where a held-out subject's mask has its lesion, in the plane that is shown."""
+    return slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
+
+
+# Parity
+
+
+def parity_figure(table: pd.DataFrame) -> Figure:
+    """A line for each metric and setting: the interval of its difference from the reference, in stated margins.
+
+    Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other. What
+    goes on beyond six margins ends in a triangle at the border.
+
+    Args:
+        table: of `parity.tables.parity`.
+    """
+    metrics = list(dict.fromkeys(table[METRIC].itertuples(index=False, name=None)))
+    settings = list(dict.fromkeys(table["setting"]))
+    figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.6 * len(settings)), width=5.6)
+    axis = figure.subplots()
+    farthest = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
+    limit = min(6, max(1.5, 1.1 * farthest))
+    cut = False
+    for row in table.to_dict("records"):
+        offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
+        at, margin = metrics.index((row["metric"], row["tissue"])), float(row["margin"])
+        place = at + offset
+        if row["setting"] == settings[0]:
+            reach = float(row["between_seeds"]) / margin
+            axis.barh(at, 2 * reach, 0.7, -reach, color="#E5E5E5")
+        low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
+        colour = SETTING_COLOURS[row["setting"]]
+        axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
+        for value, inside in ((middle, "o"), (low, ""), (high, "")):
+            marker = inside if abs(value) <= limit else ">" if value > 0 else "<"
+            axis.plot(np.clip(value, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
+        cut = cut or max(abs(low), abs(high)) > limit
+    for border in (-1, 1):
+        axis.axvline(border, color="black", linewidth=0.8)
+    axis.axvline(0, color="black", linewidth=0.4)
+    axis.set_xlim(-limit, limit)
+    axis.set_yticks(range(len(metrics)), [TITLES[name] + ARROWS.get(better(name[0]), "") for name in metrics])
+    axis.set_ylim(len(metrics) - 0.45, -0.55)
+    axis.tick_params(axis="y", length=0)
+    said = "difference from the reference in stated margins, 90% interval\n"
+    said += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
+    axis.set_xlabel(said + "\ntriangle: goes on beyond the border" * cut)
+    handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
+    handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+# Samplers
+
+PANELS: tuple[Metric, ...] = (
+    ("psnr", "all"),
+    ("wasserstein", "brain"),
+    ("frechet", "all"),
+    ("dice", "brain"),
+    ("lesion_contrast", "lesion"),
+    ("diversity", "all"),
+)
+IDEALS: dict[Metric, Metric] = {  # what the held-out volumes themselves have
+    ("diversity", "all"): ("diversity_reference", "all"),
+    ("dice", "brain"): ("dice_reference", "brain"),
+    ("lesion_contrast", "lesion"): ("lesion_contrast_reference", "lesion"),
+}
+
+
+def samplers_figure(table: pd.DataFrame) -> Figure:
+    """A panel for each metric against seconds per volume, a line for each sampler, a point for each number of steps.
+
+    Dashed: what the held-out volumes themselves have, where that is known.
+
+    Args:
+        table: of `parity.samplers.samplers`.
+    """
+    panels = [name for name in PANELS if name in table]
+    figure = new_figure(height=0.4 + 1.75 * -(-len(panels) // 3))
+    axes = np.atleast_1d(figure.subplots(-(-len(panels) // 3), 3, squeeze=False)).ravel()
+    for axis, name in zip(axes, panels, strict=False):
+        for sampler, colour in SAMPLER_COLOURS.items():
+            rows = table[table.index.get_level_values("sampler") == sampler].sort_values(by=[SECONDS])  # type: ignore[list-item]
+            axis.plot(rows[SECONDS], rows[name], "o-", color=colour, markersize=3, linewidth=1)
+        _steps(axis, table)
+        if (ideal := IDEALS.get(name)) in table:
+            axis.axhline(float(table[ideal].mean()), color="black", linewidth=0.7, linestyle="--")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.margins(x=0.12, y=0.22)  # above there is room for the numbers of steps
+        axis.set_title(("PSNR, dB" if name == ("psnr", "all") else TITLES[name]) + ARROWS.get(better(name[0]), ""))
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    figure.supxlabel(
+        "seconds per volume; above a line: the number of steps of all points on it\n"
+        "↑ higher is better, ↓ lower is better, no arrow: nearer to the dashed line (held-out volumes) is better",
+        fontsize=axes[0].xaxis.label.get_fontsize(),
+    )
+    present = [name for name in SAMPLER_COLOURS if name in table.index.get_level_values("sampler")]
+    handles = [
+        Line2D([], [], color=SAMPLER_COLOURS[n], marker="o", markersize=3, label=SAMPLER_NAMES[n]) for n in present
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def samplers_slices(slices: Slices, quality: pd.DataFrame, samplers: Sequence[SamplerSteps]) -> Figure:
+    """What samplers draw for the first held-out mask from the same noise, beside its volume; the lesion outlined.
+
+    Args:
+        slices: those of `parity.results.Kept`.
+        quality: schema `QUALITY`, of the plan samplers.
+        samplers: those shown, in this order.
+    """
+    run = drawn(quality).iloc[-1]
+    at = f"{run['contrast']}/0/{PLANES[0]}"
+    names = [f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in samplers]
+    titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in samplers)]
+    shown = [slices[name] for name in (f"truth/{run['subjects']}/-/{at}", *names)]
+    figure = slice_rows({"": shown}, titles, GREY)  # type: ignore[dict-item]
+    for axis in figure.axes:
+        outline(axis, _lesion(slices, run, 0))
+    return figure
+
+
+def _steps(axis: Axes, table: pd.DataFrame) -> None:
+    """A line through the points of each number of steps, and the number above: samplers take equally long for them."""
+    for steps, rows in table.groupby(level="steps"):
+        seconds = float(rows[SECONDS].median())
+        axis.axvline(seconds, color="#DDDDDD", linewidth=0.7, zorder=0)
+        axis.annotate(
+            f"{steps}", (seconds, 1), xycoords=("data", "axes fraction"),
+            fontsize=7, ha="center", va="top", backgroundcolor="white",
+        )  # fmt: skip
+
+
+def nothing(axis: Axes) -> None:
+    """Says in a panel that there is nothing to draw yet."""
+    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
+    axis.set(xticks=[], yticks=[])

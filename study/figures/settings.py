@@ -1,0 +1,111 @@
+"""Figure 5's priority scores, and how far runs lie apart: by setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.figures.dots import VIEWS
+from study.figures.style import SETTING_COLOURS, new_figure
+
+NUMBER_NAMES = {
+    "duration_ns": "duration",
+    "ipc_total": "IPC, of all",
+    "ipc_geometric": "IPC, geometric mean",
+    "stall_long_scoreboard": "stalls: memory",
+    "stall_math_pipe": "stalls: math pipe",
+    "stall_branch": "stalls: branches",
+    "tensor_pct": "Tensor Cores",
+    "fma_pct": "FP32 pipe",
+    "alu_pct": "integer pipe",
+    "sm_throughput_pct": "SM throughput",
+    "l1_hit_pct": "L1 hit rate",
+    "l2_hit_pct": "L2 hit rate",
+    "dram_pct": "DRAM throughput",
+    "warps_per_cycle": "active warps",
+}
+"""What a reader calls the columns of `medddpm.measure.summaries.summary`; others are their own names."""
+
+
+def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
+    """Summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
+
+    Args:
+        scores: ms, index gpu, view, config, one column per kind, from `medddpm.measure.summaries.priorities`.
+        ranks: the paper's, by kind.
+    """
+    machines = scores.groupby(level=["gpu", "view"], sort=False)
+    tables = {key: _largest_first(table.droplevel(["gpu", "view"])) for key, table in machines}
+    heights = [0.6 + (0.1 + 0.125 * max(len(table), 2)) * len(table.columns) for table in tables.values()]
+    figure = new_figure(height=0.3 + sum(heights), width=5.6)
+    axes = figure.subplots(len(tables), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axis, (key, table) in zip(axes, tables.items(), strict=True):
+        kinds = list(table.columns)
+        settings = [name for name in SETTING_COLOURS if name in table.index]
+        for place, name in enumerate(settings):
+            height = 0.84 / len(settings)
+            y = [row + (place - (len(settings) - 1) / 2) * height for row in range(len(kinds))]
+            bars = axis.barh(y, table.loc[name].fillna(0), height * 0.9, color=SETTING_COLOURS[name], label=name)
+            axis.bar_label(bars, [f"{v:.2f}" if v > 0 else "" for v in bars.datavalues], padding=2, fontsize=7)
+        named = [f"{kind}\n(paper: rank {ranks[kind]})" if kind in ranks else kind for kind in kinds]
+        axis.set_yticks(range(len(kinds)), named)
+        axis.tick_params(axis="y", length=0)
+        axis.invert_yaxis()
+        axis.margins(x=0.12)
+        axis.set_title(", ".join(map(str, key)), loc="left")
+        axis.set_xlabel("sum of duration × estimated speedup, ms")
+    _legend(figure)
+    return figure
+
+
+def spread_figure(spread: pd.DataFrame) -> Figure:
+    """How far runs lie apart: a point for each setting and card, a row for each number, a panel for each view.
+
+    The first card's points are filled, the others' hollow.
+
+    Args:
+        spread: from `study.profile.tables.spread`; index gpu, view, config, one column per number.
+    """
+    views = [view for view in VIEWS if view in spread.index.get_level_values("view")]
+    figure = new_figure(height=0.6 + 0.16 * len(spread.columns))
+    axes = figure.subplots(1, len(views), squeeze=False, sharey=True, sharex=True)[0]
+    first, *_ = spread.index.unique("gpu")
+    for axis, view in zip(axes, views, strict=True):
+        table = spread.xs(view, level="view")
+        for name, colour in SETTING_COLOURS.items():
+            rows = table[table.index.get_level_values("config") == name].iloc[::-1]
+            for gpu, row in zip(rows.index.get_level_values("gpu"), rows.to_numpy(), strict=True):
+                fill = "full" if gpu == first else "none"
+                axis.plot(
+                    100 * row,
+                    range(len(row)),
+                    "o",
+                    color=colour,
+                    markersize=3.5,
+                    fillstyle=fill,
+                    label=name,
+                    clip_on=False,
+                )
+        axis.set(title=view, xlabel="largest difference between runs, % of their mean")
+        axis.grid(axis="y", linewidth=0.3)
+    names = [NUMBER_NAMES.get(str(name), str(name).replace("_", " ")) for name in spread.columns]
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[0].set_xlim(0, None)
+    _legend(figure)
+    return figure
+
+
+def _largest_first(scores: pd.DataFrame) -> pd.DataFrame:
+    """The kinds that reach 1% of a setting's largest."""
+    shares = scores.div(scores.max(axis="columns"), axis="index").max()
+    return scores[shares[shares > 0.01].sort_values(ascending=False, kind="stable").index]
+
+
+def _legend(figure: Figure) -> None:
+    """Names each setting once, whichever panels have it."""
+    drawn = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    once = {name: drawn[name] for name in SETTING_COLOURS if name in drawn}
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=len(once))

@@ -1,0 +1,160 @@
+"""The look of every figure: colours, fonts, and how a figure is saved."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from medddpm.runtime.files import replacing
+from study.figures.canvas import SteadyCanvas
+from study.figures.legible import faults
+
+Array = npt.NDArray[np.floating]
+
+SAYS = "says: "  # what begins the id of a mark that has words
+PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
+
+# A palette for each meaning. Within one any two colours can be told apart by readers of any colour vision, which the
+# tests check by simulation; the order is that of every legend.
+# Settings: Okabe & Ito's colours.
+SETTING_COLOURS = {"BASE": "#4D4D4D", "OPT1": "#0072B2", "OPT2": "#E69F00", "OPT12": "#009E73", "FAST": "#D55E00"}
+# What a kernel does. Convolution's products have one hue: together they are what the paper calls one kernel's share.
+KIND_COLOURS = {
+    "convolution, forward": "#0B258E",
+    "convolution, input gradient": "#466BE5",
+    "convolution, weight gradient": "#9DC2FC",
+    "convolution, other": "#E9EEF6",
+    "matmul": "#D1B806",
+    "normalization": "#860F08",
+    "pointwise": "#E07546",
+    "layout": "#AF4EA1",
+    "resampling": "#2DE08D",
+    "reduction": "#5B6C52",
+    "update": "#292327",
+    "other": "#A3A7A6",
+}
+# Classes of instructions: out of Paul Tol's muted scheme.
+CLASS_COLOURS = {
+    "Floating Point": "#332288",
+    "Integer": "#88CCEE",
+    "Load/Store": "#44AA99",
+    "Uniform Datapath": "#AA4499",
+    "other classes": "#DDDDDD",
+}
+# Phases of a step lie behind what is drawn, and are pale.
+PHASE_COLOURS = {"convert": "#FBD9A6", "forward": "#FFFFFF", "backward": "#E4E4E4", "update": "#BFBFBF"}
+# Who wrote a kernel, and in the order of its columns whose machine ran it: out of Paul Tol's schemes.
+VERSION_COLOURS = {"by hand": "#004488", "Triton": "#BB5566", "library": "#DDAA33"}
+MACHINE_COLOURS = ("#777777", "#66CCEE", "#332288", "#DDCC77")
+PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
+# Layers of the network, whose boxes say what they are besides.
+LAYER_COLOURS = {
+    "convolution": "#DADDE2",
+    "residual": "#8FB8F0",
+    "attention": "#F0E442",
+    "down": "#E58A6B",
+    "up": "#2AA58C",
+    "output": "#DADDE2",
+}
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "figure.dpi": 110,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "medddpm",
+}
+
+
+def use_style() -> None:
+    """Sets the book's style for everything drawn afterwards."""
+    mpl.rcParams.update(STYLE)
+
+
+class Drawing(Figure):
+    """A figure that carries a sentence for readers who cannot see it; a notebook stores it with the picture."""
+
+    alt = ""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        SteadyCanvas(self)  # it becomes the figure's own
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """No picture, which IPython makes itself, but what it shall store beside one."""
+        return {}, {"image/png": {"alt": self.alt}} if self.alt else {}
+
+
+def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
+    """An empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
+
+    It is made without pyplot, so a notebook shows it once, where it is returned.
+    """
+    use_style()
+    return Drawing(figsize=(width, height), layout="constrained")
+
+
+def name_rows(axis: Axes, names: Sequence[str], room: int | None = None) -> None:
+    """Names rows 0, 1, … from the top down, without ticks, with room for so many rows, by default for these."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim((room or len(names)) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+
+
+def say(mark: Artist, words: str) -> None:
+    """Has a saved SVG say `words` where a reader points at the mark."""
+    mark.set_gid(SAYS + words)
+
+
+def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
+    """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
+
+    Args:
+        figure: to be saved; it remembers `alt`.
+        name: of the files.
+        folder: where they go.
+        alt: what the figure shows, in a sentence for readers who cannot see it; both files and the page carry it. A
+            figure that has one is warned of where its texts cannot be read.
+    """
+    if alt and isinstance(figure, Drawing):
+        figure.alt = alt
+    paths = []
+    said = {"Description": alt} if alt else {}
+    for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
+        path = Path(folder) / (name + suffix)
+        title = {"Title": alt} if alt and suffix == ".svg" else {}
+        with replacing(path) as temporary, mpl.rc_context(STYLE):
+            figure.savefig(temporary, metadata=metadata | said | title)
+            if suffix == ".svg":
+                text = re.sub(f'<g id="{SAYS}([^"]*)">', r"<g><title>\1</title>", temporary.read_text(encoding="utf-8"))
+                temporary.write_text(_with_numbered_clips(text), encoding="utf-8")
+        paths.append(path)
+    for fault in faults(figure, PRINT_WIDTH) if alt else ():  # once it is saved: drawing it moves what is laid out
+        warnings.warn(f"{name}: {fault}", stacklevel=2)
+    return paths
+
+
+def _with_numbered_clips(svg: str) -> str:
+    """With clips named by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
+    names = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)), 1)}
+    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda found: names.get(found[0], found[0]), svg)

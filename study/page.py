@@ -1,0 +1,166 @@
+"""A notebook at work: whether its parameters can be answered, and where it may write."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medddpm.errors import BadInput
+from medddpm.measure.machine import gpu_folder_name
+from medddpm.runtime.files import read_json
+from study.book import find_root
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where an opened notebook reads and writes.
+
+    Args:
+        root: the book's repository, whose records are read.
+        figures: where figures go: the repository's figures/, but for a notebook that `why` tells of.
+        runs: where runs go: the repository's runs/, or a folder beside a copy that lies elsewhere.
+        gpu: the card that is shown: the parameter `gpu`, or this machine's where it was measured.
+        why: what this run differs in from the book's own; empty if in nothing.
+    """
+
+    root: Path
+    figures: Path
+    runs: Path
+    gpu: str
+    why: str
+
+
+def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parameters: object) -> Page:
+    """Checks a notebook's parameters and says where it may write; the first thing that a notebook does with them.
+
+    The committed figures are drawn with the parameters that the notebook declares in its metadata, from notebooks/.
+    Whatever else is run leaves them alone: with other parameters, or under another name, figures go to runs/figures/;
+    a copy elsewhere writes to figures/ and runs/ beside itself. There an assertion that fails is printed in one line
+    and stops nothing, since the book's sentences are about the book's own run.
+
+    Args:
+        name: the notebook's file without its suffix.
+        measure: whether it measures anew and writes records.
+        needs_gpu: whether measuring takes a GPU.
+        parameters: the values of the notebook's other parameters that a figure depends on.
+
+    Raises:
+        BadInput: a parameter has another type than the declared one, or `measure` cannot be answered here.
+    """
+    root, here = find_root(), Path.cwd().resolve()
+    declared = _declared(root, name)
+    for parameter, value in parameters.items():
+        _check_type(parameter, value, declared[parameter])
+    card = str(parameters.get("gpu", ""))
+    if measure and needs_gpu:
+        card = _card_here()
+        parameters = {k: card if k == "gpu" else v for k, v in parameters.items()}
+    changed = ", ".join(f"{k} = {v!r}" for k, v in parameters.items() if v != declared[k])
+    copied = here != root / "notebooks"
+    renamed = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # JupyterLab's name of the open notebook
+    why = changed
+    if copied:
+        why = f"a copy of {name} outside the book's notebooks/"
+    elif renamed.endswith(".ipynb") and renamed != f"{name}.ipynb":
+        why = f"a copy of {name} named {renamed}"
+    if measure and (why != changed or [k for k in parameters if k != "gpu" and parameters[k] != declared[k]]):
+        how = "python -m study book --measure"
+        remedy = f"set measure = False, or run notebooks/{name}.ipynb with its own parameters: {how}"
+        raise BadInput("measure = True", f"would make the book's records from another run ({why})", remedy)
+    home = here if copied else root
+    figures = home / "figures" if copied or not why else root / "runs" / "figures"
+    page = Page(root, figures, home / "runs", card, why)
+    if why:
+        figures.mkdir(parents=True, exist_ok=True)
+        print(f"{why}: figures go to {os.path.relpath(figures, here)}, and the book's stay as they are")
+    _assertions_stop(not why and not measure, why or f"the {card}")
+    return page
+
+
+def one_of(found: Iterable[str], parameter: str, value: str, what: str = "records") -> str:
+    """The value of a notebook's parameter, if there is something under it.
+
+    Args:
+        found: the values that there is something under.
+        parameter: its name.
+        value: what it was set to.
+        what: what is looked for.
+
+    Raises:
+        BadInput: it is not among `found`; names the parameter, and what there is.
+    """
+    kept = list(found)
+    if value not in kept:
+        there = ", ".join(kept) or "none"
+        raise BadInput(f"{parameter} = {value!r}", f"no {what} of {value}", f"there are: {there}")
+    return value
+
+
+def none_failed(failed: int) -> None:
+    """Ends a notebook whose measurement left something undone.
+
+    Args:
+        failed: how many runs failed; each was named where it did.
+
+    Raises:
+        BadInput: any.
+    """
+    if failed:
+        raise BadInput(
+            "measure = True", f"{failed} of the runs failed, as told above", "run it again: it goes on there"
+        )
+
+
+def _declared(root: Path, name: str) -> dict[str, Any]:
+    path = root / "notebooks" / f"{name}.ipynb"
+    declared = read_json(path, "restore it (git checkout)")["metadata"].get("medddpm", {})
+    return dict(declared.get("parameters", {}))
+
+
+def _check_type(parameter: str, value: object, declared: object) -> None:
+    if type(value) is not type(declared):
+        wanted = type(declared).__name__
+        raise BadInput(f"{parameter} = {value!r}", f"is not of type {wanted}", f"give such a value, as {declared!r}")
+    if type(declared) is int and isinstance(value, int) and value < min(declared, 1):
+        raise BadInput(f"{parameter} = {value!r}", "is too small", f"give {min(declared, 1)} or more")
+
+
+def _card_here() -> str:
+    """The records folder of this machine's GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        remedy = "set it to False: figures are then drawn from figures/records"
+        raise BadInput("measure = True", "measures on an NVIDIA GPU, and PyTorch finds none here", remedy)
+    return gpu_folder_name(torch.cuda.get_device_name())
+
+
+def _assertions_stop(stop: bool, where: str) -> None:
+    """Has a failing assertion of the running notebook stop it, as usual, or be printed in one line."""
+    with contextlib.suppress(ImportError):
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        if shell is not None:
+            kept = [t for t in shell.ast_transformers if not isinstance(t, _Noted)]
+            shell.ast_transformers = kept if stop else [*kept, _Noted(where)]
+
+
+class _Noted(ast.NodeTransformer):
+    """Makes `assert x` print that x does not hold, or cannot be told, and go on."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        said = f"not so here ({self.where}): {ast.unparse(node.test)}"
+        handled = "try: pass\nexcept (AssertionError, LookupError): print(said)"
+        (tried,) = ast.parse(handled.replace("said", repr(said))).body
+        assert isinstance(tried, ast.Try)
+        tried.body = [ast.Assert(test=node.test, msg=None)]
+        return ast.fix_missing_locations(ast.copy_location(tried, node))

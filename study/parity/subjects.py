@@ -1,0 +1,62 @@
+"""The subjects that the parity runs are trained and evaluated on, drawn once for all runs and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from medddpm.quality.metrics import BRATS_TISSUES, HEAD_TISSUES, Tissues
+
+from medddpm.data.disk_cache import DiskCache
+from medddpm.data.phantom import Contrast, Phantom
+from medddpm.data.volumes import VolumeFolder, Volumes
+from study.parity.plans import BRATS, TrainingRun
+
+TRAINED, HELD_OUT = 0, 1
+"""The phantom's seeds: for the subjects trained on, as in `medddpm train --phantom`, and for the held-out ones."""
+
+
+def volumes_of(run: TrainingRun, folder: Path) -> tuple[Volumes, Volumes]:
+    """What a run is trained on, and what it is evaluated on; for BraTS the same case.
+
+    Args:
+        run: says which subjects.
+        folder: of `prepare`, where the phantom's subjects are or will be kept.
+    """
+    if run.contrast == BRATS:
+        case = VolumeFolder(str(run.data), run.size)
+        return case, case
+    trained, held_out = (DiskCache(phantom, folder) for phantom in phantoms(run))
+    return trained, held_out
+
+
+def phantoms(run: TrainingRun) -> tuple[Phantom, Phantom]:
+    """The subjects trained on, and those held out."""
+    contrast: Contrast = run.contrast  # type: ignore[assignment]
+    return (
+        Phantom(run.subjects, run.size, contrast, TRAINED, cache_gib=0),
+        Phantom(run.held_out, run.size, contrast, HELD_OUT, cache_gib=0),
+    )
+
+
+def tissues_of(run: TrainingRun) -> Tissues:
+    """What the labels of its masks mean."""
+    return BRATS_TISSUES if run.contrast == BRATS else HEAD_TISSUES
+
+
+def channels_of(run: TrainingRun, volumes: Volumes) -> list[str]:
+    """Names of its image channels."""
+    return list(volumes.layout.image_folders) if run.contrast == BRATS else [run.contrast]
+
+
+def prepare(runs: Sequence[TrainingRun], folder: Path) -> None:
+    """Draws the subjects of all runs that are not kept yet, on all cores.
+
+    Args:
+        runs: say which subjects.
+        folder: keeps the subjects.
+    """
+    for run in runs:
+        if run.contrast != BRATS:
+            for phantom in phantoms(run):
+                DiskCache(phantom, folder).prepare(progress=True)

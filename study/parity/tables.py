@@ -1,0 +1,312 @@
+"""What the parity records show: settings against seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from medddpm.quality.intervals import equivalence_table, seed_margin
+from medddpm.quality.metrics import METRICS
+from scipy import stats
+
+from medddpm.switches import SETTINGS
+from study.parity.results import Kept, read
+
+REFERENCE = "OPT1"  # FAST is compared with it: of the paper's own steps the one that costs only TF32's rounding
+NOT_MEASURED = "not measured"
+EARLY = 10  # steps in which two settings have had no time to part
+Metric = tuple[str, str]
+"""A metric and its tissue, "all" where it is not of one: the two columns `METRIC` of `QUALITY`."""
+METRIC = ["metric", "tissue"]
+METRIC_NAMES = {
+    "held_out_loss": "held-out loss",
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "ms_ssim_between": "MS-SSIM to held-out",
+    "diversity": "MS-SSIM between samples",
+    "wasserstein": "Wasserstein",
+    "frechet": "Fréchet distance",
+    "dice": "Dice",
+    "lesion_contrast": "lesion contrast",
+}
+CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How large a difference would still not matter, stated before any run was made.
+
+    Args:
+        value: in the metric's unit, or as a share of the reference's mean.
+        relative: which of the two.
+        why: in a reader's terms.
+    """
+
+    value: float
+    relative: bool
+    why: str
+
+    def of(self, reference: float) -> float:
+        """In the metric's unit."""
+        return self.value * abs(reference) if self.relative else self.value
+
+
+MARGINS: dict[Metric, Margin] = {
+    ("held_out_loss", "all"): Margin(0.05, True, "a twentieth of the loss"),
+    ("psnr", "all"): Margin(0.5, False, "half a decibel: 6% of the error's amplitude"),
+    ("ssim", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("ms_ssim_between", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("diversity", "all"): Margin(0.02, False, "two hundredths of a scale that ends at 1"),
+    ("wasserstein", "brain"): Margin(0.02, False, "1% of the range of intensity: two or three of 256 grey levels"),
+    ("wasserstein", "lesion"): Margin(0.04, False, "five of 256 grey levels; a lesion is small"),
+    ("frechet", "all"): Margin(0.25, True, "a quarter of the distance itself, which small sets know no better"),
+    ("dice", "brain"): Margin(0.01, False, "a hundredth: a voxel's width in places of the border"),
+    ("dice", "lesion"): Margin(0.05, False, "a twentieth: two raters of one tumour differ by more (Menze et al. 2015)"),
+    ("lesion_contrast", "lesion"): Margin(0.05, False, "six of 256 grey levels between a lesion and its surroundings"),
+}
+"""The tested metrics. The other margin, `seed_margin`, is the largest difference between the reference's seeds."""
+
+
+def title(metric: str, tissue: str, between: str = ", ") -> str:
+    """What a reader calls a metric and its tissue, which some metrics' names say already."""
+    name = METRIC_NAMES[metric]
+    return name if tissue == "all" or tissue in name else f"{name}{between}{tissue}"
+
+
+TITLES = {name: title(*name) for name in MARGINS}
+
+
+def recorded(root: Path, gpu: str) -> Kept:
+    """A machine's tables in the repository at `root`, by its folder's name; empty where nothing is measured yet."""
+    return read(root / "figures" / "records" / gpu) or Kept()
+
+
+def with_most_steps(quality: pd.DataFrame, plan: str) -> pd.DataFrame:
+    """A plan's rows of the samples with most steps of each run, and those that belong to no sampler.
+
+    Args:
+        quality: schema `QUALITY`.
+        plan: of `parity.plans.PLANS`.
+    """
+    rows = quality[quality["plan"] == plan]
+    most = rows.groupby("run")["sampler_steps"].transform("max")
+    return rows[(rows["sampler_steps"] == most) | (rows["sampler_steps"] == 0)]
+
+
+def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short") -> pd.DataFrame:
+    """Each setting against the reference, metric by metric, over the seeds that both were trained with to the end.
+
+    A run gives one number for each metric: the mean over the same held-out subjects, drawn with the same noise, so that
+    both cancel in the difference of two settings and what is left is the training's. It is tested over the seeds.
+
+    Args:
+        quality: schema `QUALITY`.
+        reference: the setting that the others are compared with.
+        plan: whose runs.
+
+    Returns:
+        Columns of `quality.intervals.equivalence_table` (difference, its 90% interval low to high, margin, p,
+        equivalent, seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a
+        loss: the interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's
+        largest difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's
+        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN where the seeds do not differ) and wide
+        (whether the margin is larger than any difference between two of them, so that it says less than the seeds do).
+        Empty where fewer than two seeds have both.
+    """
+    runs = with_most_steps(quality, plan)
+    runs = runs[runs["step"] == runs["step"].max()]
+    present = runs[runs["setting"] == reference]
+    means = present.groupby(METRIC)["value"].mean()
+    tables = []
+    for setting in [name for name in SETTINGS if name != reference and name in set(runs["setting"])]:
+        pair = runs[runs["setting"].isin((reference, setting))][["setting", "seed", *METRIC, "value"]]
+        seeds = set(present["seed"]) & set(runs[runs["setting"] == setting]["seed"])
+        pair = pair[pair["seed"].isin(seeds)]
+        if len(seeds) < 2:
+            continue
+        margins = {name: margin.of(float(means[name])) for name, margin in MARGINS.items() if name in means}
+        stated = equivalence_table(pair, margins, reference)
+        values = present[present["seed"].isin(seeds)].groupby(METRIC)["value"]
+        spread = {name: seed_margin(own.tolist()) for name, own in values if name in margins and np.ptp(own) > 0}
+        held = equivalence_table(pair, spread, reference).set_index(METRIC)["equivalent"].to_dict() if spread else {}
+        wide = pair.pivot(index=["setting", "seed"], columns=METRIC, values="value")
+        worse = pd.DataFrame({name: badness(wide, name) for name in margins}).rename_axis(columns=METRIC)
+        most = equivalence_table(worse.melt(ignore_index=False).reset_index(), margins, reference)["high"]
+        no_worse = most.to_numpy() < stated["margin"].to_numpy()
+        as_seeds = [held.get(name, False) for name in _names(stated)]
+        deviation = np.array([float(values.get_group(name).std()) for name in _names(stated)])
+        stated = stated.assign(no_worse=no_worse, as_seeds=as_seeds, seeds_sd=deviation)
+        stated["margin_in_sd"] = stated["margin"] / stated["seeds_sd"].where(deviation > 0)
+        tables.append(stated.assign(wide=stated["margin"] > stated["between_seeds"]))
+    if not tables:
+        return pd.DataFrame()
+    table = pd.concat(tables, ignore_index=True)
+    names = _names(table)
+    return table.assign(reference=[float(means[name]) for name in names], why=[MARGINS[name].why for name in names])
+
+
+def _names(table: pd.DataFrame) -> list[Metric]:
+    return list(table[METRIC].itertuples(index=False, name=None))
+
+
+def reach(seeds: int) -> float:
+    """How far the 90% interval of so many pairs' mean reaches to either side, in deviations of a pair's difference."""
+    return float(stats.t.ppf(0.95, seeds - 1)) / math.sqrt(seeds)
+
+
+def in_words(name: Metric) -> str:
+    """A metric's title within a sentence, which has commas of its own."""
+    return title(*name, between=" of the ")
+
+
+def verdict(table: pd.DataFrame) -> str:
+    """What a table of `parity` comes to, in a sentence for each setting."""
+    if not len(table):
+        return f"parity: {NOT_MEASURED}"
+    said = []
+    for setting, rows in table.groupby("setting", sort=False):
+        shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
+        open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
+        rest = f" (not shown for {', '.join(open_)})" if open_ else ""
+        said.append(
+            f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin on {shown} of "
+            f"{len(rows)} metrics{rest}; no more than a margin worse on {no_worse} of {len(rows)}; within the largest "
+            f"difference between two seeds of the reference on {as_seeds} of {len(rows)}"
+        )
+    return "\n".join(said)
+
+
+def apart(loss: pd.DataFrame, plan: str = "paper", reference: str = "BASE") -> pd.DataFrame:
+    """How far each setting's losses lie from the reference's of the same seed, and those of two seeds from each other.
+
+    Args:
+        loss: schema `LOSS`.
+        plan: whose runs.
+        reference: a setting.
+
+    Returns:
+        By setting: steps (both have), training (mean relative difference of the training loss at the same step, where
+        volume, timestep and noise are the same), training_early (over the first `EARLY` steps alone), held_out
+        (relative difference at the last step that both were watched at) and between_seeds (the mean relative difference
+        of two seeds there; NaN where there is one). Empty without the reference.
+    """
+    rows = loss[loss["plan"] == plan]
+    if reference not in set(rows["setting"]):
+        return pd.DataFrame()
+    seed = int(rows[rows["setting"] == reference]["seed"].min())
+    found = {}
+    for setting in [name for name in SETTINGS if name in set(rows["setting"])]:
+        one, two = (
+            {part: _curve(rows, name, seed, part) for part in ("training", "held-out")} for name in (reference, setting)
+        )
+        both = pd.concat([one["training"], two["training"]], axis=1, join="inner").to_numpy()
+        watched = pd.concat([one["held-out"], two["held-out"]], axis=1, join="inner")
+        if not len(both) or not len(watched):
+            continue
+        relative = np.abs(both[:, 1] - both[:, 0]) / both[:, 0]
+        first, second = watched.iloc[-1]
+        found[setting] = {
+            "steps": int(two["training"].index.intersection(one["training"].index).max()),
+            "training": float(relative.mean()),
+            "training_early": float(relative[:EARLY].mean()),
+            "held_out": float(abs(second - first) / first),
+            "between_seeds": _between_seeds(rows, setting, int(watched.index[-1])),
+        }
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def _curve(rows: pd.DataFrame, setting: str, seed: int, part: str) -> pd.Series[float]:
+    chosen = rows[(rows["setting"] == setting) & (rows["seed"] == seed) & (rows["part"] == part)]
+    return chosen.set_index("step")["loss"].sort_index()
+
+
+def _between_seeds(rows: pd.DataFrame, setting: str, step: int) -> float:
+    at = rows[(rows["setting"] == setting) & (rows["part"] == "held-out") & (rows["step"] == step)]["loss"].to_numpy()
+    pairs = [abs(a - b) for place, a in enumerate(at) for b in at[:place]]
+    return float(np.mean(pairs) / at.mean()) if pairs else float("nan")
+
+
+def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFERENCE) -> float | None:
+    """By how much higher the held-out loss was at half the steps than at the end, relatively, the mean over seeds."""
+    rows = loss[(loss["plan"] == plan) & (loss["setting"] == setting) & (loss["part"] == "held-out")]
+    found = []
+    for _, curve in rows.groupby("seed"):
+        curve = curve.sort_values("step")
+        earlier = curve[curve["step"] <= curve["step"].max() / 2]
+        if len(earlier):
+            found.append(float(earlier["loss"].iloc[-1] / curve["loss"].iloc[-1] - 1))
+    return float(np.mean(found)) if found else None
+
+
+_KNOWN = ["plan", "setting", "size"]  # of a run, in every row
+
+
+def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
+    """Where each run's training loss jumped back farthest, by run: plan, setting, size, step, times.
+
+    Args:
+        loss: schema `LOSS`.
+        span: steps whose mean loss is compared with those before; the mean of fewer varies with the timesteps drawn.
+        before: how many such means before it make the median that a mean is compared with; a run without so many is
+            left out.
+
+    Returns:
+        `times` is the largest ratio of a mean to that median, `step` the last of its steps.
+    """
+    rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
+    found = {}
+    for (run, *known), curve in rows.groupby(["run", *_KNOWN], sort=False):
+        together = np.arange(len(curve)) // max(1, round(span / curve["steps"].iloc[0]))
+        means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
+        times = (means["loss"] / means["loss"].rolling(before).median().shift()).dropna()
+        if len(times):
+            most = int(times.to_numpy().argmax())
+            step = int(means["step"].iloc[before + most])
+            found[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def redrawn(quality: pd.DataFrame, reference: str = "BASE", plan: str = "redrawn") -> pd.DataFrame:
+    """One model sampled under every setting: how many margins each lies from the reference, by setting and metric.
+
+    Args:
+        quality: schema `QUALITY`.
+        reference: a setting.
+        plan: "redrawn", or "redrawn_fp32".
+
+    Returns:
+        Positive where the metric's value is the larger. Empty without the reference.
+    """
+    rows = with_most_steps(quality, plan)
+    if reference not in set(rows["setting"]):
+        return pd.DataFrame()
+    values = rows.pivot(index="setting", columns=METRIC, values="value")
+    names = [name for name in MARGINS if name in values]
+    own = values.loc[reference].to_dict()
+    apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
+    return pd.DataFrame(apart).loc[[name for name in SETTINGS if name in values.index and name != reference]]
+
+
+def badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
+    """How bad each row of a table is by a metric: more is worse."""
+    metric, tissue = name
+    how = better(metric)
+    if how in ("higher", "lower"):
+        return -table[name] if how == "higher" else table[name]
+    return (table[name] - table[how, tissue]).abs()
+
+
+def better(metric: str) -> str:
+    """How a metric is better: "higher", "lower", or nearer to the metric of this name."""
+    return "lower" if metric == "held_out_loss" else METRICS[metric].better
+
+
+def drawn(quality: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run that was sampled: run, setting, contrast, seed, subjects and what, as slices are named."""
+    rows = quality[quality["sampler_steps"] > 0].sort_values("sampler_steps").drop_duplicates("run", keep="last")
+    rows = rows.sort_values("run")
+    what = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]
+    return rows.assign(what=what, subjects=rows["contrast"] + "-" + rows["size"])

@@ -1,0 +1,70 @@
+"""Takes what was measured into a machine's records: as it is, or with the rows that stand there already."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from medddpm.measure.machine import MACHINE
+from medddpm.measure.schemas import Schema
+from medddpm.measure.tables import both_paths, found_at, meta_path, read_meta, read_table, write_table
+from medddpm.runtime.files import opened, replacing
+
+
+def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
+    """Copies tables, plain or compressed as they are, and their descriptions into `folder`; returns the copies."""
+    copies = []
+    for table in map(found_at, tables):
+        for path in (table, meta_path(table)):
+            copies.append(folder / path.name)
+            with opened(path) as source, replacing(copies[-1]) as temporary, open(temporary, "wb") as copy:
+                shutil.copyfileobj(source, copy)
+        for former in {*both_paths(folder / table.name)} - {folder / table.name}:
+            former.unlink(missing_ok=True)  # a table must not be there twice
+    return copies
+
+
+def joined(
+    out: Path, folder: Path, schema: Schema, key: Sequence[str], order: Callable[[pd.DataFrame], pd.DataFrame]
+) -> list[Path]:
+    """Takes the table at `out` and its description into `folder`; returns their paths there.
+
+    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+
+    Args:
+        out: a table whose rows say when and on what they were measured.
+        folder: a machine's records.
+        schema: the table's.
+        key: the columns that name a row.
+        order: sorts the rows of both.
+
+    Raises:
+        BadInput: a table does not fit the schema.
+    """
+    record = found_at(folder / out.name)
+    if not record.is_file():
+        return copied([out], folder)
+    new, old = (read_table(path, schema) for path in (out, record))
+    meta, before = read_meta(out), read_meta(record)
+    kept = old[~pd.MultiIndex.from_frame(old[list(key)]).isin(pd.MultiIndex.from_frame(new[list(key)]))].copy()
+    if kept.empty:
+        return copied([out], folder)
+    for name in ("date", *MACHINE):
+        # A table of before these were columns has them in its description; where other rows say it, a row that does
+        # not is of another run than the description, and stays as it is.
+        if name in schema.columns and old[name].isna().all():
+            kept[name] = str(before[name]) if before.get(name) else None
+    commands = dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])
+    together: dict[str, Any] = {"command": "; ".join(commands)}
+    for name in ("accelerated", "failed"):
+        if name in meta:
+            together[name] = before.get(name, {}) | meta[name]
+    measured = {" ".join(map(str, row)) for row in new[list(key)[:2]].itertuples(index=False)}  # named as a bench does
+    if "failed" in together:
+        together["failed"] = {name: why for name, why in together["failed"].items() if name not in measured}
+    written = write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
+    return [written, meta_path(written)]

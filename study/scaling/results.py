@@ -1,0 +1,80 @@
+"""What `python -m study scaling` keeps: a file for each row, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from medddpm.measure.store import TableStore
+from medddpm.measure.tables import table_of
+from medddpm.switches import SETTINGS
+from study.bench.results import GIB, spread
+from study.records import publishing, schemas
+from study.scaling.cases import DTYPES, MEASURES, NETWORKS, Case
+
+KEY = (
+    "network", "size", "channels", "setting", "weights", "gpus", "measure", "micro_steps", "gradient_dtype",
+    "bucket_mib",
+)  # fmt: skip
+"""The columns that name a row."""
+MIB = 2**20
+
+
+class Results(TableStore):
+    """The results beside a table."""
+
+    schema = schemas.SCALING
+
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of this run's results (schema `SCALING`); returns it."""
+        kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path)) is not None]
+        table = ordered(table_of([_row(found) for found in kept], schemas.SCALING))
+        if len(table):
+            self.put(table, schemas.SCALING, self.description(kept))
+        return table
+
+
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Takes the table at `out` into a machine's records; rows that were not measured again stay there."""
+    return publishing.joined(out, folder, schemas.SCALING, KEY, ordered)
+
+
+def ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Sorts by network, setting and measure in their order, then by every other key."""
+    orders = {
+        "network": NETWORKS, "setting": tuple(SETTINGS), "measure": MEASURES, "gradient_dtype": DTYPES,
+    }  # fmt: skip
+    places = table[list(KEY)].copy()
+    for column, names in orders.items():
+        places[column] = table[column].map({name: place for place, name in enumerate(names)})
+    by = [
+        "network", "size", "channels", "setting", "weights", "measure", "gradient_dtype", "bucket_mib", "micro_steps",
+        "gpus",
+    ]  # fmt: skip
+    return table.loc[places.sort_values(by, kind="stable", na_position="first").index].reset_index(drop=True)
+
+
+def _row(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of schema `SCALING`."""
+    case, alone, sent, peak = Case(**kept["case"]), kept.get("alone_ms"), kept.get("sent_bytes"), kept["peak_bytes"]
+    return {
+        "network": case.network,
+        "size": case.size,
+        "channels": case.channels,
+        "setting": case.setting,
+        "weights": case.weights,
+        "gpus": case.gpus,
+        "measure": case.measure,
+        "micro_steps": case.micro_steps,
+        "gradient_dtype": case.gradient_dtype,
+        "bucket_mib": case.bucket_mib,
+        **spread(kept["ms"]),
+        "alone_ms": None if alone is None else round(alone, 5),
+        "sent_mib": None if sent is None else round(sent / MIB, 3),
+        "peak_gib": None if peak is None else round(peak / GIB, 4),
+        "date": kept["date"],
+        **kept["machine"],
+    }

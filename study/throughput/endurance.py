@@ -1,0 +1,250 @@
+"""Watches the default training from outside, as `nvidia-smi` and `top` would: `python -m study endurance`."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import torch
+
+from medddpm.data.phantom import write_phantom
+from medddpm.errors import BadInput
+from medddpm.measure import programs
+from medddpm.measure.machine import machine_meta, now, nvml, of_machine
+from medddpm.measure.store import TableStore
+from medddpm.measure.tables import found_at, table_of
+from medddpm.runtime.exits import INTERRUPTED
+from medddpm.runtime.processes import pick_device
+from medddpm.runtime.signals import ended_by_sigterm
+from medddpm.training.network import check_cube
+from study.records import publishing, schemas
+
+SUBJECTS = 64
+EVERY = 10.0  # s a row
+READ_EVERY = 0.2  # s: NVML's busy share is that of its last period, a sixth of a second to a second long
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Options:
+    """The training that is watched; everything else is as `medddpm train` has it by default.
+
+    Args:
+        steps: of the training.
+        side: of a volume, voxels.
+        channels: base width.
+        seconds: after which the training is ended; what was seen until then is kept.
+        device: "auto", "cuda" or "cpu".
+        every: seconds a row.
+        again: whether a training of this name that was watched to its end is watched anew.
+        files: the subjects come from a folder of .nii.gz, which is written first, not from the phantom itself.
+    """
+
+    steps: int
+    side: int = 128
+    channels: int = 64
+    seconds: float = 600
+    device: str = "auto"
+    every: float = EVERY
+    again: bool = False
+    files: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the volumes come from, as schema `ENDURANCE` has it."""
+        return "nii.gz" if self.files else "phantom"
+
+    @property
+    def size(self) -> str:
+        """D×H×W of a volume, as 128x128x128."""
+        return "x".join([str(self.side)] * 3)
+
+    @property
+    def watched(self) -> dict[str, Any]:
+        """What makes a training another one."""
+        return asdict(replace(self, again=False))
+
+    def training(self, run: Path) -> list[str]:
+        """The command line, for this Python."""
+        subjects = ["--data", str(run.with_name("data"))] if self.files else ["--phantom", str(SUBJECTS)]
+        size = [*subjects, "--size", str(self.side), "--channels", str(self.channels)]
+        how = ["--setting", "fast", "--steps", str(self.steps), "--device", self.device, "--out", str(run)]
+        return [sys.executable, "-m", "medddpm", "train", *size, *how]
+
+
+class Results(TableStore):
+    """The results beside a table: a file for each size and source."""
+
+    schema = schemas.ENDURANCE
+
+    def collect(self) -> pd.DataFrame:
+        """Writes the table of this run's results (schema `ENDURANCE`); returns it."""
+        kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path))]
+        table = table_of([{**row, **found["machine"]} for found in kept for row in found["rows"]], schemas.ENDURANCE)
+        if len(table):
+            self.put(table, schemas.ENDURANCE, self.description(kept))
+        return table
+
+
+def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> None:
+    """Trains, unless that is there already, and writes a row every `options.every` seconds (schema `ENDURANCE`).
+
+    The run itself is removed. Rows of other trainings stay in the table. After Ctrl-C or SIGTERM what was seen until
+    then is in it, and the next call watches anew.
+
+    Args:
+        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
+        options: what is trained.
+        command: the command line, for the record.
+        dry_run: whether to print the training's command and run nothing.
+
+    Raises:
+        BadInput: the table cannot be written, or has another training of this name; another process measures there;
+            the training failed, or ended before a row was seen.
+        KeyboardInterrupt: it was interrupted.
+    """
+    if dry_run:
+        print(shlex.join(["python", *options.training(Path("RUN"))[1:]]))
+        return
+    check_cube(options.side, options.channels)
+    store = Results(out, machine_meta(command, options.device))
+    store.check()
+    with store.alone():
+        _watch(store, options)
+
+
+def _watch(store: Results, options: Options) -> None:
+    """As `watch`, within the lock."""
+    name = f"{options.size} from {options.source}"
+    path = store.row(name.replace(" ", "-"))
+    if (found := store.read(path)) is not None and not (options.again or found.get("interrupted")):
+        if found["watched"] != options.watched:
+            problem = f"it holds another training of {name}, of {found['watched']['steps']} steps"
+            raise BadInput(store.out, problem, "give --again to replace it, or choose another name")
+        store.collect()
+        print(f"{name}: there already", flush=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
+        run = Path(folder) / "run"
+        if options.files:
+            write_phantom(run.with_name("data"), SUBJECTS, (options.side,) * 3)
+        seen, status = _watched(options, run)
+        if status not in (0, INTERRUPTED):
+            remedy = programs.SMALLER if programs.ended_by(status) == signal.SIGKILL else "read the lines above"
+            raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
+        steps = logged_steps(run / "tensorboard")
+    rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
+    interrupted = status == INTERRUPTED
+    if rows:
+        kept = {"watched": options.watched, "rows": rows, "command": store.meta["command"]}
+        store.write(path, {**kept, "machine": of_machine(store.meta), "interrupted": interrupted})
+        table = store.collect()
+        print(f"{found_at(store.out)}: {len(table)} rows", flush=True)
+    elif not interrupted:
+        remedy = f"give it more than {options.steps} steps"
+        raise BadInput(store.out, "the training ended before anything was seen", remedy)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def publish(out: Path, folder: Path) -> list[Path]:
+    """Takes the table at `out` into a machine's records; rows of another size or source stay there."""
+    key = ("size", "source")
+    return publishing.joined(out, folder, schemas.ENDURANCE, key, lambda table: table.sort_values([*key, "seconds"]))
+
+
+def logged_steps(folder: Path) -> list[tuple[float, int]]:
+    """When (Unix time) each step was logged, in order; empty if none was."""
+    if not folder.is_dir():  # it ended before its first step
+        return []
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    if "steps_per_second" not in events.Tags()["scalars"]:
+        return []
+    return [(event.wall_time, event.step) for event in events.Scalars("steps_per_second")]
+
+
+def step_at(moment: float, steps: Sequence[tuple[float, int]]) -> int:
+    """The last step logged by a moment; 0 before the first."""
+    place = bisect.bisect_right([when for when, _ in steps], moment)
+    return steps[place - 1][1] if place else 0
+
+
+def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows of a training, and its exit status; 0 where it was ended after `options.seconds`.
+
+    It is `INTERRUPTED` where Ctrl-C or SIGTERM ended the training or this function.
+    """
+    began, rows = time.time(), list[dict[str, Any]]()
+    process = subprocess.Popen(options.training(run), close_fds=False)  # it has the lock too, as in `programs.run`
+    try:
+        with _card(pick_device(options.device)) as card:
+            while time.time() < began + options.seconds:
+                row = _row(process, card, options.every)
+                if process.poll() is not None:
+                    return rows, process.returncode
+                at = time.time()
+                rows.append({"at": at, "seconds": round(at - began, 2), **row, "date": now()})
+        process.terminate()  # it saves, and ends
+        process.wait()
+        return rows, 0
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        return rows, INTERRUPTED
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _row(process: subprocess.Popen[bytes], card: tuple[Any, Any] | None, every: float) -> dict[str, Any]:
+    busy = list[int]()
+    until = time.monotonic() + every
+    while time.monotonic() < until and process.poll() is None:
+        time.sleep(min(READ_EVERY, every))
+        if card is not None:
+            library, handle = card
+            busy.append(library.nvmlDeviceGetUtilizationRates(handle).gpu)
+    on_card = None if card is None else card[0].nvmlDeviceGetMemoryInfo(card[1]).used / MIB
+    return {
+        "busy_pct": round(sum(busy) / len(busy), 2) if busy else None,
+        "host_mib": round(memory_of(process.pid) / MIB, 2),
+        "card_mib": None if on_card is None else round(on_card, 2),
+    }
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of memory that a process and those that it started hold; what several share is counted once."""
+    taken = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for process in (first, *first.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                found = process.memory_full_info()
+                taken += getattr(found, "pss", found.uss)  # Linux tells the proportional share
+    return taken
+
+
+@contextlib.contextmanager
+def _card(device: torch.device) -> Iterator[tuple[Any, Any] | None]:
+    """NVML and its handle of the device's card; None on a CPU."""
+    if device.type != "cuda":
+        yield None
+        return
+    with nvml(torch.cuda.get_device_properties(device).uuid) as opened:
+        yield opened

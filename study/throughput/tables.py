@@ -1,0 +1,93 @@
+"""Reads the records of the throughput's levers and of trainings that were watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from scipy import stats
+
+from medddpm.measure.tables import of_any_machine
+from study.records import schemas
+
+NAME = "throughput.csv"
+ENDURANCE = "endurance.csv"
+SETTLED = 0.1  # of the steps: caches fill, and the graph is captured
+LATE = 0.5  # of the steps: a volume has been drawn and a checkpoint written, whose buffers stay
+
+
+def recorded(root: Path) -> dict[str, pd.DataFrame]:
+    """Every machine's record (schema `THROUGHPUT`) in the repository at `root`, by its folder's name; maybe none.
+
+    Raises:
+        BadInput: one does not fit its schema.
+    """
+    return of_any_machine(root, NAME, schemas.THROUGHPUT)
+
+
+def watched(root: Path) -> dict[str, pd.DataFrame]:
+    """Every machine's record (schema `ENDURANCE`) in the repository at `root`, by its folder's name; maybe none.
+
+    Raises:
+        BadInput: one does not fit its schema.
+    """
+    return of_any_machine(root, ENDURANCE, schemas.ENDURANCE)
+
+
+def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A group's rows, by choice, after the reference's.
+
+    Returns:
+        index choice; volumes_a_second, of_reference, predicted, ratio, device_pct, sm_active_pct, peak_gib,
+        reserved_gib, costs.
+    """
+    rows = table[table["group"].isin(["reference", name])] if "BraTS" not in name else table[table["group"] == name]
+    columns = [
+        "volumes_a_second",
+        "of_reference",
+        "predicted",
+        "ratio",
+        "device_pct",
+        "sm_active_pct",
+        "peak_gib",
+        "reserved_gib",
+        "costs",
+    ]
+    return rows.set_index("choice")[columns]
+
+
+def endured(table: pd.DataFrame) -> pd.DataFrame:
+    """What a watched training was like once it had settled, after a tenth of its steps; its memory, after half.
+
+    Args:
+        table: schema `ENDURANCE`.
+
+    Returns:
+        index size and source; steps and seconds watched; busy_pct, its mean, and busy_least_pct, of the worst row; and
+        for memory of the host and of the card, in MiB: host_mib and card_mib, the mean, and the slope of a
+        least-squares line per 1000 steps with the half width of its 95% interval, as host_slope and host_slope_within.
+        NaN for a slope of fewer than three rows.
+    """
+    rows = []
+    for (size, source), seen in table.groupby(["size", "source"], sort=False):
+        settled = seen[seen["step"] >= SETTLED * seen["step"].max()]
+        row: dict[str, object] = {
+            "size": size,
+            "source": source,
+            "steps": seen["step"].max(),
+            "seconds": seen["seconds"].max(),
+            "busy_pct": settled["busy_pct"].mean(),
+            "busy_least_pct": settled["busy_pct"].min(),
+        }
+        late = seen[seen["step"] >= LATE * seen["step"].max()]
+        for place in ("host", "card"):
+            memory = late[f"{place}_mib"]
+            row[f"{place}_mib"] = memory.mean()
+            slope, within = float("nan"), float("nan")
+            if memory.notna().all() and late["step"].nunique() > 2:
+                line = stats.linregress(late["step"] / 1000, memory)
+                off = line.stderr if memory.nunique() > 1 else 0.0  # of a constant linregress tells NaN
+                slope, within = line.slope, off * stats.t.ppf(0.975, len(late) - 2)
+            row |= {f"{place}_slope": slope, f"{place}_slope_within": within}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index(["size", "source"])
