@@ -15,7 +15,7 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.measure.machine import gpu_folder_name, machine_meta
 from medddpm.measure.schemas import KERNELS, TRACE, Column, Schema
-from medddpm.measure.tables import LARGEST, check_table, gpu_folders, read_meta, read_table, write_table
+from medddpm.measure.tables import LARGEST, check_table, found_at, gpu_folders, read_meta, read_table, write_table
 from study.records.schemas import PAPER, TRAINING
 
 SCHEMA = Schema(
@@ -163,6 +163,12 @@ def test_read_refuses_what_does_not_fit(tmp_path: Path, text: str, told: str) ->
     assert "\n" not in str(caught.value)
 
 
+def test_a_column_that_may_be_empty_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "bench.csv").write_text("name,note,count,time\nbase,,1,0.5\n")
+    with pytest.raises(BadInput, match=r"bench\.csv: lacks column ratio"):
+        read_table(tmp_path / "bench.csv", SCHEMA)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"not gzip", gzip.compress(b"setting,step\n" * 100)[:-20], gzip.compress(b"\xff\xfe")],
@@ -299,3 +305,16 @@ def test_a_description_that_is_a_fifo_belongs_to_nobody(tmp_path: Path) -> None:
     (tmp_path / "bench.csv").unlink()
     with limited(), pytest.raises(BadInput, match=r"bench\.meta\.json: a FIFO stands there"):
         check_table(tmp_path / "bench.csv")
+
+
+def test_every_record_holds_the_rows_and_columns_that_its_description_says() -> None:
+    """Each row once: a record is written with its description, and never edited by itself."""
+    described = 0
+    for path in sorted((ROOT / "figures" / "records").rglob("*.meta.json")):
+        meta = read_meta(path.with_name(path.name.replace(".meta.json", ".csv")))
+        if "rows" in meta:  # ncu's own pages have a description of how they were measured alone
+            table = pd.read_csv(found_at(path.with_name(path.name.replace(".meta.json", ".csv"))), dtype=str)
+            found = len(table), list(table.columns), int(table.duplicated().sum())
+            assert found == (meta["rows"], list(meta["columns"]), 0), path.name
+            described += 1
+    assert described > 100

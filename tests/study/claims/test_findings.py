@@ -365,6 +365,13 @@ def test_every_claim_gets_a_status_from_the_committed_records() -> None:
         assert set(found["card"].dropna()) <= here & {"H100", "A100", "V100"}
 
 
+@pytest.mark.parametrize(("name", "view"), [("claims", "window"), ("claims_step", "step")])
+def test_the_stored_verdicts_are_those_of_the_records(name: str, view: str) -> None:
+    stored, found = read_table(RECORDS / f"{name}.csv", CLAIMS).set_index("id"), settled(ROOT, view)
+    stored, found = (table.loc[found.index].astype(object).fillna("") for table in (stored, found))
+    assert stored.to_dict("index") == found.to_dict("index")
+
+
 def test_what_the_records_reproduce(copied: Path) -> None:
     window, step = settled(copied), settled(copied, "step")
     assert set(window.loc[["P087", "P101", "P126"], "status"]) == {"reproduced"}
