@@ -151,6 +151,19 @@ def test_an_evaluation_that_forgets_no_grad(device: torch.device) -> None:
     assert twins.graphs.captured == 1
 
 
+def test_calls_without_gradients_before_a_training_and_one_in_evaluation_mode(device: torch.device) -> None:
+    twins = Twins(device)
+    with torch.no_grad():
+        for seed in range(4):
+            outs = twins.each(lambda n, o, seed=seed: n(twins.x(seed)))
+            torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+    twins.train(4)
+    for network in twins:
+        network.eval()
+    twins.train(4)
+    assert twins.graphs.captured == 3
+
+
 def changes() -> dict[str, Callable[[nn.Module], None]]:
     def moved(network: nn.Module) -> None:
         for p in network.parameters():
