@@ -527,6 +527,19 @@ def test_gradients_of_the_inputs(device: torch.device) -> None:
     assert twins.graphs.captured == 1
 
 
+def test_an_output_that_no_loss_uses(device: torch.device) -> None:
+    """Its parameters have no gradient, which an optimizer that decays weights would take for one of zeros."""
+    twins = Twins(device)
+    for seed in range(5):
+        for network, optimizer in zip(twins, twins.optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(network(twins.x(seed)), slice(1)).backward()
+            optimizer.step()
+        twins.check()
+    assert twins.graphs.captured == 1
+    assert twins.fast.aside.weight.grad is None  # type: ignore[union-attr]
+
+
 def test_another_part_of_the_outputs_and_a_second_backward(device: torch.device) -> None:
     twins = Twins(device)
     twins.train(3)
