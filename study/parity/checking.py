@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from medddpm.quality.distances import ms_ssim_scales
 
 from medddpm.checkpoints.files import checkpoints_of, load_checkpoint
 from medddpm.data.checking import check_folder
@@ -15,6 +14,7 @@ from medddpm.data.layouts import BRATS as BRATS_LAYOUT
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
+from medddpm.quality.distances import ms_ssim_scales
 from medddpm.runtime.files import check_writable
 from medddpm.training.network import unet_for
 from medddpm.training.run_folder import claim

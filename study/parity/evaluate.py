@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from medddpm.quality.intervals import bootstrap, mean_of
 from torch import Tensor
 
 from medddpm.data.slices import three_slices, where_most
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.quality import metrics
+from medddpm.quality.intervals import bootstrap, mean_of
 from medddpm.switches import SETTINGS
 from study.parity.plans import BRATS, SamplerSteps, TrainingRun
 from study.parity.subjects import channels_of, tissues_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from medddpm.quality.metrics import METRICS
 
 from medddpm.errors import BadInput
+from medddpm.quality.metrics import METRICS
 from medddpm.switches import SETTINGS
 from study.parity import tables
 from study.parity.evaluate import PLANES

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from medddpm.quality.metrics import BRATS_TISSUES, HEAD_TISSUES, Tissues
-
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.phantom import Contrast, Phantom
 from medddpm.data.volumes import VolumeFolder, Volumes
+from medddpm.quality.metrics import BRATS_TISSUES, HEAD_TISSUES, Tissues
 from study.parity.plans import BRATS, TrainingRun
 
 TRAINED, HELD_OUT = 0, 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from medddpm.quality.intervals import equivalence_table, seed_margin
-from medddpm.quality.metrics import METRICS
 from scipy import stats
 
+from medddpm.quality.intervals import equivalence_table, seed_margin
+from medddpm.quality.metrics import METRICS
 from medddpm.switches import SETTINGS
 from study.parity.results import Kept, read
 

@@ -20,7 +20,6 @@ import pandas as pd
 import pytest
 import torch
 from helpers.repository import ROOT
-from medddpm.quality.metrics import VolumeSet, agreement
 from safetensors import safe_open
 
 from medddpm.checkpoints import shipped
@@ -30,6 +29,7 @@ from medddpm.cli.main import main
 from medddpm.data.nifti import read_mask
 from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.errors import BadInput
+from medddpm.quality.metrics import VolumeSet, agreement
 from medddpm.sampling import recommended
 from medddpm.training.release import card_of
 
