@@ -24,9 +24,10 @@ from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, hooked, replaced_in_class
 from medddpm.fast.hooks import check_network, in_ddp
 from medddpm.fast.kernels import cards, dispatch
+from medddpm.fast.known import known_networks, unknown_in
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
-from medddpm.fast.replay.graphs import Graphs
+from medddpm.fast.replay.graphs import ASKED, Graphs
 from medddpm.fast.root import Root, held_back, root_of, sound
 
 PRECISIONS = ("bf16", "tf32")
@@ -61,6 +62,7 @@ def accelerate(
     precision: str = "bf16",
     only: Collection[str] | None = None,
     graph: bool | str = "auto",
+    verify: bool = True,
     report: Callable[[str], object] | None = reports.report,
 ) -> nn.Module:
     """Puts a 3-D network on the fast path, in place.
@@ -85,12 +87,17 @@ def accelerate(
             `switches.OPT1` sets them.
         only: the features to use, of `medddpm.fast.patch.FEATURES`, or the name of one; None uses all.
         graph: "auto": on a CUDA device, the third call with inputs of one shape captures the forward and the backward
-            pass as CUDA graphs, which this and later calls replay; at most eight shapes have graphs. Where that is not
-            safe the network runs without, and `print(model.acceleration)` says why. If one shape cannot be captured,
-            the others keep their graphs; if a capture finds no memory, all graphs are freed. Graphs keep their memory
-            between calls. A gradient's memory serves again once nothing holds it; before you let it go, wait for a
-            stream of yours that reads it, as `record_stream` does not keep it. True: whatever is in the way of a graph
-            is an error. False: no graphs.
+            pass as CUDA graphs, which this and later calls replay; at most eight shapes have graphs. It does so of
+            networks whose forward is known to read nothing but inputs, parameters and attributes (`medddpm.fast.known`:
+            MONAI's, nnU-Net's, torchvision's, ours, and those given to `register`), also where they stand in a class of
+            the caller's. True: of any network, on the caller's word that its forward reads nothing else; whatever is in
+            the way of a graph is an error. False: no graphs. Where a graph is not safe the network runs without, and
+            `print(model.acceleration)` says why. If one shape cannot be captured, the others keep their graphs; if a
+            capture finds no memory, all graphs are freed. Graphs keep their memory between calls. A gradient's memory
+            serves again once nothing holds it; before you let it go, wait for a stream of yours that reads it, as
+            `record_stream` does not keep it.
+        verify: whether graphs that rest on the caller's word are compared, at replays 10, 100 and 1 000, with what the
+            network computes without. A difference is an error.
         report: called with the report, one string; if it raises, the model is restored. By default the report is
             logged at level INFO through the logger `medddpm`, on rank 0 only, or printed to stderr if the program has
             set up no logging. None: no report.
@@ -125,7 +132,7 @@ def accelerate(
         return model
     features = tuple(f for f in FEATURES if only is None or f in only)
     try:
-        done = _replace(model, precision, features, graph)
+        done = _replace(model, precision, features, graph, verify)
         if report is not None:
             report(str(done))
     except BaseException:
@@ -185,7 +192,7 @@ def _refuse(model: nn.Module) -> None:
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         part = f"its part {name}" if name else "it"
-        if module is not model and isinstance(forward, Root):
+        if module is not model and isinstance(forward, Root) and not isinstance(own, Root):
             raise BadInput("model", f"{part} is accelerated by itself", "call restore on that first")
         if isinstance(own, Root) or not isinstance(forward, Forward):  # a network's own stand-ins are taken out
             continue
@@ -195,10 +202,15 @@ def _refuse(model: nn.Module) -> None:
         raise BadInput("model", f"{part} is part of an accelerated network", remedy)
 
 
-def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph: bool | str) -> Acceleration:
+def _replace(
+    model: nn.Module, precision: str, features: tuple[str, ...], graph: bool | str, verify: bool
+) -> Acceleration:
     names = {module: name for name, module in reversed(list(model.named_modules()))}
+    odd = unknown_in(model) if graph == "auto" else ""
+    # A known network in a class of the user's is accelerated by itself, and has its graphs there.
+    within = {part: _replace(part, precision, features, graph, verify) for part in known_networks(model)} if odd else {}
     stand_ins: dict[nn.Module, Forward] = {}
-    handled: set[nn.Module] = set()
+    handled = {module for part in within for module in part.modules()}
     for module in model.modules():
         rule = RULES.get(f"{type(module).__module__}.{type(module).__qualname__}")
         if module in handled or "forward" in module.__dict__:
@@ -213,8 +225,9 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
             stand_ins[module] = Forward(module)
 
     root = Root(model, stand_ins.get(model), precision, "casts" in features)
-    if graph:
-        root.graphs = Graphs(model, root.run, strict=graph is True)
+    if graph and not within:
+        why = f"the forward of {odd} is not known; {ASKED}" if odd else ""
+        root.graphs = Graphs(model, root.run, strict=graph is True, checked=verify, why=why)
     replaced = [(names[m], type(m).__name__, s.what) for m, s in stand_ins.items() if s.what]
     left = [
         (name, type(module).__name__)
@@ -224,6 +237,9 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
         and next(module.children(), None) is None
         if not layers.idle(module) and not (type(module) in CONTAINERS and len(module) == 0)
     ]
+    for part, inner in within.items():
+        replaced += ((f"{names[part]}.{name}".rstrip("."), kind, what) for name, kind, what in inner.replaced)
+        left += ((f"{names[part]}.{name}", kind) for name, kind in inner.left)
     for module, stand_in in stand_ins.items():
         stand_in.network = weakref.ref(model)
         put(module, stand_in)
@@ -231,7 +247,8 @@ def _replace(model: nn.Module, precision: str, features: tuple[str, ...], graph:
     model.__dict__.update(__prepare_scriptable__=root.scriptable, _replicate_for_data_parallel=root.replica)
     note = functools.partial(_note, model, precision)
     flat = _flat(model, precision == "bf16", bool(graph))
-    done = Acceleration(precision, features, tuple(replaced), tuple(left), note, root.graphs, flat=flat)
+    parts = tuple((names[part], inner.graphs) for part, inner in within.items() if inner.graphs is not None)
+    done = Acceleration(precision, features, tuple(replaced), tuple(left), note, root.graphs, flat=flat, parts=parts)
     if root.attribute:
         model.__dict__["acceleration"] = done
     return done

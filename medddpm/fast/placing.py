@@ -33,6 +33,7 @@ class Acceleration:
             empty if neither.
         graphs: the CUDA graphs of its forward and backward pass, if they are wanted; its string says which there are.
         off: why the network was left as it is; empty if it was not.
+        parts: the networks inside that have graphs of their own, by name, and these.
         flat: says that its convolutions are not 3-D, and what it has of the fast path nevertheless; empty if one is.
     """
 
@@ -44,6 +45,7 @@ class Acceleration:
     graphs: Graphs | None = field(default=None, compare=False)
     off: str = ""
     flat: str = ""
+    parts: tuple[tuple[str, Graphs], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         if self.off:
@@ -58,12 +60,15 @@ class Acceleration:
             lines.append(f"  {self.flat}")
         if self.graphs is not None and (self.graphs.captured or self.graphs.why):
             lines.append(f"  CUDA graphs: {self.graphs}")
+        for name, graphs in self.parts:
+            lines.append(f"  CUDA graphs of {name} ({type(graphs.network).__name__}) alone: {graphs}")
         return "\n".join(lines)
 
     def let_go(self) -> None:
         """Keeps its words, and no longer the network, which is restored."""
         object.__setattr__(self, "note", functools.partial(str, self.note()))
         object.__setattr__(self, "graphs", None)
+        object.__setattr__(self, "parts", ())
 
 
 class State(dict[str, Any]):

@@ -137,9 +137,10 @@ class Root(Forward):
 
     def _weights(self, parts: list[nn.Module]) -> Iterator[Weight]:
         """The weights of these parts that the network's own stand-ins hold."""
-        held = set(parts)
+        roots = [part for part in parts[1:] if isinstance(part.__dict__.get("forward"), Root)]
+        held = set(parts).difference(*(root.modules() for root in roots))  # a network within casts its own
         for stand_in in (self.inner, *(part.__dict__.get("forward") for part in parts[1:])):
-            if not isinstance(stand_in, Forward) or isinstance(stand_in, Root):  # a network within casts its own
+            if not isinstance(stand_in, Forward) or isinstance(stand_in, Root):
                 continue
             if stand_in.network is None or stand_in.network() is self.module:
                 yield from (w for w in weights_in(vars(stand_in).values()) if w.module in held)

@@ -248,12 +248,3 @@ def test_work_on_a_stream_that_fails_is_waited_for(monkeypatch: pytest.MonkeyPat
     with pytest.raises(torch.OutOfMemoryError), warm_up.on_its_stream(SimpleNamespace(stream=own), CPU):
         raise FULL
     assert waits == [(own, current), (current, own)]
-
-
-def test_what_a_loss_does_not_write_to_is_not_restored() -> None:
-    """It could not be written to, or is as large as a data set on the device, which the host might have no room for."""
-    with torch.inference_mode():
-        of_inference = torch.ones(2)
-    large = torch.empty(warm_up.LARGE + 1, dtype=torch.uint8, device="meta")
-    assert not any(map(warm_up.may_be_written, (of_inference, large, torch.ones(1).expand(2))))
-    assert all(map(warm_up.may_be_written, (torch.ones(2), large[1:], torch.ones(1).expand(1), torch.ones(2, 3).t())))

@@ -1,10 +1,8 @@
-"""What a forward or a backward pass reads by other ways than its arguments and attributes: compared, or no graph."""
+"""What a forward or a backward pass draws, and one tensor as several arguments."""
 
 from __future__ import annotations
 
 import copy
-import logging
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +17,11 @@ from torch.nn import functional
 from medddpm import accelerate, graphed_step
 
 X = volume(2, 3, 8, 8, 8)
-NUMBER = 1.0
-NAME = "medddpm_test_reads"
-LOGGER = logging.getLogger(NAME)
+
+
+@pytest.fixture(autouse=True)
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings.stand_in(monkeypatch)
 
 
 class Net(nn.Module):
@@ -31,53 +31,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, *more: Any) -> Tensor:
         return self.block(x) * self.factor(*more)
-
-
-def changed(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes what all the functions below read."""
-    monkeypatch.setenv(NAME, str(value))
-    monkeypatch.setitem(globals(), "NUMBER", value)
-    LOGGER.setLevel(logging.ERROR if value == 1.0 else logging.DEBUG)
-
-
-@pytest.fixture(autouse=True)
-def reads(monkeypatch: pytest.MonkeyPatch) -> Any:
-    recordings.stand_in(monkeypatch)
-    changed(1.0, monkeypatch)
-    yield
-    LOGGER.setLevel(logging.NOTSET)
-
-
-COMPARED = {
-    "os.environ": lambda: float(os.environ[NAME]),
-    "os.getenv": lambda: float(os.getenv(NAME, "")),
-    "a logger": lambda: 5 if LOGGER.isEnabledFor(logging.DEBUG) else 1,
-    "logging": lambda: 5 if logging.getLogger(NAME).level == logging.DEBUG else 1,
-}
-
-
-@pytest.mark.parametrize("name", COMPARED)
-def test_settings_of_the_process_are_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Net(COMPARED[name])
-    fast = accelerate(copy.deepcopy(network), report=None)
-    for value in (1.0, 5.0):
-        changed(value, monkeypatch)
-        for _ in range(4):
-            out = fast(X)
-            out.sum().backward()
-            assert distance(out, network(X)) < 1e-5
-        assert str(fast.acceleration.graphs) == "of 1 shape of inputs"
-
-
-def test_a_loss_that_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    def loss_fn(model: nn.Module, x: Tensor) -> Tensor:
-        return model(x).square().mean() * float(os.environ[NAME])
-
-    network = accelerate(block(), report=None)
-    step = graphed_step(network, loss_fn, torch.optim.AdamW(network.parameters(), 0.0, fused=True), (X,))
-    first = step(X)
-    changed(5.0, monkeypatch)
-    torch.testing.assert_close(step(X), 5 * first)
 
 
 def test_minus_zero_is_another_number_than_zero() -> None:
@@ -96,7 +49,7 @@ class Reversal(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return -NUMBER * gradient
+        return -gradient
 
 
 class Drawing(Reversal):
@@ -117,16 +70,6 @@ class WithFunction(nn.Module):
         self.zero_grad()
         self(X).square().sum().backward()
         return self.block[0].weight.grad.clone()  # type: ignore[union-attr]
-
-
-def test_what_a_function_s_backward_reads_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = WithFunction(Reversal)
-    fast: Any = accelerate(copy.deepcopy(network), report=None)
-    for value in (1.0, 5.0):
-        changed(value, monkeypatch)
-        for _ in range(4):
-            assert distance(fast.gradient(), network.gradient()) < 1e-4
-        assert fast.acceleration.graphs.captured == 1
 
 
 def test_a_backward_pass_that_draws_on_the_host_has_no_graph() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,7 +20,6 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from medddpm.fast.patch import accelerate, restore
-from medddpm.fast.replay import contents
 from medddpm.fast.replay.fingerprint import Fingerprint
 
 
@@ -103,11 +101,8 @@ def changed_views() -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 @pytest.mark.parametrize("change", changed_views().values(), ids=changed_views())
-def test_another_view_of_the_same_memory_is_seen(
-    change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_view_of_the_same_memory_is_seen(change: Callable[[Tensor], Tensor]) -> None:
     """Of a parameter, a buffer and an attribute, on a device: there only their places are compared."""
-    monkeypatch.setattr(contents, "SMALL", 0)
     for held in (nn.Parameter(torch.ones(4, 4), requires_grad=False), torch.ones(4, 4)):
         for buffer in (False, True):
             network: Any = nn.Module()
@@ -136,54 +131,6 @@ def test_channels_that_are_pruned(device: torch.device) -> None:
     outs = twins.each(lambda n, o: step(n, o, twins.x(9)))
     alike(*outs)
     assert outs[0][0].shape[1] == 2
-
-
-def ramps(maxsize: int | None) -> Callable[[int, torch.device], Tensor]:
-    @functools.lru_cache(maxsize)
-    def ramp(size: int, device: torch.device) -> Tensor:
-        return torch.linspace(0, 1, size, device=device)
-
-    return ramp
-
-
-RAMP = ramps(1)
-
-
-class Ramped(Network):
-    """Multiplies by what a cache holds, whose place is a cell, a global or the class."""
-
-    def __init__(self, place: str) -> None:
-        super().__init__()
-        ramp = ramps(1)
-        self.ramp = {"a cell": lambda *of: ramp(*of), "a global": lambda *of: RAMP(*of), "the class": self.own}[place]
-
-    @functools.lru_cache(2)  # noqa: B019
-    def own(self, size: int, device: torch.device) -> Tensor:
-        return torch.linspace(0, 1, size, device=device)
-
-    def forward(self, x: Tensor, scale: float = 1.0) -> Any:
-        ramp = self.own(x.shape[-1], x.device) * self.ramp(x.shape[-1], x.device)
-        return tuple(ramp * t for t in super().forward(x, scale))
-
-
-@pytest.mark.parametrize("place", ["a cell", "a global", "the class"])
-def test_a_tensor_that_a_cache_lets_go_of(device: torch.device, place: str) -> None:
-    """The graph of one size reads it when sizes come in turn."""
-    twins = Twins(device, lambda: Ramped(place))
-    for side in (5, 6, 5, 6):
-        twins.train(3, side=side)
-    assert twins.graphs.captured == 2
-
-
-@pytest.mark.parametrize("maxsize", [1, None])
-def test_the_fingerprint_keeps_what_caches_hold(maxsize: int | None) -> None:
-    ramp, network = ramps(maxsize), nn.Identity()
-    network.ramp = ramp  # type: ignore[assignment]
-    held = ramp(3, torch.device("cpu"))
-    fingerprint = Fingerprint(network)
-    assert any(isinstance(table, contents.Contents) and table.of is held for table in fingerprint.tables)
-    ramp(4, torch.device("cpu"))
-    assert fingerprint.holds()
 
 
 class Named(Network):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from medddpm.fast.graphs import nested
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.fast.replay.readings import Readings
 
 
 class Captured:
@@ -23,12 +22,14 @@ class Captured:
         outputs: what `loss_fn` returned, which each replay overwrites.
         replay: launches it.
         pool: the memory that it lies in.
-        fingerprint: of the model as it was captured.
-        readings: of `loss_fn` and `after`.
+        fingerprints: of the model and of the loss's other networks as it was captured.
         state: of optimizer and scaler, which it reads and updates.
         gradients: of the optimizer's parameters, which each replay overwrites; empty if they are not its own.
         others: gradients that are summed elsewhere: of which tensor, or input by its number, and this call's.
         brings: the optimizer's parameters that its backward pass brings gradients to.
+
+    Attributes:
+        replays: how many there were.
     """
 
     def __init__(
@@ -37,8 +38,7 @@ class Captured:
         outputs: Any,
         replay: Callable[[], None],
         pool: Any,
-        fingerprint: Fingerprint,
-        readings: Readings,
+        fingerprints: Sequence[Fingerprint],
         state: list[Tensor],
         gradients: list[Tensor | None],
         others: list[tuple[Any, Tensor]],
@@ -47,17 +47,8 @@ class Captured:
         self.inputs, self.outputs, self.state = inputs, outputs, state
         self.gradients, self._others, self.brings = gradients, others, brings
         self._places = list(map(Tensor.data_ptr, state))
-        self.fingerprint, self.readings = fingerprint, readings
-        self._replay, self._pool = replay, pool
-
-    def changed(self) -> str:
-        """What is not as it was captured, beside the optimizer's state; empty if nothing is."""
-        if not self.fingerprint.holds():
-            return "the model's settings or parameters"
-        if self.readings.holds():
-            return ""
-        names = ", ".join(self.readings.changed())
-        return f"values that the loss reads{f' ({names})' if names else ''}"
+        self.fingerprints, self._replay, self._pool = fingerprints, replay, pool
+        self.replays = 0
 
     def updates(self, state: list[Tensor]) -> bool:
         """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
@@ -73,6 +64,7 @@ class Captured:
     def __call__(self, batch: tuple[Any, ...]) -> Any:
         """Copies the batch in, replays, and copies the outputs out."""
         given = nested.distinct(batch)
+        self.replays += 1
         with torch.no_grad():
             self._pool.replay(self._replay, self.inputs, given)
             if self._others:

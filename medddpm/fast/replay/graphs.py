@@ -33,6 +33,8 @@ from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.graphs.graphed_pass import GraphedPass, Pool, drawn, is_full
 from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.kernels.operators import traced
+from medddpm.fast.known import unknown_in
+from medddpm.fast.replay.checks import CHECKED, difference, without_graph
 from medddpm.fast.replay.fingerprint import Fingerprint
 
 WATCHED = 2  # calls of a shape before it is captured: the first compiles and searches, the second shows what it does
@@ -43,6 +45,8 @@ UPDATE = "the optimizer's update"  # where a wait is the optimizer's: no line of
 PATIENCE = 1.0  # seconds that a thread waits for another's call, whose forward may be waiting for this thread
 CROSSED = 3  # calls of which a thread has waited so long in vain: then no call waits for another
 FULL = "there is no memory for one"
+ASKED = "give graph=True if it reads nothing but inputs, parameters and attributes, or make a graphed_step"
+UNCHECKED = "no memory to compare a CUDA graph with the work done without it"
 CHANGING = "its parameters or settings keep changing"
 CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
 
@@ -54,15 +58,25 @@ class Graphs:
         network: whose forward it is.
         run: computes the forward of `(args, kwargs)` as it is.
         strict: whether what is in the way of a graph is an error.
+        checked: whether replays are compared with the network as it is where the caller's word is all there is.
+        why: what is in the way of all graphs; empty if nothing is known to be.
 
     Attributes:
         captured: how many shapes have a graph.
         barred: the shapes that could not be captured, and why.
     """
 
-    def __init__(self, network: nn.Module, run: Callable[[Any], Any], strict: bool = False) -> None:
-        self.network, self.run, self.strict = network, run, strict
+    def __init__(
+        self,
+        network: nn.Module,
+        run: Callable[[Any], Any],
+        strict: bool = False,
+        checked: bool = True,
+        why: str = "",
+    ) -> None:
+        self.network, self.run, self.strict, self.checked = network, run, strict, checked
         self._reset()
+        self._why = why
 
     def _reset(self) -> None:
         self._why = ""  # what is in the way of all that have no graph yet
@@ -89,7 +103,7 @@ class Graphs:
         return len(self.kept)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"network": self.network, "run": self.run, "strict": self.strict}
+        return {"network": self.network, "run": self.run, "strict": self.strict, "checked": self.checked}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -149,6 +163,8 @@ class Graphs:
                 return self.run(value)
             if fingerprint.holds():
                 self.replays += 1
+                if self.strict and self.checked and self.replays in CHECKED and unknown_in(self.network):
+                    return self._compared(graphed, value, device)
                 return graphed(value)
             del self.kept[key], known, graphed
             if self._keep_changing():
@@ -162,6 +178,8 @@ class Graphs:
             if self._keep_changing():
                 return self._unfit(CHANGING, value)
         if watched is None:
+            if not self.strict and (odd := unknown_in(self.network)):
+                return self._unfit(f"the forward of {odd} is not known; {ASKED}", value)
             watched = self.watched[key] = Watched()
         if len(self.watched) > SEEN:
             return self._unfit(f"it has had more than {SEEN} shapes or numbers that do not come again", value)
@@ -203,6 +221,17 @@ class Graphs:
         self.watched.pop(key, None)
         self.replays, self._crossed = self.replays + 1, 0
         return graphed(value)
+
+    def _compared(self, graphed: GraphedPass, value: Any, device: torch.device) -> Any:
+        """Replays a graph, and compares what comes out with what the network computes without it."""
+        eager = without_graph(lambda: self.run(value), self.network, device)
+        out = graphed(value)
+        if eager is None:
+            reports.report(f"{type(self.network).__name__}: {UNCHECKED}")
+        elif why := difference(eager, nested.distinct(out)):
+            self.free()
+            self._unfit(f"its outputs are off ({why}): its forward reads what has changed since")
+        return out
 
     def _keep_changing(self) -> bool:
         """Counts a change since a capture, or since what led to one; whether there are too many."""

@@ -19,10 +19,10 @@ from medddpm.fast.graphs.graphed_pass import is_full, leaves
 from medddpm.fast.hooks import check_network, hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
+from medddpm.fast.replay.checks import CHECKED, difference, without_graph
 from medddpm.fast.replay.fingerprint import Fingerprint
-from medddpm.fast.replay.graphs import FULL, UPDATE, Watched, flags, graphable, make_pool, replayable
-from medddpm.fast.replay.readings import Readings
-from medddpm.fast.replay.warm_up import gradients_kept, may_be_written, on_its_stream
+from medddpm.fast.replay.graphs import FULL, UNCHECKED, UPDATE, Watched, flags, graphable, make_pool, replayable
+from medddpm.fast.replay.warm_up import gradients_kept, on_its_stream
 from medddpm.fast.root import root_of
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
@@ -41,6 +41,8 @@ def graphed_step(
     clip_norm: float | None = None,
     scaler: torch.amp.GradScaler | None = None,
     after: Callable[[], object] | None = None,
+    others: Sequence[nn.Module] = (),
+    verify: bool = True,
 ) -> TrainingStep:
     """Makes a whole training step one CUDA graph: call the result with a batch, and it trains.
 
@@ -52,16 +54,16 @@ def graphed_step(
             scheduler.step()
 
     On a GPU the learning rate becomes a tensor in the optimizer's groups: the graph reads it, and schedulers fill it in
-    place. The step is captured anew for a batch of another shape, and when one of these changes: the model's mode,
-    settings or parameters; the optimizer's settings or state; a value that `loss_fn` or `after`, or a function that
-    they call, reads from a global, a closure, an object or a container. Of an object only the attributes that are read
-    count, of a list or dict all that it holds; globals of installed packages do not count.
+    place. The step is captured anew for a batch of another shape, and when the model's mode, plain attributes or
+    parameters change, or the optimizer's settings or state. What `loss_fn`, `after` and the model's forward read from
+    elsewhere (globals, closures, other objects) must not change: the graph has its values of then. At replays 10, 100
+    and 1 000 the loss is computed without the graph, too; if the two differ by more than a hundredth, the graph ends.
 
-    The step goes on without a graph, and says so once, if such values keep changing (three times, each within ten calls
+    The step goes on without a graph, and says so once, if settings keep changing (three times, each within ten calls
     of the one before: OneCycleLR changes betas unless its `cycle_momentum` is False); if batches have more than 16
-    shapes; if the model or `loss_fn` later does what no graph repeats; or if a capture finds no memory, which frees all
-    graphs. While parts of the model have hooks that were set later, it runs without a graph too. If batches of one
-    later shape cannot be captured for another reason, only these run without a graph.
+    shapes; if the loss differs; if the model or `loss_fn` later does what no graph repeats; or if a capture finds no
+    memory, which frees all graphs. While parts of the model have hooks that were set later, it runs without a graph
+    too. If batches of one later shape cannot be captured for another reason, only these run without a graph.
 
     A capture needs the memory of a step without graphs on top of that of the graphs already there. Afterwards all
     shapes share the memory of the one that takes most, and one set of gradients; each keeps its batch and what
@@ -89,6 +91,9 @@ def graphed_step(
         after: called after each update, within the graph, for example to average the weights by `torch._foreach_lerp_`.
             All that it reads must exist before its first call and stay in place; it must count nothing. PyTorch's
             `AveragedModel` counts on the host: call its `update_parameters` after the step.
+        others: further networks that `loss_fn` calls, as a GAN's critic or a teacher: the step is captured anew when
+            their modes, settings or parameters change, and making it leaves their statistics as they are.
+        verify: whether the loss is compared at replays 10, 100 and 1 000.
 
     Returns:
         the step: `step(*batch)` returns what `loss_fn` does, on the device, in new tensors. The parameters' `grad` then
@@ -118,7 +123,7 @@ def graphed_step(
         reports.report(
             "graphed_step: the network is not accelerated; call accelerate(model) first for the fast kernels"
         )
-    step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after)
+    step = TrainingStep(model, loss_fn, optimizer, accumulate, clip_norm, scaler, after, others, verify)
     step.prepare((example,) if isinstance(example, Tensor | dict) else tuple(example))
     return step
 
@@ -159,9 +164,12 @@ class TrainingStep:
         clip_norm: float | None,
         scaler: torch.amp.GradScaler | None,
         after: Callable[[], object] | None,
+        others: Sequence[nn.Module] = (),
+        verify: bool = True,
     ) -> None:
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.accumulate, self.clip_norm, self.scaler, self.after = accumulate, clip_norm, scaler, after
+        self.others, self.verify = list(others), verify
         self.calls = 0
         self.why = ""
         self._kept: dict[tuple[Any, ...], Captured] = {}
@@ -199,10 +207,21 @@ class TrainingStep:
             out = self._work(batch, place)
         else:
             self._sum_in_place(graph.brings, place == 0)
-            out = graph(batch)
+            out = self._compared(graph, batch) if self.verify and graph.replays + 1 in CHECKED else graph(batch)
             if self.accumulate == 1:
                 graph.leave_gradients(self.parameters)
         self.calls += 1
+        return out
+
+    def _compared(self, graph: Captured, batch: tuple[Any, ...]) -> Any:
+        """Replays a graph, and compares its loss with that which is computed without it."""
+        device = next(nested.tensors((batch, list(self.model.parameters())))).device
+        eager = without_graph(lambda: self.loss_fn(self.model, *batch), self.model, device)
+        out = graph(batch)
+        if eager is None:
+            reports.report(f"graphed_step: {UNCHECKED}")
+        elif why := difference(eager[:1], nested.distinct(out)[:1]):
+            self._stop(f"the loss of call {self.calls + 1} is off ({why})", ": it depends on what has changed since")
         return out
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
@@ -214,7 +233,7 @@ class TrainingStep:
             for place in {0, self.accumulate - 1}:
                 self._graph(batch, shape, place)
         elif set(self.parameters).isdisjoint(self.model.parameters()):  # they may still be the loss's own weights
-            with self._unchanged(self._readings(self.parameters[0].device)):
+            with self._unchanged():
                 loss = next(nested.tensors(self.loss_fn(self.model, *batch)), None)
             if loss is not None and set(self.parameters).isdisjoint(leaves([loss])):
                 raise _unreached()
@@ -253,8 +272,8 @@ class TrainingStep:
             self._settings = settings
         key = *call, self._others_summed(call)
         known = self._kept.get(key)
-        if known is not None and (changed := known.changed()):
-            if self._keep_changing(changed):
+        if known is not None and not all(each.holds() for each in known.fingerprints):
+            if self._keep_changing("the model's settings or parameters"):
                 return None
             self._forget()
             known = None
@@ -283,11 +302,13 @@ class TrainingStep:
         """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
         scaler = self._scaling
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
-        tables: list[Any] = list(hook_tables(self.model))
+        tables = [table for network in (self.model, *self.others) for table in hook_tables(network)]
         tables += [getattr(self.optimizer, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
-        tables += [table for p in self.parameters for table in tables_of(p)]
+        learned = [*self.parameters, *(p for network in self.others for p in network.parameters())]
+        tables += [table for p in learned for table in tables_of(p)]
         # By the numbers of their handles: no two hooks of a process have the same.
-        return self.clip_norm, scales, tuple(tuple(table) if table else () for table in tables)
+        hooks = tuple(tuple(table) if table else () for table in tables)
+        return self.clip_norm, scales, hooks, tuple(p.requires_grad for p in self.parameters)
 
     def _stop(self, why: str, more: str = "") -> None:
         """From now on there is no graph; says why."""
@@ -363,7 +384,15 @@ class TrainingStep:
 
     def _keep_parts(self) -> None:
         """Begins anew where the user has given the step another part since."""
-        parts = [self.model, self.loss_fn, self.optimizer, self.scaler, self.after, self.accumulate]
+        parts: list[object] = [
+            self.model,
+            *self.others,
+            self.loss_fn,
+            self.optimizer,
+            self.scaler,
+            self.after,
+            self.accumulate,
+        ]
         if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
             self._forget()
             self._parts, self._rates, self._settings, self._barred = parts, [], [], {}
@@ -397,8 +426,7 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        reads = self._readings(device)
-        with self._unchanged(reads), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
+        with self._unchanged(), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
                 numbers = optimizers.numbers(self.optimizer)
@@ -414,19 +442,18 @@ class TrainingStep:
         if counted:
             self._bar("the optimizer counts on the host, which no graph repeats", optimizers.FITTING)
             return None
+        fingerprints = [Fingerprint(network) for network in (self.model, *self.others)]
+        if why := next((each.why for each in fingerprints if each.why), ""):
+            self._bar(why)
+            return None
         brings = self._brought
         if not brings and not self._made:
             raise _unreached()
-        readings = self._readings(device)  # now: first calls may have filled caches
-        if readings.why:
-            self._stop(readings.why)
-            return None
         summed = [p for p in self.parameters if p in brings or p.grad is not None] if self.accumulate > 1 else []
         if new := [p for p in summed if p not in self._gradients]:
             self._gradients |= {p: torch.zeros_like(p) for p in new}
             self._kept.clear()  # what was captured before does not begin with these
         self._sum_in_place(brings, place == 0)
-        behind = None if self.after is None else self._readings(device, self.after)
         try:
             with cuda_graphs.off():
                 outputs, replay = pool.capture(lambda: self._work(static, place))
@@ -437,22 +464,11 @@ class TrainingStep:
             line = str(error).partition("\n")[0]
             self._bar(f"it cannot be captured ({line})", remedy, nested.shape_of(batch))
             return None
-        if behind is not None and not behind.holds():  # this was its first run: what it made now is empty memory
-            remedy = "make what it needs before the step, and count outside of it"
-            raise BadInput("after", f"it changes what it reads ({', '.join(behind.changed())})", remedy)
         gradients = [p.grad for p in self.parameters] if self.accumulate == 1 else []
         places: dict[Tensor, Any] = {t: at for at, t in enumerate(inputs)}
         others = [(places.get(t, t), t.grad) for t in self._others or () if t.grad is not None]
         state = self._state(place == self.accumulate - 1)
-        fingerprint = Fingerprint(self.model)
-        return Captured(inputs, outputs, replay, pool, fingerprint, readings, state, gradients, others, brings)
-
-    def _readings(self, device: torch.device, *functions: Any) -> Readings:
-        """What the functions read beside what is compared elsewhere; without any those of the step."""
-        strays = set(self.parameters).difference(self.model.parameters())  # a loss's own weights are not the model's
-        tensors = [t for t in self._tensors() if t not in strays]
-        known = *self.model.modules(), *tensors, self.optimizer, self.scaler
-        return Readings(functions or (self.loss_fn, self.after), known, device)
+        return Captured(inputs, outputs, replay, pool, fingerprints, state, gradients, others, brings)
 
     def _work(self, batch: tuple[Any, ...], place: int) -> Any:
         """One call: forward and backward pass, and behind the last of an accumulation the update."""
@@ -523,17 +539,16 @@ class TrainingStep:
                 self._scaling._per_optimizer_states.pop(id(self.optimizer), None)
 
     @contextlib.contextmanager
-    def _unchanged(self, reads: Readings | None = None) -> Iterator[None]:
+    def _unchanged(self) -> Iterator[None]:
         """On leaving, restores weights, buffers, moments, gradients, the scale and generators; `after` is not called.
 
-        New moments become zero. What the loss `reads` is restored, too: another network's statistics, say.
+        New moments become zero.
         """
         tensors = self._tensors()
-        others = [] if reads is None else [t for t in reads.tensors if may_be_written(t)]
-        modules = [*self.model.modules(), *([] if reads is None else reads.modules)]
+        modules = [module for network in (self.model, *self.others) for module in network.modules()]
         tables = [(module._buffers, module._buffers.copy()) for module in modules]
         # On the host: on a GPU they would raise the peak by weights and moments, for the length of a warm-up.
-        before = {id(t): t.detach().to("cpu", copy=True) for t in (*tensors, *others)}
+        before = {id(t): t.detach().to("cpu", copy=True) for t in tensors}
         scale = None if self.scaler is None else self.scaler.state_dict()
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
@@ -547,8 +562,6 @@ class TrainingStep:
             if self.scaler is not None and scale is not None:
                 self.scaler.load_state_dict(scale)
             with torch.no_grad():
-                for t in others:
-                    t.data.copy_(before[id(t)])  # in whose version nothing is counted: a backward pass may be to come
                 for t in self._tensors():
                     if id(t) in before:
                         t.copy_(before[id(t)])
@@ -564,8 +577,11 @@ class TrainingStep:
         """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
         scaler = self._scaling
         scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
-        return scale + (self._moments() if updates else [])
+        held = set(self.model.parameters())
+        strays = [p for p in self.parameters if p not in held]  # a loss's own weights
+        return [*scale, *strays, *(self._moments() if updates else [])]
 
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        return [*self.parameters, *self.model.parameters(), *self.model.buffers(), *self._moments(), *gradients]
+        buffers = [t for network in (self.model, *self.others) for t in network.buffers()]
+        return [*self.parameters, *self.model.parameters(), *buffers, *self._moments(), *gradients]

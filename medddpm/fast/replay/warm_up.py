@@ -9,14 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGE = 1 << 28  # bytes: what a loss reads is not restored if it is larger
-
-
-def may_be_written(t: Tensor) -> bool:
-    """Whether a loss may write into it: it is none of inference, has no elements in one place, and is no data set."""
-    apart = all(n == 1 or step for n, step in zip(t.shape, t.stride(), strict=True))
-    return apart and not t.is_inference() and t.numel() * t.element_size() <= LARGE
-
 
 @contextlib.contextmanager
 def gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
