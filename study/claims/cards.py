@@ -37,12 +37,12 @@ SOURCES = Schema(
 
 @functools.cache
 def deciding_cards() -> pd.DataFrame:
-    """The cards whose records settle claims (schema `CARDS`), by name."""
+    """Reads the cards whose records settle claims (schema `CARDS`), by name."""
     return read_table(HERE / "cards.csv", CARDS).set_index("gpu")
 
 
 @functools.cache
 def sources() -> Mapping[str, Mapping[str, str]]:
-    """What documents say of the claims that no profile can settle (rows of the schema `SOURCES`), by id."""
+    """Reads what documents say of the claims that no profile can settle (rows of the schema `SOURCES`), by id."""
     rows = read_table(HERE / "sources.csv", SOURCES).fillna("").to_dict("records")
     return {row["id"]: {str(name): str(text) for name, text in row.items()} for row in rows}

@@ -63,20 +63,19 @@ class Case:
         def on_card(card: str) -> Finding:
             by_run = number.over(runs_of(number, self.runs, self.view, card))
             if against:
-                theirs = number.over(self.runs.get((against, self.view), []))
-                by_run = [[1 / (own[0] / float(np.mean(theirs)))] for own in by_run] if theirs else []
+                divided = number.over(self.runs.get((against, self.view), []))
+                by_run = [[1 / (value / float(np.mean(divided)))] for (value,) in by_run] if divided else []
             if of_cards:
                 each = [number.over(self.runs.get((gpu, self.view), [])) for gpu in self._named]
-                by_run = [of_cards([float(np.mean(of_card)) for of_card in each])] if all(each) else []
+                by_run = [of_cards([float(np.mean(runs)) for runs in each])] if all(each) else []
             on = OnCard(self.claim, self.runs, self.view, card, number, by_run)
             if not by_run:
                 return Finding(self.view, missing(on))
-            reason = _joined(on, measured_over, *also)
             ours = as_text(np.mean(by_run, axis=0).tolist())
-            finding = Finding(self.view, reason, ours, tolerance_of(self.claim), card)
-            if status_of(self.claim, finding) == "reproduced":
-                return finding
-            return replace(finding, reason=_joined(on, lambda _: reason, *differs))
+            finding = Finding(self.view, "", ours, tolerance_of(self.claim), card)
+            explained = () if status_of(self.claim, finding) == "reproduced" else differs
+            said = (sentence(on) for sentence in (measured_over, *also, *explained))
+            return replace(finding, reason=" ".join(filter(None, said)))
 
         if of_cards:
             return self._on_a_card_of_the_papers(on_card)
@@ -105,10 +104,10 @@ class Case:
             )
         if in_bytes:
             peak = deciding_cards()["bandwidth_gbps"].to_dict()
-            own, value = value, f"{float(value) * peak[other] / peak[gpu]:.4g}"
+            of_its_peak, value = value, f"{float(value) * peak[other] / peak[gpu]:.4g}"
             reason += (
                 f" Beside it, the {other} moves as many bytes a second as {value}% of the {gpu}'s peak, "
-                f"or {own}% of its own."
+                f"or {of_its_peak}% of its own."
             )
         return replace(finding, reason=reason, other_card=other, other_value=value)
 
@@ -136,7 +135,3 @@ class Case:
     def _card(self) -> str | None:
         """The card that decides: the first of them that has records of the view."""
         return next((gpu for gpu in self._named if (gpu, self.view) in self.runs), None)
-
-
-def _joined(on: OnCard, *sentences: Sentence) -> str:
-    return " ".join(filter(None, (sentence(on) for sentence in sentences)))

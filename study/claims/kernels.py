@@ -35,11 +35,11 @@ class KernelsOfRun:
         return summaries.family_shares(self.table).droplevel("view")
 
     def of(self, setting: str) -> pd.DataFrame:
-        """The launches under a setting."""
+        """Returns the launches under a setting."""
         return self.table[self.table["config"] == setting]
 
     def value(self, setting: str, name: str) -> float:
-        """One number of the summary."""
+        """Returns one number of the summary."""
         return float(self.summary[name].to_dict()[setting])
 
 
@@ -64,7 +64,7 @@ class Launches:
     one_kernel: bool = False
 
     def of(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Their rows in the table of the launches under one setting."""
+        """Returns their rows in the table of the launches under one setting."""
         if self.kinds:
             families = {name: family_named(name) for name in table["family"].unique()}
             wanted = [n for n, family in families.items() if {family.group, family.paper} & set(self.kinds)]
@@ -73,7 +73,7 @@ class Launches:
 
 
 def time_of(table: pd.DataFrame) -> pd.Series[float]:
-    """The time of each row's launches, ns."""
+    """Returns the time of each row's launches, ns."""
     return table["count"] * table["duration_ns"]
 
 
@@ -102,23 +102,23 @@ KN1, KN2, KN3, KN4, KN5, KN6, KN7, KN8 = (
 
 
 def time_share(table: pd.DataFrame, launches: Launches) -> float:
-    """The share of the time that some launches take, percent."""
+    """Returns the share of the time that some launches take, percent."""
     return 100 * float(time_of(launches.of(table)).sum() / time_of(table).sum())
 
 
 def instruction_share(chosen: pd.DataFrame, *classes: str) -> float:
-    """The share of instructions that belong to some classes, percent; NaN if no instruction was counted."""
+    """Returns the share of instructions that belong to some classes, percent; NaN if no instruction was counted."""
     mix = summaries.instruction_mix(chosen)
     return 100 * float(mix[list(classes)].sum(axis="columns", skipna=False).iloc[0]) if len(mix) else math.nan
 
 
 def summed(chosen: pd.DataFrame, counter: str) -> float:
-    """A counter's sum over some launches; NaN if there is none."""
+    """Returns a counter's sum over some launches; NaN if there is none."""
     return float((chosen["count"] * chosen[counter]).sum(min_count=1))
 
 
 def ranks(table: pd.DataFrame, kind: str) -> list[float]:
-    """The first and the last rank of a kind of work by summed priority, from 1; NaN where it has no score.
+    """Returns the first and the last rank of a kind of work by summed priority, from 1; NaN where it has no score.
 
     Kinds whose scores lie within `TIE` of each other share their ranks. GEMMs rank as convolutions.
     """
@@ -132,5 +132,5 @@ def ranks(table: pd.DataFrame, kind: str) -> list[float]:
 
 
 def short_name(table: pd.DataFrame) -> str:
-    """The name of a table's first kernel, without namespace, arguments and tile sizes."""
+    """Returns the name of a table's first kernel, without namespace, arguments and tile sizes."""
     return function_name(table["kernel"].iloc[0]).partition("_tilesize")[0] if len(table) else "none"

@@ -47,11 +47,11 @@ class Number:
         return tuple(dict.fromkeys(filter(None, [*self.settings, self.base])))
 
     def under(self, *settings: str) -> Number:
-        """The same number under other settings."""
+        """Returns the number under other settings."""
         return replace(self, settings=settings)
 
     def of(self, run: KernelsOfRun) -> list[float]:
-        """The number in one run; empty if the run lacks a setting or a counter."""
+        """Computes the number in one run; empty if the run lacks a setting or a counter."""
         if not set(self.compared) <= set(run.table["config"]):
             return []
         values = [value for setting in self.settings for value in self.measure(run, setting)]
@@ -63,7 +63,7 @@ class Number:
         return values if all(math.isfinite(value) for value in values) else []
 
     def over(self, runs: Iterable[KernelsOfRun]) -> list[list[float]]:
-        """The number in every run that has it."""
+        """Computes the number in every run that has it."""
         return [values for run in runs if (values := self.of(run))]
 
 

@@ -75,7 +75,7 @@ def claims_of(paper: pd.DataFrame) -> list[Claim]:
 
 
 def kind_of(identity: str) -> str:
-    """What one of the paper's claims is about: a `MEASURED` number, or one of `_OTHERS`.
+    """Returns what one of the paper's claims is about: a `MEASURED` number, or one of `_OTHERS`.
 
     Raises:
         BadInput: the paper has no claim of that id.

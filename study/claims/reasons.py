@@ -58,7 +58,7 @@ class OnCard:
         return self.number.launches.of(self.newest.of(self.number.settings[0]))
 
     def mean(self, number: Number) -> str:
-        """Another number on this card, as `as_text`; empty if no run has it."""
+        """Computes another number on this card, as `mean` does."""
         return mean(number, self.runs)
 
 
@@ -66,31 +66,31 @@ Sentence = Callable[[OnCard], str]
 
 
 def runs_of(number: Number, every: Runs, view: str, card: str) -> list[KernelsOfRun]:
-    """A card's runs in which a number is looked for: priority scores in `<view>-by-function`, if there is any."""
+    """Returns a card's runs to look in: for priority scores those of `<view>-by-function`, if there are any."""
     by_function = every.get((card, f"{view}-by-function"), []) if number.by_function else []
     return by_function or every[card, view]
 
 
 def as_text(values: list[float]) -> str:
-    """Four significant digits; several numbers as the range "low-high"."""
+    """Writes four significant digits; several numbers as the range "low-high"."""
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"
     return low if low == high else f"{low}-{high}"
 
 
 def listed(words: Iterable[str]) -> str:
-    """A list as a sentence has it: "a, b and c"."""
+    """Joins words as a sentence does: "a, b and c"."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def mean(number: Number, runs: list[KernelsOfRun]) -> str:
-    """A number as the mean of the runs that have it; empty if none does."""
+    """Computes a number as the mean of the runs that have it, as text; empty if none does."""
     by_run = number.over(runs)
     return as_text(np.mean(by_run, axis=0).tolist()) if by_run else ""
 
 
 def says(text: str) -> Sentence:
-    """The sentence that is the same for every card."""
+    """Returns a sentence that needs no facts."""
     return lambda _: text
 
 
@@ -139,7 +139,7 @@ def summed_scores(on: OnCard) -> str:
 
 
 def _scores(on: OnCard) -> str:
-    """The four kinds of work with the highest summed priority, in the last run that has any."""
+    """Names the four kinds of work with the highest summed priority, in the last run that has any."""
     tables = [run.of(on.number.settings[0]) for run in on.runs]
     scored = [table for table in tables if table["priority"].notna().any()][-1]
     summed = summaries.priorities(scored, by="group").sum().head(4) / 1e6
@@ -193,7 +193,7 @@ def _of_the_window(on: OnCard) -> Iterator[str]:
 
 
 def _elsewhere(on: OnCard) -> list[str]:
-    """The claim's number in the windows that begin elsewhere, under the settings that were profiled there."""
+    """Says the claim's number in the windows that begin elsewhere, under the settings that were profiled there."""
     windows = {int(m[1]): runs for (gpu, part), runs in on.every.items()
                if gpu == on.card and (m := ELSEWHERE.fullmatch(part))}  # fmt: skip
     wanted = on.number.settings
@@ -210,7 +210,7 @@ def _elsewhere(on: OnCard) -> list[str]:
 
 
 def _of_the_step(on: OnCard) -> Iterator[str]:
-    """What a window does not show of a step: the time in families that it does not launch."""
+    """Says what a window does not show of a step: the time in families that it does not launch."""
     windows = on.every.get((on.card, "window"), [])
     shown = {(c, f) for run in windows for c, f in zip(run.table["config"], run.table["family"], strict=True)}
     parts = []
@@ -227,7 +227,7 @@ def _of_the_step(on: OnCard) -> Iterator[str]:
 
 
 def _made_of(table: pd.DataFrame) -> str:
-    """The two kinds of work that take the most time: "17 launches of convolution (71.2%) and 27 of normalization …"."""
+    """Names the two kinds of work with the most time: "17 launches of convolution (71.2%) and 27 of normalization …"."""
     time = kernels.time_of(table)
     group = table["family"].map(lambda name: family_named(name).group)
     shares = (100 * time.groupby(group).sum() / time.sum()).nlargest(2)

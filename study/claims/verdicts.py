@@ -1,16 +1,16 @@
 """The paper's 204 claims beside our numbers: which are reproduced, which differ, and which are open.
 
-One policy for all. A measured quantity reproduces the paper's if it lies within the tolerance of its rule, 20% either
-way: between the paper's runs and ours lie three years of PyTorch and cuDNN, and other clocks (ncu locks the SMs to
-their base clock unless told not to; the paper names no such option, and our runs leave the clocks alone). Two runs on
-one card differ by far less, and each reason says by how much. What is counted or named (settings, versions, kernels,
-ranks) must be equal; a rank that is shared reproduces each that it spans. The paper's qualifiers count: "more than" and
-the like bound from below, strictly; "only" from above, a range "73-80" at both ends, and the tolerance widens these
-bounds. A ratio to another setting must also lie on the paper's side of 1: 1.07 says *more*, and neither 0.95 nor 1
-reproduces that, close as they are. A zero of the paper is met below `FLOOR`, half a unit (of percentage points): a
-third of the smallest share that the paper tells from zero, 1.4%. What a data sheet or a driver settles is *checked
-against source* where it agrees. A number of another card than the paper's is a *proxy*: it stands beside, and decides
-nothing.
+One policy for all. A measured quantity reproduces the paper's if it lies within 20% of it either way, or 5% where the
+paper says "nearly identical" or "flat": between the paper's runs and ours lie three years of PyTorch and cuDNN, and
+other clocks (ncu locks the SMs to their base clock unless told not to; the paper names no such option, and our runs
+leave the clocks alone). Two runs on one card differ by far less, and each reason says by how much. What is counted or
+named (settings, versions, kernels, ranks) must be equal; a rank that is shared reproduces each that it spans. The
+paper's qualifiers count: "more than" and the like bound from below, strictly; "only" from above, a range "73-80" at
+both ends, and the tolerance widens these bounds. A ratio to another setting must also lie on the paper's side of 1:
+1.07 says *more*, and neither 0.95 nor 1 reproduces that, close as they are. A zero of the paper is met below `FLOOR`,
+half a unit (of percentage points): a third of the smallest share that the paper tells from zero, 1.4%. What a data
+sheet or a driver settles is *checked against source* where it agrees. A number of another card than the paper's is a
+*proxy*: it stands beside, and decides nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATUSES = CLAIMS.columns["status"].allowed
 SETTLED_AND_OPEN = (*STATUSES, "open")
 FLOOR = 0.5
 TOLERANCE = 0.2
-NARROW = {"nearly identical": 0.05, "flat": 0.05}  # tolerances of what the paper says so of
+NARROW = {"nearly identical": 0.05, "flat": 0.05}  # by the paper's qualifier
 AT_LEAST = ("more than", "over", "exceeds")
 AT_MOST = ("only",)
 CHECKED = ("card", "source")  # views
@@ -67,7 +67,7 @@ def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
     low, high = (n - s * tolerance * abs(n) for n, s in zip(numbers, (1, -1), strict=True))
     if tolerance and numbers == (0.0, 0.0):
         low, high = -FLOOR, FLOOR
-    if tolerance and claim.unit == "x":
+    if tolerance and claim.unit == "x":  # a ratio
         low = max(low, math.nextafter(1.0, math.inf)) if numbers[0] > 1 else low
         high = min(high, math.nextafter(1.0, -math.inf)) if numbers[1] < 1 else high
     if claim.qualifier in AT_LEAST:
@@ -78,7 +78,7 @@ def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
 
 
 def tolerance_of(claim: Claim) -> float:
-    """The tolerance of a measured number; a rank must be equal."""
+    """Returns the tolerance of a measured number; a rank must be equal."""
     return 0.0 if _is_rank(claim) else NARROW.get(claim.qualifier, TOLERANCE)
 
 

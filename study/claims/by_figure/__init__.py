@@ -32,7 +32,7 @@ from study.claims.verdicts import Finding
 
 
 def functions_of(*modules: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The functions of claims that some modules define, by the claim's id."""
+    """Returns the functions of claims that some modules define, by the claim's id."""
     return {
         name.upper(): function
         for module in modules
