@@ -227,7 +227,7 @@ def _of_the_step(on: OnCard) -> Iterator[str]:
 
 
 def _made_of(table: pd.DataFrame) -> str:
-    """Names the two kinds of work with the most time: "17 launches of convolution (71.2%) and 27 of normalization …"."""
+    """Names the two kinds of work with most time: "17 launches of convolution (71.2%) and 27 of normalization …"."""
     time = kernels.time_of(table)
     group = table["family"].map(lambda name: family_named(name).group)
     shares = (100 * time.groupby(group).sum() / time.sum()).nlargest(2)

@@ -37,8 +37,10 @@ class PropertyCase:
 
     def _of_the_card_itself(self, name: str) -> Finding:
         gpu, source = self.claim.gpu, sources().get(self.claim.id)
-        cited = "{document}, {place}: {value} (read at {read_at}).".format(**source) if source else ""
-        cited += f" {source['note']}." if source and source["note"] else ""
+        cited = ""
+        if source:
+            cited = f"{source['document']}, {source['place']}: {source['value']} (read at {source['read_at']})."
+            cited += f" {source['note']}." if source["note"] else ""
         if name in self.ours.get(gpu, {}):
             value, origin = self.ours[gpu][name]
             derived = origin.removeprefix("driver").removeprefix("derived: ")

@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
+from medddpm.measure.schemas import KERNELS
+from medddpm.measure.tables import read_table
 from study.claims import by_figure
 from study.claims.by_figure import PROFILED
 from study.claims.cards import deciding_cards, sources
 from study.claims.case import Case
-from study.claims.findings import every_run
+from study.claims.kernels import KernelsOfRun
 from study.claims.numbers import Number
 from study.claims.paper import KERNEL_NAME, MEASURED, REPEATS, claims_of, kind_of, paper_claims
 from study.claims.verdicts import Finding
@@ -61,11 +63,16 @@ class Asking(Case):
         raise Asked(number)
 
 
-@pytest.mark.parametrize("identity", [name for name in PROFILED if kind_of(name) == MEASURED and name != "P198"])
-def test_a_number_is_measured_under_the_settings_that_the_paper_names(identity: str) -> None:
+def asked_for(identity: str) -> Number:
+    """The number that the function of a claim measures."""
     with pytest.raises(Asked) as asked:
         PROFILED[identity](Asking(CLAIMS[identity], {}, "window"))
-    number = asked.value.number
+    return asked.value.number
+
+
+@pytest.mark.parametrize("identity", [name for name in PROFILED if kind_of(name) == MEASURED and name != "P198"])
+def test_a_number_is_measured_under_the_settings_that_the_paper_names(identity: str) -> None:
+    number = asked_for(identity)
     said = PAPER.loc[identity, "config"]
     assert number.settings == (("OPT1", "OPT2", "OPT12") if said == "best" else tuple(str(said).split(";")))
     compared = re.search(r"relative to BASE|against (?:BASE|OPT2)|reduction|increase", PAPER.loc[identity, "metric"])
@@ -84,7 +91,9 @@ def test_bandwidths_of_the_papers_cards_are_its_own() -> None:
 def test_a_repeated_claim_repeats_an_earlier_one() -> None:
     assert REPEATS == {"P088": "P083", "P090": "P085", "P132": "P003", "P133": "P004", "P200": "P118"}
     said = ["gpu", "config", "subject", "metric", "value", "unit"]
-    runs = every_run(ROOT)
+    folder = ROOT / "figures" / "records" / "H100"
+    tables = [read_table(folder / f"kernels_{name}_window_run1.csv", KERNELS) for name in ("base", "opt1")]
+    run = KernelsOfRun(pd.concat(tables))
     for name, first in REPEATS.items():
         again = PAPER.loc[name, said].copy()
         if name == "P200":  # of both cards, rounded
@@ -92,10 +101,8 @@ def test_a_repeated_claim_repeats_an_earlier_one() -> None:
             again["gpu"], again["value"] = "H100", "1.44"
             again["metric"] = again["metric"].removesuffix(", both cards")
         assert list(again) == list(PAPER.loc[first, said])
-        for view in ("window", "step"):
-            case = Case(CLAIMS[first], {("H100", view): runs["H100", view], ("A100", view): runs["H100", view],
-                                        ("V100", view): runs["H100", view]}, view)  # fmt: skip
-            assert PROFILED[name](case) == PROFILED[first](case)
+        assert asked_for(name).launches == asked_for(first).launches
+        assert asked_for(name).of(run) == asked_for(first).of(run) != []
 
 
 def test_sources_are_of_table_1_and_say_where_they_were_read() -> None:
