@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,14 +13,20 @@ from helpers.repository import ROOT
 
 from medddpm.measure import summaries
 from study.claims import findings, verdicts
+from study.claims.by_figure import PROFILED
+from study.claims.case import Case
+from study.claims.kernels import DOMINANT, KernelsOfRun, Runs
+from study.claims.numbers import Number, instruction_share, ratio
 from study.claims.paper import Claim, as_range, claims_of, paper_claims
-from study.claims.reasons import Runs
-from study.claims.rules import KernelsOfRun
 
 PAPER = paper_claims(ROOT)
 CLAIMS = {claim.id: claim for claim in claims_of(PAPER)}
 LARGEST, RANGES = ("P001", "P002", "P007"), ("P103", "P104", "P199")  # of several cards together
-NAMED_DOMINANT = PAPER.loc[PAPER["subject"] == "dominant kernels", "id"].tolist()
+NAMED_DOMINANT = {
+    "P115": instruction_share("inst_fp", DOMINANT, "BASE"),
+    "P116": instruction_share("inst_fp", DOMINANT, "OPT1"),
+    "P117": ratio(instruction_share(("inst_uniform", "inst_move", "inst_misc"), DOMINANT, "OPT1")),
+}
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -57,11 +64,21 @@ def both(judged: Tables, how: str = "{} and {}") -> str:
     return how.format(*map(held, judged.values()))
 
 
-def read_as(claim: Claim, runs: Runs, view: str) -> tuple[float, str]:
-    """Our number of a claim under another rule than its own, and the verdict."""
-    found = findings.finding(claim, runs, view)
+class OneCard(Case):
+    """A claim that one card decides, whatever others the paper sums up in the same number."""
+
+    def judge(self, number: Number, **how: Any) -> verdicts.Finding:
+        return super().judge(number, **(how | {"of_cards": None}))
+
+
+def read(claim: Claim, found: verdicts.Finding) -> tuple[float, str]:
+    """Our number of a claim in another reading than its own, and the verdict."""
     assert found.our_value is not None
     return float(found.our_value), verdicts.status_of(claim, found)
+
+
+def by_the_h100_alone(identity: str, runs: Runs, view: str) -> tuple[float, str]:
+    return read(CLAIMS[identity], PROFILED[identity](OneCard(CLAIMS[identity], runs, view)))
 
 
 def redecided(judged: Tables, changes: Mapping[tuple[str, str], str]) -> Tables:
@@ -74,11 +91,6 @@ def redecided(judged: Tables, changes: Mapping[tuple[str, str], str]) -> Tables:
 
 def without(judged: Tables, *identities: str) -> Tables:
     return {view: table.drop(index=list(identities)) for view, table in judged.items()}
-
-
-def by_the_h100_alone(identity: str) -> Claim:
-    take = "largest" if identity in LARGEST else ""
-    return replace(CLAIMS[identity], rule=replace(CLAIMS[identity].rule, take=take))
 
 
 def less_one(text: str) -> str:
@@ -109,14 +121,14 @@ def test_who_decides_for_several_cards(runs: Runs, judged: Tables, section: str)
     for table in judged.values():
         assert [identity for identity in six if identity in table.index] == decided
         assert set(table.loc[decided, "status"]) == {"differs"}
-    alone = {(v, name): read_as(by_the_h100_alone(name), runs, v) for v in judged for name in (first, second)}
+    alone = {(v, name): by_the_h100_alone(name, runs, v) for v in judged for name in (first, second)}
     window, step = (alone[view, first] for view in judged)
     assert (window[1], step[1]) == ("differs", "reproduced")
     assert f"P007 in the step ({step[0]:.2f}, within 4–6) and not in the window ({window[0]:.2f}); " in section
     window, step = (alone[view, second] for view in judged)
     assert (window[1], step[1]) == ("reproduced", "differs")
     assert f"P199 in the window ({window[0]:.2f}, within 4–8.4) and not in the step." in section
-    bounds = [verdicts.accepted(CLAIMS[name], CLAIMS[name].rule.tolerance) for name in (first, second)]
+    bounds = [verdicts.accepted(CLAIMS[name], verdicts.tolerance_of(CLAIMS[name])) for name in (first, second)]
     assert bounds == [pytest.approx((4, 6)), pytest.approx((4, 8.4))]
     by_one = both(redecided(judged, {key: status for key, (_, status) in alone.items()}))
     assert f"With all six decided by the H100, {by_one} are reproduced; " in section
@@ -126,11 +138,11 @@ def test_who_decides_for_several_cards(runs: Runs, judged: Tables, section: str)
 
 
 def test_what_one_card_can_refute(runs: Runs, judged: Tables, section: str) -> None:
-    alone = {(v, name): read_as(by_the_h100_alone(name), runs, v) for v in judged for name in (*LARGEST, *RANGES)}
+    alone = {(v, name): by_the_h100_alone(name, runs, v) for v in judged for name in (*LARGEST, *RANGES)}
     refuted = [key for key, (_, status) in alone.items() if key[1] in RANGES and status == "differs"]
     assert refuted == [("window", "P103"), ("window", "P104"), *(("step", name) for name in RANGES)]
     for view, name in ((view, name) for view in judged for name in ("P001", "P002")):
-        bounds = verdicts.accepted(CLAIMS[name], CLAIMS[name].rule.tolerance)
+        bounds = verdicts.accepted(CLAIMS[name], verdicts.tolerance_of(CLAIMS[name]))
         assert bounds is not None
         assert alone[view, name][0] < bounds[0]
     assert f"P103 and P104 in both views, and P199 in the step ({alone['step', 'P199'][0]:.1f})." in section
@@ -139,12 +151,16 @@ def test_what_one_card_can_refute(runs: Runs, judged: Tables, section: str) -> N
 
 
 def test_the_dominant_kernel_alone(runs: Runs, judged: Tables, section: str) -> None:
-    three = [replace(CLAIMS[name], rule=replace(CLAIMS[name].rule, launches="dominant")) for name in NAMED_DOMINANT]
-    read = {(view, claim.id): read_as(claim, runs, view) for view in judged for claim in three}
-    changed = [key for key, (_, status) in read.items() if status != judged[key[0]].loc[key[1], "status"]]
+    assert list(NAMED_DOMINANT) == PAPER.loc[PAPER["subject"] == "dominant kernels", "id"].tolist()
+    alone = {
+        (view, name): read(CLAIMS[name], Case(CLAIMS[name], runs, view).judge(number))
+        for view in judged
+        for name, number in NAMED_DOMINANT.items()
+    }
+    changed = [key for key, (_, status) in alone.items() if status != judged[key[0]].loc[key[1], "status"]]
     assert changed == [("window", "P116"), ("step", "P115"), ("step", "P117")]
-    window, step = map(held, redecided(judged, {key: status for key, (_, status) in read.items()}).values())
-    value = {key: number for key, (number, _) in read.items()}
+    window, step = map(held, redecided(judged, {key: status for key, (_, status) in alone.items()}).values())
+    value = {key: number for key, (number, _) in alone.items()}
     assert f"P116 would differ in the window ({value['window', 'P116']:.1f}; the paper has 41): {window}." in section
     assert f"P115 would be reproduced ({value['step', 'P115']:.1f}; the paper has 73) and P117 " in section
     assert f"would differ ({value['step', 'P117']:.2f}; the paper has 2): {step}." in section
@@ -155,9 +171,10 @@ def test_a_tolerance_of_the_change(judged: Tables, section: str) -> None:
     for view, table in judged.items():
         for name, ours in table["our_value"].items():
             claim = CLAIMS[str(name)]
-            if claim.rule.base and claim.rule.form == "ratio" and claim.rule.tolerance == 0.2:
-                change = replace(claim, value=less_one(claim.value), rule=replace(claim.rule, form=""))
-                found = verdicts.Finding(view, "so", less_one(ours), claim.rule.tolerance)
+            tolerance = verdicts.tolerance_of(claim)
+            if claim.unit == "x" and "reduction" not in claim.metric and tolerance == 0.2:
+                change = replace(claim, value=less_one(claim.value), unit="")
+                found = verdicts.Finding(view, "so", less_one(ours), tolerance)
                 changes[view, claim.id] = verdicts.status_of(change, found)
     changed = {key: status for key, status in changes.items() if status != judged[key[0]].loc[key[1], "status"]}
     five = ["P102", "P182", "P183", "P190", "P192"]
@@ -214,5 +231,5 @@ def test_which_run_counts(runs: Runs, judged: Tables, section: str) -> None:
     means = [float(judged["step"].loc[name, "our_value"]) for name in ("P161", "P129")]
     assert f"the first alone reproduces P161 ({first:.1f}; the mean of three is {means[0]:.1f}), the third" in section
     assert f"P129 ({third:.1f}; the mean is {means[1]:.1f}, beyond its limit by" in section
-    limit = max(verdicts.accepted(CLAIMS["P129"], CLAIMS["P129"].rule.tolerance))
+    limit = max(verdicts.accepted(CLAIMS["P129"], verdicts.tolerance_of(CLAIMS["P129"])))
     assert f"{means[1] - limit:.2f}" == "0.04"
