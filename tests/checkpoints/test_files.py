@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from medddpm.checkpoints import files
 from medddpm.checkpoints.files import load_checkpoint, read_checkpoint, save_checkpoint
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -286,6 +287,16 @@ def test_a_bare_pickle_with_code_is_refused(tmp_path: Path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path)
     Path("model.pt").write_bytes(pickle.dumps(Code()))
     with pytest.raises(BadInput, match="no PyTorch checkpoint"):
+        load_checkpoint("model.pt")
+    assert not Path("carried-code-ran").exists()
+
+
+def test_what_reads_the_tensors_runs_no_code_either(tmp_path: Path, monkeypatch) -> None:
+    """Were the archive's check to let something through, it would still not run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "check_archive", lambda path: None)
+    torch.save({**published(small()), "extra": Code()}, "model.pt")
+    with pytest.raises(BadInput, match="damaged"):
         load_checkpoint("model.pt")
     assert not Path("carried-code-ran").exists()
 

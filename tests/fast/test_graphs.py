@@ -151,6 +151,19 @@ def test_an_evaluation_that_forgets_no_grad(device: torch.device) -> None:
     assert twins.graphs.captured == 1
 
 
+def test_calls_without_gradients_before_a_training_and_one_in_evaluation_mode(device: torch.device) -> None:
+    twins = Twins(device)
+    with torch.no_grad():
+        for seed in range(4):
+            outs = twins.each(lambda n, o, seed=seed: n(twins.x(seed)))
+            torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+    twins.train(4)
+    for network in twins:
+        network.eval()
+    twins.train(4)
+    assert twins.graphs.captured == 3
+
+
 def changes() -> dict[str, Callable[[nn.Module], None]]:
     def moved(network: nn.Module) -> None:
         for p in network.parameters():
@@ -512,6 +525,19 @@ def test_gradients_of_the_inputs(device: torch.device) -> None:
         torch.testing.assert_close(xs[0].grad, xs[1].grad, rtol=1e-4, atol=1e-6)
         twins.check()
     assert twins.graphs.captured == 1
+
+
+def test_an_output_that_no_loss_uses(device: torch.device) -> None:
+    """Its parameters have no gradient, which an optimizer that decays weights would take for one of zeros."""
+    twins = Twins(device)
+    for seed in range(5):
+        for network, optimizer in zip(twins, twins.optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(network(twins.x(seed)), slice(1)).backward()
+            optimizer.step()
+        twins.check()
+    assert twins.graphs.captured == 1
+    assert twins.fast.aside.weight.grad is None  # type: ignore[union-attr]
 
 
 def test_another_part_of_the_outputs_and_a_second_backward(device: torch.device) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import contents
@@ -248,7 +249,20 @@ def doubles() -> Any:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("setting", [lambda: sdpa_kernel(SDPBackend.MATH), doubles], ids=["attention", "dtype"])
+@contextlib.contextmanager
+def deterministic() -> Any:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [lambda: sdpa_kernel(SDPBackend.MATH), doubles, deterministic],
+    ids=["attention", "dtype", "deterministic"],
+)
 def test_settings_of_pytorch(device: torch.device, setting: Callable[[], AbstractContextManager[Any]]) -> None:
     twins = Twins(device, Asks)
     twins.train(4)
@@ -259,6 +273,19 @@ def test_settings_of_pytorch(device: torch.device, setting: Callable[[], Abstrac
                 outs = [n(x) for n in twins]
             alike(*outs)
     assert twins.graphs.captured == 3
+
+
+def test_a_checkpoint_around_a_network_that_has_graphs(device: torch.device) -> None:
+    """Its second forward pass is within the backward pass, where nothing is replayed."""
+    twins = Twins(device)
+    twins.train(4)
+    for seed in range(4):
+        for network, optimizer in zip(twins, twins.optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(checkpoint(network, twins.x(seed), use_reentrant=False)).backward()
+            optimizer.step()
+        twins.check()
+    assert twins.graphs.captured == 1
 
 
 def test_a_weight_that_autocast_has_cast_before(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.runtime.files import named_failures
-from medddpm.training import run
+from medddpm.training import run, run_folder
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.mismatch import NO_OPTION, option
 from medddpm.training.network import checkpoint_bytes, unet_for
@@ -42,6 +42,17 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path: Path) -> None:
     for step in (9_999_999, 10_000_000, 10_000_001):
         save(tmp_path, content(step), keep=2)
     assert [path.name for path in checkpoints_of(tmp_path)] == ["step-10000000.pt", "step-10000001.pt"]
+
+
+def test_no_checkpoint_goes_before_the_next_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be killed while it writes, where nothing cleans up behind it."""
+    save(tmp_path, content(1), keep=1)
+    there: list[str] = []
+    monkeypatch.setattr(
+        run_folder, "save_checkpoint", lambda *_: there.extend(path.name for path in checkpoints_of(tmp_path))
+    )
+    save(tmp_path, content(2), keep=1)
+    assert there == ["step-0000001.pt"]
 
 
 def test_what_was_just_written_stays_whatever_lies_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,6 +93,9 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, value: float)
     save(tmp_path, content(1), keep=1)
     with pytest.raises(BadInput, match=r"at step 2 the .* no longer finite \(a\); .* is kept: step-0000001\.pt$"):
         save(tmp_path, content(2, torch.tensor([1.0, value])), keep=1)
+    for kind in ("model", "ema"):
+        with pytest.raises(BadInput, match="at step 2 the weights are no longer finite"):
+            save(tmp_path, content(2) | {kind: {"a": torch.tensor([value])}}, keep=1)
     assert newest(tmp_path)[0].name == "step-0000001.pt"
 
 

@@ -101,7 +101,14 @@ def test_the_pages_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_it_is_accelerated_before_ddp_wraps_it() -> None:
     module, plain = Toy(), Toy()
-    ddp = DDPStrategy(process_group_backend="gloo")
+    wrapped: list[bool] = []  # whether the network is accelerated then
+
+    class Wraps(DDPStrategy):
+        def _setup_model(self, model: Any) -> DistributedDataParallel:
+            wrapped.append(hasattr(module.network, "acceleration"))
+            return super()._setup_model(model)
+
+    ddp = Wraps(process_group_backend="gloo")
     loop = trainer(Accelerate("network", report=None), strategy=ddp, use_distributed_sampler=False)
     try:
         loop.fit(module, data())
@@ -109,6 +116,7 @@ def test_it_is_accelerated_before_ddp_wraps_it() -> None:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     trainer().fit(plain, data())
+    assert wrapped == [True]
     assert module.seen == [(True, True)] * 6
     assert module.losses == pytest.approx(plain.losses, rel=1e-4)
 

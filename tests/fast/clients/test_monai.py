@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import recordings
 from helpers.networks import alive, distance, dynamic
 from helpers.pages import page_block
 from monai.apps.generation.maisi.networks.autoencoderkl_maisi import AutoencoderKlMaisi
 from monai.apps.generation.maisi.networks.diffusion_model_unet_maisi import DiffusionModelUNetMaisi
 from monai.bundle import ConfigParser
+from monai.data import MetaTensor
+from monai.inferers import sliding_window_inference
 from monai.losses import DiceCELoss
 from torch import Tensor, nn
 
@@ -161,3 +164,18 @@ def test_maisis_autoencoder_computes_the_same_in_whole_and_in_parts() -> None:
     assert max(distance(a, b) for a, b in zip(results(), plain, strict=True)) < 1e-4
     restore(network)
     assert all(torch.equal(a, b) for a, b in zip(results(), plain, strict=True))
+
+
+def test_sliding_windows_give_the_volume_that_they_give_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replayed, too; the last batch of windows is smaller than those before."""
+    recordings.stand_in(monkeypatch)
+    torch.manual_seed(0)
+    plain = dynamic().eval()
+    fast = accelerate(copy.deepcopy(plain), report=None)
+    x = MetaTensor(torch.randn(1, 1, 16, 16, 16), meta={"subject": 7})
+    with torch.no_grad():
+        found, expected = (sliding_window_inference(x, (8, 8, 8), 5, each, overlap=0.5) for each in (fast, plain))
+    assert type(found) is type(expected) is MetaTensor
+    assert found.meta == expected.meta
+    assert distance(found.as_tensor(), expected.as_tensor()) < 1e-5
+    assert fast.acceleration.graphs.replays

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.networks import distance
+from dynamic_network_architectures.architectures.unet import PlainConvUNet
+from helpers.networks import distance, nnunet
 from helpers.nnunet import run, write_stubs
 from helpers.repository import ROOT
 from nnunet_benchmark import PLANNERS, TRAINERS, plan, table
@@ -126,6 +127,16 @@ def test_its_network_computes_what_nnunets_does_from_one_checkpoint(work: Path) 
     x = torch.randn(1, 1, *SIZE, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert distance(made[1](x), made[0](x)) < 1e-5
+
+
+def test_a_network_that_is_built_for_prediction_alone_is_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+    from medddpm.clients.nnunet.nnUNetTrainerAccelerated import nnUNetTrainerAccelerated
+
+    monkeypatch.setattr(nnUNetTrainer, "build_network_architecture", lambda *_: nnunet(PlainConvUNet))
+    network = nnUNetTrainerAccelerated.build_network_architecture(None)
+    assert network.acceleration.replaced
 
 
 @pytest.mark.parametrize("name", ["nnUNetTrainerAccelerated", TRAINERS[1]])

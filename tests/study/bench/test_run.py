@@ -292,7 +292,7 @@ def test_the_help_says_that_captured_steps_are_timed_too(capsys) -> None:
     assert names(plan(["med-ddpm"], opponents=True))[-len(captured) :] == captured
     with pytest.raises(SystemExit):
         parser().parse_args(["bench", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.replace("-\n", "-").split()).replace("- ", "-")
     assert "graphed-step, the ordinary tools and the captured steps" in said
     assert "also the ordinary tools and the captured steps that --setting lists" in said
 
@@ -894,7 +894,7 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Pat
     for path in (out, *(folder / "bench.rows").glob("med-ddpm_*")):
         path.unlink()
     words = ["bench", "--setting", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
-    started = forks.start(forks.MODULE, ["medddpm", *words], os.environ, printed, tmp_path / "complaint")
+    started = forks.start(forks.MODULE, ["study", *words], os.environ, printed, tmp_path / "complaint")
     while "OPT1 … " not in (printed.read_text() if printed.exists() else ""):
         assert started.is_alive(), (tmp_path / "complaint").read_text()
         time.sleep(0.05)

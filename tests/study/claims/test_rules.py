@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import string
-import tomllib
 
 from helpers.repository import ROOT
 
-from medddpm.measure.tables import read_table
-from study.claims import rules, takeaways
+from study.claims import rules
 from study.claims.findings import NO_COUNTERS
 from study.claims.paper import claims_of, paper_claims
 from study.claims.reasons import FACTS
@@ -71,11 +68,3 @@ def test_every_card_of_the_paper_says_why_it_may_be_absent() -> None:
     cards = rules.cards()
     assert (cards["absent"].notna() == cards["stands_in_for"].isna()).all()
     assert "CUDA 13 dropped Volta" in cards.loc["V100", "absent"]
-
-
-def test_a_wheel_holds_the_tables() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    tables = {path.name for path in rules.HERE.iterdir() if path.suffix not in (".py", "")}
-    assert tables == {"rules.csv", "cards.csv", "sources.csv", "takeaways.csv"}
-    assert all(any(fnmatch.fnmatch(name, p) for p in patterns["study.claims"]) for name in tables)
-    assert len(read_table(rules.HERE / "takeaways.csv", takeaways.TAKEAWAYS)) == 4

@@ -146,7 +146,7 @@ def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
 
 def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_three_do_not() -> None:
     """Why `plans.short` has six seeds, by simulation: no pairing, one metric, margin the seeds' own range."""
-    from study.quality.intervals import equivalence, seed_margin
+    from medddpm.quality.intervals import equivalence, seed_margin
 
     def share(seeds: int) -> float:
         rng = np.random.default_rng(seeds)

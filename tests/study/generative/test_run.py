@@ -447,7 +447,7 @@ def test_the_figure_takes_one_precision_and_the_other_ipc() -> None:
 
 def test_every_machines_record_is_read_and_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"no machine's folder has a generative\.csv; .*medddpm book --only 04 --measure"
+        BadInput, match=r"no machine's folder has a generative\.csv; .*python -m study book --only 04 --measure"
     ):
         tables.recorded(tmp_path)
     found = tables.recorded(ROOT)

@@ -671,7 +671,7 @@ def test_the_command_knows_every_plan_and_shows_examples(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         main(["parity", "--help"])
     assert ended.value.code == 0
-    assert "examples:\n  medddpm parity" in capsys.readouterr().out
+    assert "examples:\n  python -m study parity" in capsys.readouterr().out
 
 
 def test_samplers_are_described_by_what_was_trained_and_how(tmp_path: Path) -> None:

@@ -103,7 +103,9 @@ def test_a_table_that_changes_is_read_again_and_the_callers_copy_is_its_own(tmp_
 
 
 def test_no_table_is_said_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"records: holds no kernels table of window or step; .*medddpm book --from 02"):
+    with pytest.raises(
+        BadInput, match=r"records: holds no kernels table of window or step; .*python -m study book --from 02"
+    ):
         kernels(tmp_path)
     put_kernels(tmp_path, "V100", "base_window_run1")
     put_launches(tmp_path, "V100", "base_step_run1", "conv")
