@@ -1,8 +1,7 @@
-"""Numbers of small records: quality, nnU-Net's own benchmark, tests on the cards, the ConvNeXt block, scaling."""
+"""Numbers of small records: nnU-Net's own benchmark, tests on the cards, the ConvNeXt block, scaling."""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -11,30 +10,8 @@ from medddpm.fast.kernels import cards
 from medddpm.measure.tables import read_meta, read_table
 from study.bench.sentences import exact
 from study.convnext import tables as convnext
-from study.numbers.texts import in_words
-from study.parity import tables as parity
 from study.records import schemas
 from study.scaling import tables as scaling
-
-
-def equivalent(root: Path, plan: str) -> str:
-    """Returns on how many metrics FAST is equivalent to TF32 by a plan's pairs: "8"."""
-    return str(_parity(root, plan)["equivalent"].sum())
-
-
-def metrics(root: Path, plan: str) -> str:
-    """Returns how many metrics these pairs were compared by: "11"."""
-    return str(len(_parity(root, plan)))
-
-
-def equivalent_in_words(root: Path, plan: str) -> str:
-    """Returns `equivalent` in words: "eight"."""
-    return in_words(int(equivalent(root, plan)))
-
-
-def metrics_in_words(root: Path, plan: str) -> str:
-    """Returns `metrics` in words: "eleven"."""
-    return in_words(int(metrics(root, plan)))
 
 
 def nnunet_rows(root: Path) -> list[str]:
@@ -78,12 +55,6 @@ def weak_scaling(root: Path, gpus: str) -> str:
     steps = scaling.as_trained(scaling.efficiency(scaling.recorded(root)["H100"]))
     which = "network == 'med-ddpm' and setting == 'FAST' and micro_steps == 2 and gradient_dtype == 'fp32'"
     return f"{steps.query(which).set_index('gpus')['weak'][int(gpus)]:.0f}"
-
-
-@cache
-def _parity(root: Path, plan: str) -> pd.DataFrame:
-    quality = parity.recorded(root, "H200").quality
-    return parity.parity(quality[quality["setting"] != "BASE"], plan=plan)
 
 
 def _nnunet(root: Path) -> dict[tuple[str, str], dict[str, float]]:
