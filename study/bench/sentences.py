@@ -1,4 +1,4 @@
-"""What the bench's record comes to, in sentences that the README, the site and the notebooks repeat."""
+"""What the bench's record comes to, in sentences of the notebooks; `study.numbers` takes single numbers from here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from study.bench.tables import OURS, against, called_of, others, rows_of
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
 _AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
-_ERRORS = ["rel_error_output", "rel_error_grad"]
+ERRORS = ["rel_error_output", "rel_error_grad"]
 _OURS = ["accelerate", "graphed_step"]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
@@ -45,7 +45,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
     of = f"one micro-step of {volume}" if measure == "step" else volume  # the published step has two
     sentences = [f"On {gpu}s {work} ({of}) takes {exact(times[called])} ms {how}."]
     if said:
-        sentences.append(f"That is {_listed(said)}.")
+        sentences.append(f"That is {listed(said)}.")
     ways = {"graphed_step": "With `graphed_step` it takes", "FAST": "FAST, the package's own training, takes"}
     sentences += [f"{how} {exact(times[row])} ms." for row, how in ways.items() if row != called and row in times]
     missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
@@ -83,37 +83,14 @@ def tool(setting: BenchSetting, *, short: bool = False) -> str:
     return f"{text}, {'' if short else 'in '}channels-last" if setting.switches.channels_last else text
 
 
-def network_rows(table: pd.DataFrame) -> list[str]:
-    """Other people's networks as rows of a Markdown table, by what they gain with `accelerate`, the most first.
-
-    Args:
-        table: schema `BENCH`, as `tables.compared` has it, or of one machine; a network without `accelerate` or
-            `graphed_step` has no row.
-
-    Returns:
-        The network (and the card, where most have another); the best ordinary tool's time in ms, and which it is;
-        that time divided by `accelerate`'s and by `graphed_step`'s.
-    """
-    rows = []
-    for name, row in _whole(table).sort_values("ratio", ascending=False).iterrows():
-        network = NETWORKS[str(name)]
-        maker, kind, variant = _parts(name)
-        at_once = f" ×{network.batch}" if network.batch > 1 else ""
-        elsewhere = row["title"].removeprefix(network.title)
-        called = f"{maker} `{kind}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
-        best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
-        rows.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
-    return rows
-
-
 def network_gains(table: pd.DataFrame, gpu: str) -> str:
-    """How much the networks of `network_rows` gain, from the least to the most.
+    """How much the networks of `fully_timed` gain, from the least to the most.
 
     Args:
         table: schema `BENCH`, of one machine.
         gpu: its name, as H200.
     """
-    found = _whole(table)
+    found = fully_timed(table)
     low, middle, high = (found[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
     alone, graphed = (f"{low[name]:.2f} to {high[name]:.2f} times" for name in ("ratio", "step_ratio"))
     return (
@@ -123,26 +100,8 @@ def network_gains(table: pd.DataFrame, gpu: str) -> str:
     )
 
 
-def run_rows(runs: Mapping[str, pd.DataFrame]) -> list[str]:
-    """What the runs of `every_run` came to, as rows of a Markdown table.
-
-    Args:
-        runs: by card, as H200.
-
-    Returns:
-        The card; how many runs; from the least to the most accelerate's time in ms, its ratio, graphed_step's time and
-        its ratio.
-    """
-    columns = ["accelerate_ms", "ratio", "step_ms", "step_ratio"]
-    spans = {card: rows[columns].agg(["min", "max"]).map("{:.2f}".format) for card, rows in runs.items()}
-    return [
-        f"|{card}|{len(runs[card])}|{'|'.join(f'{low} to {high}' for low, high in span.T.to_numpy())}|"
-        for card, span in spans.items()
-    ]
-
-
 def network_limits(table: pd.DataFrame) -> str:
-    """A list in Markdown of what `network_rows` leaves out: losses, the search, memory, the distance from float32.
+    """A list in Markdown of what the networks' ratios leave out: losses, the search, memory, the distance from float32.
 
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
@@ -150,31 +109,69 @@ def network_limits(table: pd.DataFrame) -> str:
         table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it;
             PyTorch without autocast is no tool.
     """
-    found = _whole(table)
-    slower = found["ratio"][found["ratio"].round(3) < 1]
+    found = fully_timed(table)
     waiting = found.index[found["accelerate_ms"] > _WAITS * found["step_ms"]]
-    said, same = [], slower.index.equals(waiting)
-    if len(slower):
-        each = _listed([f"{_kind(network)} ({exact(ratio)})" for network, ratio in slower.items()])
+    said, same = [], slower(found).index.equals(waiting)
+    if len(slower(found)):
         why = ": in an ordinary loop the GPU waits for the host" if same else ""
-        said.append(f"`accelerate` is slower than the best tool for {each}{why}.")
+        said.append(f"`accelerate` is slower than the best tool for {slower_named(found)}{why}.")
     if len(waiting) and not same:
-        each = _listed([_kind(network) for network in waiting])
+        each = listed([kind(network) for network in waiting])
         said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    dearest = _kinds(found[_TOOLS].notna()).iloc[:, -1]
-    if not dearest.all():
-        lacking = _listed([_kind(network) for network in dearest.index[~dearest]])
-        said.append(f"{_called(dearest.name)} was not timed for {lacking}.")
-    peaks = found[["peak_gib", "peak_step_gib"]].div(found["peak_best_gib"], axis="index")
+    dearest, lacking = untimed(found)
+    if len(lacking):
+        said.append(f"{dearest} was not timed for {listed([kind(network) for network in lacking])}.")
+    peaks = memory(found)
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
     said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
-    errors = _errors(table, found)
-    every = 100 * pd.concat([rows.loc[_OURS] for rows in errors.values()])
-    outputs, gradients = (f"by {every[error].min():.1f} to {every[error].max():.2g}%" for error in _ERRORS)
-    best = {network: errors[network].loc[name] for network, name in found["best"].items()}
-    most = f"{_farther(errors, best):.2f} times as much as the best tool's"
+    outputs, gradients = (f"by {errors_span(table, error)}%" for error in ERRORS)
+    most = f"{errors_beside_best(table):.2f} times as much as the best tool's"
     said.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
     return "\n".join(f"- {point}" for point in said)
+
+
+def slower(timed: pd.DataFrame) -> pd.Series[float]:
+    """Returns the ratios of the networks that are slower with `accelerate` than with the best tool.
+
+    Args:
+        timed: what `fully_timed` returns.
+    """
+    return timed["ratio"][timed["ratio"].round(3) < 1]
+
+
+def slower_named(timed: pd.DataFrame) -> str:
+    """Returns the networks of `slower` with their ratios, as prose has them."""
+    return listed([f"{kind(network)} ({exact(ratio)})" for network, ratio in slower(timed).items()])
+
+
+def untimed(timed: pd.DataFrame) -> tuple[str, list[Hashable]]:
+    """Returns the tool that searches longest, and the networks for which no layout of it was timed."""
+    dearest = _kinds(timed[_TOOLS].notna()).iloc[:, -1]
+    return _called(dearest.name), dearest.index[~dearest].tolist()
+
+
+def memory(timed: pd.DataFrame) -> pd.DataFrame:
+    """Returns the memory with `accelerate` and with `graphed_step`, in these columns, divided by the best tool's."""
+    peaks = timed[["peak_gib", "peak_step_gib"]].div(timed["peak_best_gib"], axis="index")
+    return peaks.set_axis(_OURS, axis="columns")
+
+
+def errors_span(table: pd.DataFrame, error: str) -> str:
+    """Returns the least and the largest distance of ours from float32 in percent: "0.6 to 4.1".
+
+    Args:
+        table: as for `network_limits`.
+        error: one of `ERRORS`.
+    """
+    every = 100 * pd.concat([rows.loc[_OURS, error] for rows in _errors(table, fully_timed(table)).values()])
+    return f"{every.min():.1f} to {every.max():.2g}"
+
+
+def errors_beside_best(table: pd.DataFrame) -> float:
+    """Returns the largest distance of ours from float32 divided by the best tool's for the same network."""
+    timed = fully_timed(table)
+    errors = _errors(table, timed)
+    return _farther(errors, {network: errors[network].loc[name] for network, name in timed["best"].items()})
 
 
 def network_gaps(table: pd.DataFrame) -> str:
@@ -183,7 +180,7 @@ def network_gaps(table: pd.DataFrame) -> str:
     Args:
         table: as for `network_limits`.
     """
-    found = _whole(table)
+    found = fully_timed(table)
     errors = _errors(table, found)
     known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in errors.items()}
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
@@ -196,7 +193,7 @@ def network_gaps(table: pd.DataFrame) -> str:
 
 def _errors(table: pd.DataFrame, found: pd.DataFrame) -> dict[Hashable, pd.DataFrame]:
     """The distances from float32 under every setting, by network."""
-    return {network: rows_of(table, str(network), "step")[_ERRORS] for network in found.index}
+    return {network: rows_of(table, str(network), "step")[ERRORS] for network in found.index}
 
 
 def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
@@ -234,17 +231,17 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
             alone = "channels-last" if there and there[0].endswith(LAST) else "contiguous"
             tools += [f"{_called(name)}{f' ({alone})' if len(there) < len(columns) else ''}"] if there else []
         verb = "" if said else " was timed" if len(tools) == 1 else " were timed"
-        said.append(f"only {_listed(tools)}{verb} for {_listed([_kind(network) for network in group.index])}")
+        said.append(f"only {listed(tools)}{verb} for {listed([kind(network) for network in group.index])}")
     said = [f"{', '.join(said)}."] if said else []
     for name in layouts:
         both = every.index[every[name]]
         one = every.index.difference(both, sort=False).difference(sparse, sort=False)
-        which = [[_kind(network) for network in networks] for networks in (both, one)]
+        which = [[kind(network) for network in networks] for networks in (both, one)]
         if len(one) > len(both) > 0:  # the shorter list
-            said.append(f"{_called(name)} was timed in both layouts only for {_listed(which[0])}.")
+            said.append(f"{_called(name)} was timed in both layouts only for {listed(which[0])}.")
         elif len(one):
             said.append(
-                f"{_called(name)} was timed in only one layout{f' for {_listed(which[1])}' if len(both) else ''}."
+                f"{_called(name)} was timed in only one layout{f' for {listed(which[1])}' if len(both) else ''}."
             )
     return [f"{text[0].upper()}{text[1:]}" for text in said]
 
@@ -254,25 +251,26 @@ def _farther(errors: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, 
     return pd.Series([(errors[network].loc[_OURS] / row).max().max() for network, row in theirs.items()]).max()
 
 
-def _whole(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `others` that have both ratios."""
+def fully_timed(table: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows of `others` that have both ratios."""
     return others(table).dropna(subset=["ratio", "step_ratio"])
 
 
-def _kind(network: object) -> str:
-    """A network as prose has it: `UNet` with batch norm."""
-    _, kind, variant = _parts(network)
+def kind(network: object) -> str:
+    """Returns a network as prose has it: `UNet` with batch norm."""
+    _, kind, variant = parts(network)
     return f"`{kind}`{f' with {variant}' if variant else ''}"
 
 
-def _parts(network: object) -> tuple[str, str, str]:
-    """A network's maker, kind and variant, which may be empty: its title is "MONAI UNet, batch norm"."""
+def parts(network: object) -> tuple[str, str, str]:
+    """Returns a network's maker, kind and variant, which may be empty: its title is "MONAI UNet, batch norm"."""
     title, _, variant = NETWORKS[str(network)].title.partition(", ")
     maker, _, kind = title.partition(" ")
     return maker, kind, variant
 
 
-def _listed(parts: list[str]) -> str:
+def listed(parts: list[str]) -> str:
+    """Returns names as prose lists them: "P001, P002 and P007"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

@@ -1,1 +1,1 @@
-"""The paper's numbers, the rules that judge each, and the verdicts."""
+"""The paper's numbers, a function that judges each, and the verdicts."""

@@ -1,13 +1,12 @@
 """The conditions of the paper's measurements beside ours: the run, its window, the software, the cards.
 
-Each finding is that of a claim whose rule in `rules.csv` is "configuration", "window", "software" or "card".
+`by_figure.section3` and `by_figure.table1` judge them; here is where ours are read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +14,15 @@ import pandas as pd
 from medddpm.errors import BadInput
 from medddpm.measure.schemas import CARD, VIEWS
 from medddpm.measure.tables import gpu_folders, read_meta, read_table
-from study.claims import rules
-from study.claims.paper import Claim, claims_of
+from study.claims.by_figure import functions_of, section3, table1
+from study.claims.by_figure.section3 import Window
+from study.claims.by_figure.table1 import PropertyCase
+from study.claims.cards import deciding_cards
+from study.claims.paper import claims_of
 from study.claims.verdicts import Finding
 from study.profile.tables import Record, found
 
-CITED = "{document}, {place}: {value} (read at {read_at})."
+SECTION_3, TABLE_1 = functions_of(section3), functions_of(table1)
 
 
 def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
@@ -29,23 +31,25 @@ def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
     Args:
         values: any of "batch size", "input size", "depth size" and "channels", read from the live code.
     """
-    return _findings("configuration", "configuration", {name: str(value) for name, value in values.items()})
+    judged = {name: SECTION_3[name](values) for name in ("P051", "P052", "P053", "P054")}
+    return {name: finding for name, finding in judged.items() if finding}
 
 
 def window(root: Path) -> dict[str, Finding]:
     """Which launches are profiled, of how long a run (Section 3.2): as the newest window of BASE was taken.
 
-    That of the first of `cards` that has one.
+    That of the first of `cards.csv` that has one.
     """
     profiled = [r for r in found(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
-    if not profiled:
-        return _findings("window", "configuration", {})
-    newest = _newest(profiled)
-    meta = read_meta(newest.path)
-    begin, count = meta["measurement"]["program"]["window_start"], meta["launches"]
+    ours = _window_of(_newest(profiled)) if profiled else None
+    return {name: SECTION_3[name](ours) for name in ("P050", "P055", "P056")}
+
+
+def _window_of(record: Record) -> Window:
+    meta = read_meta(record.path)
     steps = re.search(r"--steps (\d+)", meta["command"])
-    values = {"steps": f"{steps[1]} steps" if steps else None, "first launch": str(begin), "launches": str(count)}
-    return _findings("window", "configuration", values, gpu=newest.gpu, end=begin + count)
+    first = meta["measurement"]["program"]["window_start"]
+    return Window(record.gpu, f"{steps[1]} steps" if steps else None, first, meta["launches"])
 
 
 def software(versions: Mapping[str, str]) -> dict[str, Finding]:
@@ -55,23 +59,13 @@ def software(versions: Mapping[str, str]) -> dict[str, Finding]:
         versions: any of "PyTorch", "Python", "Nsight Compute", "CUDA Toolkit" and "cuDNN"; the others are not
             measurable.
     """
-    return _findings("software", "software", versions)
-
-
-def _findings(rule: str, view: str, values: Mapping[str, str | None], **facts: object) -> dict[str, Finding]:
-    """A finding for each claim of one rule whose value is given, or whose row says what a missing value means."""
-    settled = {}
-    for row in rules.by_id().values():
-        if row.rule == rule and (row.of[0] in values or row.missing):
-            reason = row.reason if row.of[0] in values else row.missing
-            settled[row.id] = Finding(view, reason.format(**facts), values.get(row.of[0]))
-    return settled
+    return {name: SECTION_3[name](versions) for name in ("P057", "P058", "P059", "P060", "P061")}
 
 
 def recorded_versions(root: Path) -> dict[str, str]:
     """The versions that the newest kernels table of the book's views was taken with, by the names `software` takes.
 
-    That of the first of `cards` that has one.
+    That of the first of `cards.csv` that has one.
     """
     tables = [r for r in found(root) if r.table == "kernels" and r.part in VIEWS]
     if not tables:
@@ -101,41 +95,10 @@ def cards(paper: pd.DataFrame, root: Path) -> dict[str, Finding]:
     """Table 1: the paper's cards against figures/records/<card>/card.csv, or else against what their maker states.
 
     What a card's own table takes from the paper settles nothing; where the driver is silent or no such card is here,
-    `sources.csv` decides. A number is compared within the rule's tolerance, since a data sheet rounds; text must be
-    equal. Another card's property stands beside.
+    `sources.csv` decides. Another card's property stands beside.
     """
     ours = {folder.name: _card_of(folder) for folder in gpu_folders(root)}
-    beside = {str(other): str(card) for card, other in rules.cards()["stands_in_for"].items()}
-    settled = {}
-    for claim in claims_of(paper):
-        if claim.rule.rule == "card":
-            other = beside.get(claim.gpu, "")
-            value, _ = ours.get(other, {}).get(claim.rule.of[0], (None, ""))
-            found = _property(claim, ours.get(claim.gpu, {}))
-            settled[claim.id] = replace(found, other_card=other, other_value=value) if value else found
-    return settled
-
-
-def _property(claim: Claim, own: Mapping[str, tuple[str, str]]) -> Finding:
-    """One property by the card's own driver, and by the document that states it.
-
-    Args:
-        claim: of Table 1.
-        own: value and origin of each property that the card's driver tells; empty without such a card.
-    """
-    rule = claim.rule
-    (name,) = rule.of
-    source = rules.sources().get(claim.id)
-    cited = CITED.format(**source) + (f" {source['note']}." if source["note"] else "") if source else ""
-    if name in own:
-        value, origin = own[name]
-        derived = origin.removeprefix("driver").removeprefix("derived: ")
-        told = {"derived": f", from {derived}" if derived else "", "cited": f" {cited}" if cited else ""}
-        reason = rule.reason.format(gpu=claim.gpu, **told)
-        return Finding("card", reason, value, rule.tolerance, claim.gpu)
-    if source:
-        return Finding("source", cited, source["value"], rule.tolerance)
-    return Finding("source", rule.missing.format(gpu=claim.gpu, of=name))
+    return {c.id: TABLE_1[c.id](PropertyCase(c, ours)) for c in claims_of(paper) if c.id in TABLE_1}
 
 
 def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
@@ -148,8 +111,8 @@ def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _newest(listed: list[Record]) -> Record:
-    """The newest record of the first of `cards` that has any."""
-    order = {str(gpu): place for place, gpu in enumerate(rules.cards().index)}
+    """The newest record of the first of `cards.csv` that has any."""
+    order = {str(gpu): place for place, gpu in enumerate(deciding_cards().index)}
     first = min(order.get(record.gpu, len(order)) for record in listed)
     of_first = [record for record in listed if order.get(record.gpu, len(order)) == first]
     return max(of_first, key=lambda record: str(read_meta(record.path).get("date", "")))

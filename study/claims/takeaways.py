@@ -1,41 +1,80 @@
 """The paper's three takeaways (ICPE '26, arXiv:2606.19365, Section 4), each as a rule that a whole step can break.
 
-`takeaways.csv` holds them with their rules in words and their limits. T1, "underutilizes GPU pipelines": in BASE no
-average (Tensor Core, FP32, integer pipe, SM throughput) reaches the limit. Its cause, "due to persistent memory,
-layout, and reduction overheads", is judged by itself: all but convolutions and GEMMs takes more of BASE's time than the
-limit. T2, "a single cuDNN convolution/GEMM kernel dominates runtime": in BASE one convolution or matrix product, by its
-whole name, takes more of the time than the limit. T3, "convolution, elementwise, and reduction kernels stress different
-instruction paths": BASE's convolutions execute more floating-point instructions than of any other class, and pointwise
-and reduction kernels (norms among them) do not. Averages and shares are of the step, weighted by time.
+T1, "underutilizes GPU pipelines", and its cause, "due to persistent memory, layout, and reduction overheads", are
+judged apart. T2 is that "a single cuDNN convolution/GEMM kernel dominates runtime", T3 that "convolution, elementwise,
+and reduction kernels stress different instruction paths". Averages and shares are of the step, weighted by time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pandas as pd
 
 from medddpm.measure import summaries
 from medddpm.measure.instructions import CLASSES
-from medddpm.measure.schemas import Column, Schema
-from medddpm.measure.tables import read_table
-from study.claims import rules
-from study.claims.reasons import Runs
+from study.claims.cards import deciding_cards
+from study.claims.kernels import (
+    DOMINANT,
+    GEMMS,
+    POINTWISE,
+    KernelsOfRun,
+    Launches,
+    Runs,
+    instruction_share,
+    short_name,
+    time_share,
+)
 from study.records.schemas import CLAIMS
 
-Verdict = tuple[bool, str, str]  # whether the takeaway holds, by which numbers, and what breaks it
+WELL_USED = 60.0  # percent of a unit's peak from which NVIDIA's ncu calls it well used (its speed-of-light rule)
+MOST = 50.0  # percent of the time: more than all others together
 PIPES = {
     "Tensor Core utilization": "tensor_pct",
     "CUDA core utilization": "fma_pct",
     "integer ALU utilization": "alu_pct",
     "SM throughput": "sm_throughput_pct",
 }
+CONVOLUTIONS = "convolutions and GEMMs"
 WORK = {  # what Section 4.3 sets against each other
-    "convolutions and GEMMs": rules.GEMMS,
-    "pointwise": "pointwise",
-    "norms and reductions": "reduction+normalization",
+    CONVOLUTIONS: GEMMS,
+    "pointwise": POINTWISE,
+    "norms and reductions": Launches("norms and reductions", ("reduction", "normalization")),
 }
 NO_STEP = "There is no record of a whole step. `site/add_your_card.md` says how to measure one."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one run says of a takeaway.
+
+    Args:
+        holds: does it hold?
+        numbers: by which numbers.
+        breaker: what breaks it, if it does not.
+    """
+
+    holds: bool
+    numbers: str
+    breaker: str
+
+
+@dataclass(frozen=True)
+class Takeaway:
+    """One of the paper's conclusions.
+
+    Args:
+        id: T1, T1 cause, T2 or T3.
+        stated: the conclusion, in short.
+        rule: when it holds.
+        judge: judges it by the whole step of one run.
+    """
+
+    id: str
+    stated: str
+    rule: str
+    judge: Callable[[KernelsOfRun], Verdict]
 
 
 def settle(runs: Runs) -> pd.DataFrame:
@@ -48,80 +87,89 @@ def settle(runs: Runs) -> pd.DataFrame:
     Returns:
         four rows; our_value is that of the newest run. A takeaway that any run breaks differs.
     """
-    card = next((card for card in rules.cards().index if (card, "step") in runs), None)
+    card = next((card for card in deciding_cards().index if (card, "step") in runs), None)
     steps = [run for run in runs[card, "step"] if summaries.BASE in set(run.table["config"])] if card else []
     rows: list[tuple[object, ...]] = []
-    for row in read_table(rules.HERE / "takeaways.csv", TAKEAWAYS).to_dict("records"):
-        verdicts = [JUDGES[row["rule"]](run, row["limit"]) for run in steps]
-        broken = [by for holds, _, by in verdicts if not holds]
-        status = ("differs" if broken else "reproduced") if verdicts else "not_measurable"
-        told = {
-            "limit": row["limit"],
-            "card": card,
-            "judged": f"by {len(verdicts)} runs" if len(verdicts) > 1 else "by one run",
-            "broken": f" It is broken by {broken[0]}." if broken else "",
-        }
-        newest = " The numbers are the newest run's." if len(verdicts) > 1 else ""
-        reason = row["reason"].format(**told) + newest if verdicts else NO_STEP
-        ours, tolerance = (verdicts[-1][1], 0.0) if verdicts else (None, None)
-        rows.append((row["id"], row["paper_value"], ours, "step", card, None, None, tolerance, status, reason))
+    for takeaway in TAKEAWAYS:
+        verdicts = [takeaway.judge(run) for run in steps]
+        if not verdicts:
+            ours, tolerance, status, reason = None, None, "not_measurable", NO_STEP
+        else:
+            breakers = [verdict.breaker for verdict in verdicts if not verdict.holds]
+            ours, tolerance, status = verdicts[-1].numbers, 0.0, "differs" if breakers else "reproduced"
+            several = len(verdicts) > 1
+            reason = f"It holds if {takeaway.rule}. Judged on the {card} "
+            reason += f"by {len(verdicts)} runs of a whole step." if several else "by one run of a whole step."
+            reason += f" It is broken by {breakers[0]}." if breakers else ""
+            reason += " The numbers are the newest run's." if several else ""
+        rows.append((takeaway.id, takeaway.stated, ours, "step", card, None, None, tolerance, status, reason))
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
 
 
-def is_underutilized(run: rules.KernelsOfRun, limit: float) -> Verdict:
-    """T1."""
+def t1(run: KernelsOfRun) -> Verdict:
+    """Judges T1: no pipe's average, nor the SM's, reaches `WELL_USED`."""
     averages = {pipe: run.value(summaries.BASE, column) for pipe, column in PIPES.items()}
-    numbers = ", ".join(f"{pipe} {value:.3g}%" for pipe, value in averages.items())
     highest = max(averages, key=lambda pipe: averages[pipe])
-    return averages[highest] < limit, numbers, highest
+    numbers = ", ".join(f"{pipe} {value:.3g}%" for pipe, value in averages.items())
+    return Verdict(averages[highest] < WELL_USED, numbers, highest)
 
 
-def has_overheads(run: rules.KernelsOfRun, limit: float) -> Verdict:
-    """T1's cause."""
-    overhead = 100 - rules.time_share(run.of(summaries.BASE), rules.GEMMS)
+def t1_cause(run: KernelsOfRun) -> Verdict:
+    """Judges the cause of T1: all but convolutions and GEMMs takes more of the time than these."""
+    overhead = 100 - time_share(run.of(summaries.BASE), GEMMS)
     numbers = f"{overhead:.3g}% of the time is in all but convolutions and GEMMs"
-    return overhead > limit, numbers, "convolutions and GEMMs, which take more"
+    return Verdict(overhead > MOST, numbers, "convolutions and GEMMs, which take more")
 
 
-def is_dominated(run: rules.KernelsOfRun, limit: float) -> Verdict:
-    """T2."""
+def t2(run: KernelsOfRun) -> Verdict:
+    """Judges T2: under BASE one convolution or GEMM takes more of the time than all else; OPT1 is told too."""
     shares, numbers = {}, []
     for setting in (name for name in (summaries.BASE, "OPT1") if name in run.summary.index):
         table = run.of(setting)
-        shares[setting] = rules.time_share(table, rules.DOMINANT)
-        name = rules.short_name(rules.pick(table, rules.DOMINANT))
-        every = rules.time_share(table, rules.GEMMS)
+        shares[setting] = time_share(table, DOMINANT)
+        name, every = short_name(DOMINANT.of(table)), time_share(table, GEMMS)
         numbers.append(f"{setting}: {name} {shares[setting]:.3g}%, all convolutions and GEMMs {every:.3g}%")
-    return shares[summaries.BASE] > limit, "; ".join(numbers), "a busiest kernel that takes less"
+    return Verdict(shares[summaries.BASE] > MOST, "; ".join(numbers), "a busiest kernel that takes less")
 
 
-def stresses_different_paths(run: rules.KernelsOfRun, _limit: float) -> Verdict:
-    """T3."""
+def t3(run: KernelsOfRun) -> Verdict:
+    """Judges T3: convolutions execute more floating-point instructions than of any other class, other work does not."""
     largest, numbers = {}, []
     for work, launches in WORK.items():
-        chosen = rules.pick(run.of(summaries.BASE), launches)
-        shares = {name: rules.instruction_share(chosen, [name]) for name in CLASSES}
+        chosen = launches.of(run.of(summaries.BASE))
+        shares = {name: instruction_share(chosen, name) for name in CLASSES}
         first, second = sorted(CLASSES, key=lambda name: -shares[name])[:2]
         largest[work] = first
         numbers.append(f"{work}: " + ", ".join(f"{CLASSES[c].lower()} {shares[c]:.3g}%" for c in (first, second)))
-    broken = [work for work, name in largest.items() if (name == "inst_fp") != (WORK[work] == rules.GEMMS)]
+    broken = [work for work, name in largest.items() if (name == "inst_fp") != (work == CONVOLUTIONS)]
     classes = ", ".join(f"{work}, whose largest class is {CLASSES[largest[work]].lower()}" for work in broken)
-    return not broken, "; ".join(numbers), classes
+    return Verdict(not broken, "; ".join(numbers), classes)
 
 
-JUDGES: dict[str, Callable[[rules.KernelsOfRun, float], Verdict]] = {
-    "underutilized": is_underutilized,
-    "overheads": has_overheads,
-    "dominated": is_dominated,
-    "different_paths": stresses_different_paths,
-}
-TAKEAWAYS = Schema(
-    {
-        "id": Column("str", "T1, T1 cause, T2, T3"),
-        "paper_value": Column("str", "the paper's conclusion, in short"),
-        "rule": Column("str", "which function judges it", allowed=tuple(JUDGES)),
-        "limit": Column("float64", "percent that the rule compares with", "%", nullable=True),
-        "limit_source": Column("str", "why that limit", nullable=True),
-        "reason": Column("str", "template of the verdict's reason"),
-    }
+TAKEAWAYS = (
+    Takeaway(
+        "T1",
+        "Med-DDPM underutilizes GPU pipelines across all architectures",
+        f"under BASE neither the average of any pipe nor that of the SM reaches {WELL_USED:g}%",
+        t1,
+    ),
+    Takeaway(
+        "T1 cause",
+        "what leaves them idle is memory, layout and reduction overheads",
+        f"under BASE everything except convolutions and GEMMs takes more than {MOST:g}% of the time",
+        t1_cause,
+    ),
+    Takeaway(
+        "T2",
+        "a single cuDNN convolution/GEMM kernel dominates runtime",
+        f"under BASE one convolution or GEMM, by its whole name, takes more than {MOST:g}% of the time",
+        t2,
+    ),
+    Takeaway(
+        "T3",
+        "convolution, elementwise and reduction kernels stress different instruction paths",
+        "the largest class of instructions is floating point in BASE's convolutions and GEMMs, and another class in "
+        "pointwise kernels and in norms and reductions",
+        t3,
+    ),
 )

@@ -171,7 +171,7 @@ def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
     lines = []
     found: dict[Any, dict[Any, float]] = table.to_dict("index")
     for setting, margins in found.items():
-        apart = _apart(kept, runs[reference], runs[setting])
+        apart = slices_apart(kept, runs[reference], runs[setting])
         farthest = max(margins, key=lambda name: abs(margins[name]))
         subjects = len(apart) // len(PLANES)
         most = f"the {in_words(farthest)} differs most, by {abs(margins[farthest]):.3f} of its margin"
@@ -191,7 +191,7 @@ def slices(kept: Kept, plan: str = "short") -> str:
         same_seed, same_setting = one["seed"] == two["seed"], one["setting"] == two["setting"]
         if same_seed == same_setting:
             continue
-        between["settings" if same_seed else "seeds"] += _apart(kept, one, two)
+        between["settings" if same_seed else "seeds"] += slices_apart(kept, one, two)
     if not between["settings"] or not between["seeds"]:
         return f"samples of two settings and seeds: {NOT_MEASURED}"
     settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
@@ -246,8 +246,8 @@ def brats(quality: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
-    """The mean absolute difference of two runs' samples, in grey levels, for every slice that both have."""
+def slices_apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
+    """Returns the mean absolute difference of two runs' samples, in grey levels, for every slice that both have."""
     found: list[float] = []
     for subject in itertools.count():
         for axis in PLANES:

@@ -132,7 +132,7 @@ def test_its_network_computes_what_nnunets_does_from_one_checkpoint(work: Path) 
 def test_a_network_that_is_built_for_prediction_alone_is_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-    from medddpm.clients.nnunet.nnUNetTrainerAccelerated import nnUNetTrainerAccelerated
+    from medddpm.fast.clients.nnunet.nnUNetTrainerAccelerated import nnUNetTrainerAccelerated
 
     monkeypatch.setattr(nnUNetTrainer, "build_network_architecture", lambda *_: nnunet(PlainConvUNet))
     network = nnUNetTrainerAccelerated.build_network_architecture(None)

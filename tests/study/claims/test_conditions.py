@@ -12,6 +12,7 @@ from medddpm.errors import BadInput
 from medddpm.measure.schemas import CARD
 from medddpm.measure.tables import read_table, write_table
 from study.claims import conditions
+from study.claims.by_figure import table1
 from study.claims.paper import paper_claims
 from study.claims.verdicts import overview, settle
 from study.records.schemas import CLAIMS
@@ -145,7 +146,7 @@ def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None
 
 
 def test_a_property_that_nothing_states_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditions.rules, "sources", dict)
+    monkeypatch.setattr(table1, "sources", dict)
     paper = paper_claims(ROOT)
     settled = settle(paper, conditions.cards(paper, tmp_path))
     assert set(settled["status"]) == {"not_measurable"}

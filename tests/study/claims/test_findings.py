@@ -13,9 +13,23 @@ from medddpm.errors import BadInput
 from medddpm.measure.instructions import CLASSES
 from medddpm.measure.schemas import KERNELS
 from medddpm.measure.tables import read_table, write_table
-from study.claims import findings, rules, takeaways, verdicts
-from study.claims.paper import Claim, paper_claims
-from study.claims.rules import KernelsOfRun, Rule
+from study.claims import findings, takeaways, verdicts
+from study.claims.by_figure import PROFILED
+from study.claims.case import Case
+from study.claims.kernels import GEMMS, KN3, POINTWISE, KernelsOfRun, Runs
+from study.claims.numbers import (
+    Number,
+    family_shares,
+    increase,
+    instruction_share,
+    largest_change,
+    rank,
+    ratio,
+    summary,
+    time_share,
+)
+from study.claims.paper import PAPER_SETTINGS, Claim, claims_of, paper_claims
+from study.claims.reasons import as_text
 from study.records.schemas import CLAIMS
 
 RECORDS = ROOT / "figures" / "records"
@@ -55,14 +69,20 @@ def run(*rows: dict[str, object]) -> KernelsOfRun:
     return KernelsOfRun(table(*rows))
 
 
-def rule(identity: str, *settings: str) -> Rule:
-    """How a claim is measured, under other settings than its own where any are given."""
-    found = rules.by_id()[identity]
-    return replace(found, settings=settings) if settings else found
+CLAIMS_OF_PAPER = {claim.id: claim for claim in claims_of(paper_claims(ROOT))}
 
 
-def ask(identity: str, *settings: str, gpu: str = "H100", value: str = "1") -> Claim:
-    return Claim(identity, value, "=", gpu, rule(identity, *settings))
+def ask(identity: str, gpu: str = "H100", value: str = "1") -> Claim:
+    """A claim as if the paper stated another value of another card."""
+    return replace(CLAIMS_OF_PAPER[identity], gpu=gpu, value=value, qualifier="=")
+
+
+def judge(claim: Claim, runs: Runs, view: str) -> verdicts.Finding:
+    return PROFILED[claim.id](Case(claim, runs, view))
+
+
+def number(identity: str, run: KernelsOfRun, view: str = "window") -> str | None:
+    return judge(ask(identity), {("H100", view): [run]}, view).our_value
 
 
 BUSY = run(
@@ -96,8 +116,10 @@ BUSY = run(
         ("P118", (0.5 + 40 + 1 + 3 + 1 + 1) / 6),  # Tensor Core utilization
     ],
 )
-def test_rules_on_one_setting(identity: str, expected: float) -> None:
-    assert rules.numbers(rule(identity, "BASE"), BUSY) == pytest.approx([expected])
+def test_numbers_of_one_setting(identity: str, expected: float) -> None:
+    """The same launches under every setting."""
+    every = KernelsOfRun(pd.concat([BUSY.table.assign(config=setting) for setting in PAPER_SETTINGS]))
+    assert number(identity, every) == as_text([expected])
 
 
 def test_a_step_s_scores_are_read_where_they_were_profiled_apart() -> None:
@@ -105,8 +127,8 @@ def test_a_step_s_scores_are_read_where_they_were_profiled_apart() -> None:
     scored = run(*(launch("BASE", family, priority=score) for family, score in families.items()))
     bare = run(*(launch("BASE", family, priority=float("nan")) for family in families))
     runs = {("H100", "step"): [bare], ("H100", "step-by-function"): [scored]}
-    assert findings.finding(ask("P080", gpu="all"), runs, "step").our_value == "2"
-    found = findings.finding(ask("P080", gpu="all"), {("H100", "step"): [bare]}, "step")
+    assert judge(ask("P080", gpu="all"), runs, "step").our_value == "2"
+    found = judge(ask("P080", gpu="all"), {("H100", "step"): [bare]}, "step")
     assert found.our_value is None
     assert found.reason.startswith("No step of the H100 has ncu's estimated speedups.")
 
@@ -114,29 +136,29 @@ def test_a_step_s_scores_are_read_where_they_were_profiled_apart() -> None:
 def test_close_scores_share_a_rank() -> None:
     """By priority: the tensor-core GEMM, 1 + 8 of two groups; normalization, 7; elementwise, 3."""
 
-    def ranks(norm: float) -> list[list[float]]:
+    def ranks(norm: float) -> list[str | None]:
         rows = BUSY.table.assign(priority=BUSY.table["priority"].mask(BUSY.table["priority"] == 7, norm))
-        return [rules.numbers(rule(name, "BASE"), KernelsOfRun(rows)) for name in ("P081", "P080", "P082")]
+        return [number(name, KernelsOfRun(rows)) for name in ("P081", "P080", "P082")]
 
-    assert ranks(7.0) == [[1, 1], [2, 2], [3, 3]]
-    assert ranks(7.3) == [[1, 2], [1, 2], [3, 3]]
-    assert ranks(11.0) == [[1, 2], [1, 2], [3, 3]]
-    assert ranks(12.0) == [[2, 2], [1, 1], [3, 3]]
+    assert ranks(7.0) == ["1", "2", "3"]
+    assert ranks(7.3) == ["1-2", "1-2", "3"]
+    assert ranks(11.0) == ["1-2", "1-2", "3"]
+    assert ranks(12.0) == ["2", "1", "3"]
 
 
 def test_a_tie_is_said() -> None:
     tied = run(launch("BASE", "gemm", priority=8.0), launch("BASE", "RowwiseMomentsCUDAKernel", priority=7.0))
-    found = findings.finding(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
+    found = judge(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
     assert found.our_value == "1-2"
     assert "It is a tie, because scores within 20% of each other count as equal" in found.reason
 
 
 def test_hit_rates_above_100_percent_are_clipped_and_said() -> None:
     rows = [launch("BASE", "gemm", l2_hit_pct=pct) for pct in (60.0, 250.0)]
-    found = findings.finding(ask("P159", value="64.1"), {("H100", "window"): [run(*rows)]}, "window")
+    found = judge(ask("P159", value="64.1"), {("H100", "window"): [run(*rows)]}, "window")
     assert found.our_value == "80"
     assert "For 1 of 2 launches the L2 hit rate reads above 100%" in found.reason
-    within = findings.finding(ask("P159", value="64.1"), {("H100", "window"): [run(rows[0])]}, "window")
+    within = judge(ask("P159", value="64.1"), {("H100", "window"): [run(rows[0])]}, "window")
     assert "100%" not in within.reason
 
 
@@ -153,28 +175,42 @@ TWO = run(
 
 
 @pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ("P100", "0.25"),  # SM cycles under OPT1, relative to BASE
+        ("P006", "4"),  # SM cycles under OPT1, reduction
+        ("P001", "10"),  # under the best setting
+        ("P002", "2"),  # dynamic instructions under the best setting, reduction
+        ("P101", "0.5"),  # instructions under OPT1
+        ("P102", "2"),  # IPC under OPT1
+        ("P005", "-50"),  # IPC under OPT2, increase
+        ("P181", "1.2"),  # active warps per cycle under OPT1
+        ("P192", "0.1"),  # divergent branch stalls under OPT1
+        ("P196", "0.025-0.1"),  # all stall classes under OPT2 and OPT12
+        ("P091", "0"),  # change of the kernel mix under OPT1
+        ("P203", "1"),  # L2 hit rate under OPT12, against OPT2
+        ("P117", "3"),  # uniform datapath and movement of the dominant kernels under OPT1
+    ],
+)
+def test_numbers_against_base(identity: str, expected: str) -> None:
+    assert number(identity, TWO) == expected
+
+
+STALLS = ("stall_long_scoreboard", "stall_math_pipe", "stall_branch")
+
+
+@pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (rule("P100"), [0.25]),  # SM cycles under OPT1, relative to BASE
-        (rule("P006"), [4.0]),  # SM cycles under OPT1, reduction
-        (rule("P001"), [10.0]),  # under the best setting
-        (rule("P002"), [2.0]),  # dynamic instructions under the best setting, reduction
-        (rule("P101"), [0.5]),  # instructions under OPT1
-        (rule("P102"), [2.0]),  # IPC under OPT1
-        (rule("P005", "OPT1"), [100.0]),  # IPC, increase
-        (rule("P181"), [1.2]),  # active warps per cycle under OPT1
-        (rule("P192"), [0.1]),  # divergent branch stalls under OPT1
-        (rule("P196", "OPT1"), [0.5, 1.0, 0.1]),  # all stall classes
-        (rule("P196"), [0.1, 0.05, 0.025, 0.1, 0.05, 0.025]),  # under OPT2 and OPT12
-        (rule("P091"), [0.0]),  # change of the kernel mix under OPT1
-        (rule("P091", "OPT2"), [100.0]),
-        (rule("P203"), [1.0]),  # L2 hit rate under OPT12, against OPT2
-        (rule("P117"), [3.0]),  # uniform datapath and movement of the dominant kernels under OPT1
+        (increase(summary("ipc_geometric", "OPT1")), [100.0]),
+        (ratio(summary(STALLS, "OPT1")), [0.5, 1.0, 0.1]),
+        (ratio(summary(STALLS, "OPT2", "OPT12")), [0.1, 0.05, 0.025, 0.1, 0.05, 0.025]),
+        (largest_change(family_shares("OPT2")), [100.0]),
     ],
-    ids=lambda value: value.id if isinstance(value, Rule) else None,
+    ids=["an increase", "three columns", "three columns of two settings", "a change of the mix"],
 )
-def test_rules_against_base(asked: Rule, expected: list[float]) -> None:
-    assert rules.numbers(asked, TWO) == pytest.approx(expected)
+def test_several_numbers_and_forms(asked: Number, expected: list[float]) -> None:
+    assert asked.of(TWO) == pytest.approx(expected)
 
 
 def test_step_counts_and_weights_where_a_window_does_not() -> None:
@@ -183,24 +219,23 @@ def test_step_counts_and_weights_where_a_window_does_not() -> None:
         launch("BASE", "copy", count=1, duration_ns=10.0, cycles_active=10.0, l1_hit_pct=0.0),
     )
     step = run(*({**row, "view": "step"} for row in rows))
-    assert rules.numbers(rule("P157"), step) == pytest.approx([60.0])
-    assert rules.numbers(rule("P157"), run(*rows)) == pytest.approx([40.0])
-    assert rules.numbers(rule("P077"), step) == pytest.approx([30.0])
-    assert rules.numbers(rule("P107", "BASE"), step) == pytest.approx([75.0])
+    assert number("P157", step, "step") == "60"
+    assert number("P157", run(*rows)) == "40"
+    assert number("P077", step, "step") == "30"
+    assert time_share(GEMMS, "BASE").of(step) == pytest.approx([75.0])
 
 
 def test_what_a_run_lacks_gives_no_number() -> None:
     alone = run(launch("OPT1", "gemm", priority=math.nan, tensor_pct=math.nan))
-    assert rules.numbers(rule("P100"), alone) == []
-    assert rules.numbers(rule("P126"), alone) == []
-    assert rules.numbers(rule("P119"), alone) == []
-    assert rules.numbers(rule("P082", "OPT1"), alone) == []
-    assert rules.numbers(replace(rule("P116"), launches="KN3"), alone) == []
+    assert [number(identity, alone) for identity in ("P100", "P126", "P119")] == [None, None, None]
+    assert number("P127", alone) == "1"
+    assert rank(POINTWISE, "OPT1").of(alone) == []
+    assert instruction_share("inst_fp", KN3, "OPT1").of(alone) == []
 
 
 def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
     runs = {("H100", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
-    found = findings.finding(ask("P159", value="64.1"), runs, "window")
+    found = judge(ask("P159", value="64.1"), runs, "window")
     assert found.our_value == "63"
     assert "on the H100: the mean of 2 runs, 9.5% apart." in found.reason
 
@@ -223,7 +258,7 @@ def test_only_a_card_of_the_papers_settles_a_claim(
     gpu: str, folders: list[str], card: str | None, other: str | None
 ) -> None:
     runs = {(folder, "window"): [TWO] for folder in folders}
-    found = findings.finding(ask("P100", gpu=gpu, value="0.25"), runs, "window")
+    found = judge(ask("P100", gpu=gpu, value="0.25"), runs, "window")
     assert (found.card, found.other_card) == (card, other)
     assert found.our_value == ("0.25" if card else None)
     assert found.other_value == ("0.25" if other else None)
@@ -235,7 +270,7 @@ def test_another_card_does_not_step_in_for_a_view_or_a_setting() -> None:
     base = KernelsOfRun(TWO.table[TWO.table["config"] == "BASE"])
     runs = {("H100", "window"): [base], ("H200", "window"): [TWO], ("H200", "step"): [TWO]}
     claim = ask("P100", value="0.25")
-    step, window = (findings.finding(claim, runs, view) for view in ("step", "window"))
+    step, window = (judge(claim, runs, view) for view in ("step", "window"))
     assert {verdicts.status_of(claim, found) for found in (step, window)} == {"proxy"}
     assert "The H100 has no record of a step." in step.reason
     assert "No window of the H100 has" in window.reason
@@ -245,10 +280,10 @@ def test_two_cards_together_are_not_decided_on_one() -> None:
     """P007, the greatest reduction of the A100 and the H100: 4 here."""
     claim = ask("P007", gpu="A100;H100", value="5")
     less = run(launch("BASE", "gemm", cycles_active=100.0), launch("OPT1", "gemm", cycles_active=50.0))
-    alone = findings.finding(claim, {("H100", "window"): [TWO], ("H200", "window"): [TWO]}, "window")
+    alone = judge(claim, {("H100", "window"): [TWO], ("H200", "window"): [TWO]}, "window")
     assert (alone.our_value, alone.other_value) == (None, None)
     assert "We have no A100. The H100 alone gives 4." in alone.reason
-    both = findings.finding(claim, {("H100", "window"): [less], ("A100", "window"): [TWO]}, "window")
+    both = judge(claim, {("H100", "window"): [less], ("A100", "window"): [TWO]}, "window")
     assert both.our_value == "4"
     assert verdicts.status_of(claim, both) == "reproduced"
 
@@ -258,18 +293,18 @@ def test_a_range_of_two_cards_is_decided_by_both() -> None:
     claim = ask("P199", gpu="A100;H100", value="5-7")
     base = launch("BASE", "gemm", tensor_pct=1.0)
     six, nine = (run(base, launch("OPT1", "gemm", tensor_pct=percent)) for percent in (6.0, 9.0))
-    alone = findings.finding(claim, {("H100", "window"): [six]}, "window")
+    alone = judge(claim, {("H100", "window"): [six]}, "window")
     assert alone.our_value is None
     assert "The H100 alone gives 6." in alone.reason
-    both = findings.finding(claim, {("H100", "window"): [six], ("A100", "window"): [six]}, "window")
+    both = judge(claim, {("H100", "window"): [six], ("A100", "window"): [six]}, "window")
     assert (both.our_value, verdicts.status_of(claim, both)) == ("6", "reproduced")
-    apart = findings.finding(claim, {("H100", "window"): [six], ("A100", "window"): [nine]}, "window")
+    apart = judge(claim, {("H100", "window"): [six], ("A100", "window"): [nine]}, "window")
     assert verdicts.status_of(claim, apart) == "differs"
 
 
 def test_a_v100_cannot_run_these_records_software() -> None:
-    assert "CUDA 13 dropped Volta" in findings.finding(ask("P150", gpu="V100"), {}, "window").reason
-    counted = findings.finding(ask("P198", gpu="V100"), {("V100", "window"): [TWO]}, "window")
+    assert "CUDA 13 dropped Volta" in judge(ask("P150", gpu="V100"), {}, "window").reason
+    counted = judge(ask("P198", gpu="V100"), {("V100", "window"): [TWO]}, "window")
     assert counted.our_value is None
     assert "a V100 has none of its three counters" in counted.reason
 
@@ -278,17 +313,17 @@ def test_cycles_against_the_v100_need_both_cards() -> None:
     claim = ask("P074", gpu="A100", value="3.3")
     ours = run(launch("BASE", "gemm", cycles_active=100.0))
     theirs = run(launch("BASE", "gemm", cycles_active=330.0))
-    assert findings.finding(claim, {("A100", "window"): [ours]}, "window").our_value is None
-    found = findings.finding(claim, {("A100", "window"): [ours], ("V100", "window"): [theirs]}, "window")
+    assert judge(claim, {("A100", "window"): [ours]}, "window").our_value is None
+    found = judge(claim, {("A100", "window"): [ours], ("V100", "window"): [theirs]}, "window")
     assert found.our_value == "3.3"
-    slow = findings.finding(claim, {("A100", "window"): [ours], ("V100", "window"): [ours]}, "window")
+    slow = judge(claim, {("A100", "window"): [ours], ("V100", "window"): [ours]}, "window")
     assert slow.our_value == "1"
     assert "the sum over all SMs" in slow.reason
 
 
 def test_kernel_names() -> None:
     def found(identity: str, value: str, view: str = "window") -> verdicts.Finding:
-        return findings.finding(ask(identity, gpu="all", value=value), runs, view)
+        return judge(ask(identity, gpu="all", value=value), runs, view)
 
     runs = {("H100", "window"): [TWO], ("H100", "step"): [run(launch("OPT1", "sm80_xmma_fprop_implicit"))]}
     assert found("P062", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
@@ -317,21 +352,21 @@ def test_reason_names_what_other_windows_give() -> None:
         ("H100", "step"): both(100.0, 113.0),
     }
     claim = ask("P104", value="0.01-0.02")
-    window, step = (findings.finding(claim, runs, view) for view in ("window", "step"))
+    window, step = (judge(claim, runs, view) for view in ("window", "step"))
     assert window.our_value == "1.2"
     assert step.our_value == "1.13"
     assert "Windows that begin at launch 300 give 0.02. A whole step gives 1.13. Under OPT2 most of" in window.reason
-    agreeing = findings.finding(ask("P104", value="1.3"), runs, "window")
+    agreeing = judge(ask("P104", value="1.3"), runs, "window")
     assert "whole step" not in agreeing.reason
 
 
 def test_dram_of_another_card_is_told_in_bytes_a_second() -> None:
     """10% of 4800 GB/s are 14.33% of 3350."""
     slow = run(launch("BASE", "gemm", dram_pct=10.0))
-    beside = findings.finding(ask("P162", value="14"), {("H200", "window"): [slow]}, "window")
+    beside = judge(ask("P162", value="14"), {("H200", "window"): [slow]}, "window")
     assert (beside.our_value, beside.other_value) == (None, "14.33")
     assert "10% of its own" in beside.reason
-    own = findings.finding(ask("P162", value="10"), {("H100", "window"): [slow]}, "window")
+    own = judge(ask("P162", value="10"), {("H100", "window"): [slow]}, "window")
     assert own.our_value == "10"
 
 

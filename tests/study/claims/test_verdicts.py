@@ -6,8 +6,7 @@ from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import read_table
-from study.claims.paper import Claim, paper_claims
-from study.claims.rules import Rule
+from study.claims.paper import MEASURED, Claim, claims_of, kind_of, paper_claims
 from study.claims.verdicts import (
     Finding,
     at_tolerances,
@@ -17,17 +16,18 @@ from study.claims.verdicts import (
     settle,
     status_of,
     tally,
+    tolerance_of,
     two_views,
 )
 from study.records.schemas import CLAIMS
 
-RATIO = Rule("P1", "", "summary", against="BASE", form="ratio")
-PLAIN = Rule("P1", "", "summary")
-RANK = Rule("P1", "", "rank")
+RATIO = {"metric": "SM cycles, relative to BASE", "unit": "x"}
+PLAIN = {"metric": "SM throughput", "unit": "%"}
+RANK = {"metric": "rank by cumulative priority score"}
 
 
 @pytest.mark.parametrize(
-    ("paper", "qualifier", "rule", "ours", "tolerance", "status"),
+    ("paper", "qualifier", "stated", "ours", "tolerance", "status"),
     [
         ("64", "=", PLAIN, "64", 0.0, "reproduced"),
         ("1.45", "=", PLAIN, "1.450", 0.0, "reproduced"),
@@ -69,9 +69,17 @@ RANK = Rule("P1", "", "rank")
         ("1.07", "about", PLAIN, "0.99", 0.2, "reproduced"),
     ],
 )
-def test_verdict(paper: str, qualifier: str, rule: Rule, ours: str | None, tolerance: float, status: str) -> None:
-    claim = Claim("P1", paper, qualifier, "H100", rule)
+def test_verdict(
+    paper: str, qualifier: str, stated: dict[str, str], ours: str | None, tolerance: float, status: str
+) -> None:
+    claim = Claim("P1", paper, qualifier, "H100", **stated)
     assert status_of(claim, Finding("window", "so", ours, tolerance)) == status
+
+
+def test_the_tolerance_is_the_policys() -> None:
+    claims = {claim.id: claim for claim in claims_of(paper_claims(ROOT)) if kind_of(claim.id) == MEASURED}
+    others = {name: tolerance_of(claim) for name, claim in claims.items() if tolerance_of(claim) != 0.2}
+    assert others == {"P080": 0.0, "P081": 0.0, "P082": 0.0, "P203": 0.05, "P204": 0.05}
 
 
 def test_nothing_settled_leaves_everything_open() -> None:
@@ -84,7 +92,7 @@ def test_finding_about_no_claim_is_refused() -> None:
         settle(paper_claims(ROOT), {"P205": Finding("window", "so")})
 
 
-def test_a_claim_without_a_rule_is_named_in_a_line() -> None:
+def test_a_claim_that_the_paper_does_not_make_is_named_in_a_line() -> None:
     paper = paper_claims(ROOT)
     claims = read_table(ROOT / "figures" / "records" / "claims.csv", CLAIMS)
     odd = pd.concat([claims, claims[:1].assign(id="P999")], ignore_index=True)
@@ -95,7 +103,7 @@ def test_a_claim_without_a_rule_is_named_in_a_line() -> None:
         lambda: headline(odd),
         lambda: at_tolerances(paper, odd, (0.1,)),
     ):
-        with pytest.raises(BadInput, match="claims: there is no claim 'P999'; use the ids of rules"):
+        with pytest.raises(BadInput, match="claims: there is no claim 'P999'; use the ids of the paper's table"):
             call()
 
 
@@ -123,14 +131,14 @@ def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> 
 
 @pytest.mark.parametrize(("view", "status"), [("card", "checked_against_source"), ("source", "checked_against_source")])
 def test_what_a_source_settles_is_checked_or_differs(view: str, status: str) -> None:
-    claim = Claim("P1", "2000", "=", "A100", PLAIN)
+    claim = Claim("P1", "2000", "=", "A100", **PLAIN)
     assert status_of(claim, Finding(view, "so", "2039", 0.02)) == status
     assert status_of(claim, Finding(view, "so", "1555", 0.02)) == "differs"
     assert status_of(claim, Finding(view, "so")) == "not_measurable"
 
 
 def test_another_cards_number_decides_nothing() -> None:
-    claim = Claim("P1", "0.39", "=", "H100", RATIO)
+    claim = Claim("P1", "0.39", "=", "H100", **RATIO)
     beside = Finding("window", "so", other_card="H200", other_value="0.39")
     assert status_of(claim, beside) == "proxy"
 

@@ -39,7 +39,7 @@ def test_every_number_of_the_roofline_can_be_read(spread: float) -> None:
     points = tables.roofline(counters, KERNELS, LIMITS)
     points = points[(points["batch"] == 64) & (points["stride"] == 1)]
     axis, beside = readable(roofline_figure(points, LIMITS, "H100")).axes
-    assert len(beside.get_legend().get_texts()) == len(points) == 29
+    assert len(beside.get_legend().get_texts()) == len(points) > 0
     drawn = [line.get_xydata()[0].tolist() for line in axis.lines if line.get_marker() == "o"]
     assert drawn == points[["intensity", "tflops"]].to_numpy().tolist()
 

@@ -1,0 +1,137 @@
+"""One claim of the paper before the records: which card decides, what it says, and what another card says beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from medddpm.errors import BadInput
+from study.claims.cards import deciding_cards
+from study.claims.kernels import Runs
+from study.claims.numbers import Number
+from study.claims.paper import Claim
+from study.claims.reasons import OnCard, Sentence, as_text, measured_over, runs_of, views
+from study.claims.verdicts import Finding, status_of, tolerance_of
+
+
+def no_counters(on: OnCard) -> str:
+    """Says that the card's records lack the number."""
+    return (
+        f"No {on.view} of the {on.card} has the counters or the settings it takes. "
+        "`site/add_your_card.md` says how to measure them."
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A claim and the records to judge it by; the function of the claim gets one and returns the finding.
+
+    Args:
+        claim: what the paper states.
+        runs: of `study.claims.findings.every_run`.
+        view: "window" or "step".
+    """
+
+    claim: Claim
+    runs: Runs
+    view: str
+
+    def judge(
+        self,
+        number: Number,
+        *,
+        also: Sequence[Sentence] = (),
+        differs: Sequence[Sentence] = (views,),
+        missing: Sentence = no_counters,
+        of_cards: Callable[[list[float]], list[float]] | None = None,
+        against: str = "",
+    ) -> Finding:
+        """Measures the claim's number, as the mean of the runs, and says how.
+
+        Args:
+            number: how it is computed.
+            also: what the reason adds.
+            differs: what explains a difference.
+            missing: the reason where the records lack the number.
+            of_cards: what the paper takes of the numbers of all cards it speaks of, which no card decides alone.
+            against: the card whose number is divided by ours.
+        """
+
+        def on_card(card: str) -> Finding:
+            by_run = number.over(runs_of(number, self.runs, self.view, card))
+            if against:
+                divided = number.over(self.runs.get((against, self.view), []))
+                by_run = [[1 / (value / float(np.mean(divided)))] for (value,) in by_run] if divided else []
+            if of_cards:
+                each = [number.over(self.runs.get((gpu, self.view), [])) for gpu in self._named]
+                by_run = [of_cards([float(np.mean(runs)) for runs in each])] if all(each) else []
+            on = OnCard(self.claim, self.runs, self.view, card, number, by_run)
+            if not by_run:
+                return Finding(self.view, missing(on))
+            ours = as_text(np.mean(by_run, axis=0).tolist())
+            finding = Finding(self.view, "", ours, tolerance_of(self.claim), card)
+            explained = () if status_of(self.claim, finding) == "reproduced" else differs
+            said = (sentence(on) for sentence in (measured_over, *also, *explained))
+            return replace(finding, reason=" ".join(filter(None, said)))
+
+        if of_cards:
+            return self._on_a_card_of_the_papers(on_card)
+        return self.decide(on_card, in_bytes=number.columns == ("dram_pct",))
+
+    def decide(self, on_card: Callable[[str], Finding], in_bytes: bool = False) -> Finding:
+        """Returns what the paper's card says, and beside it what a card says that stands in for one of the paper's.
+
+        Args:
+            on_card: the finding by the records of one card.
+            in_bytes: the number is a percentage of the peak of a card's memory: another card's is converted to the
+                paper's card's.
+        """
+        finding = self._on_a_card_of_the_papers(on_card)
+        stands_in = deciding_cards()["stands_in_for"]
+        substitutes = map(str, stands_in.index[stands_in.isin(self._named)])
+        other = next((gpu for gpu in substitutes if (gpu, self.view) in self.runs), None)
+        beside = on_card(other) if other else None
+        if not (other and beside and beside.our_value is not None):
+            return finding
+        value, reason, gpu = beside.our_value, finding.reason, str(stands_in.to_dict()[other])
+        if self._card is None:
+            absent = reason.partition(". ")[0].rstrip(".")  # not what to run: the other card was
+            reason = (
+                f"Measured on another card, the {other}, which decides nothing of the {gpu}. {absent}. {beside.reason}"
+            )
+        if in_bytes:
+            peak = deciding_cards()["bandwidth_gbps"].to_dict()
+            of_its_peak, value = value, f"{float(value) * peak[other] / peak[gpu]:.4g}"
+            reason += (
+                f" Beside it, the {other} moves as many bytes a second as {value}% of the {gpu}'s peak, "
+                f"or {of_its_peak}% of its own."
+            )
+        return replace(finding, reason=reason, other_card=other, other_value=value)
+
+    def _on_a_card_of_the_papers(self, on_card: Callable[[str], Finding]) -> Finding:
+        if self._card:
+            return on_card(self._card)
+        first = self._named[0]
+        if any(gpu == first for gpu, _ in self.runs):
+            absent = f"The {first} has no record of a {self.view}. `site/add_your_card.md` says how to measure one."
+        else:
+            absent = str(deciding_cards()["absent"].to_dict()[first])
+        return Finding(self.view, absent)
+
+    @property
+    def _named(self) -> list[str]:
+        """The paper's cards that the claim speaks of, those preferred first."""
+        of_paper = [str(gpu) for gpu, other in deciding_cards()["stands_in_for"].items() if pd.isna(other)]
+        named = [gpu for gpu in of_paper if self.claim.gpu == "all" or gpu in self.claim.gpu.split(";")]
+        if not named:
+            problem = f"{self.claim.id} speaks of the card {self.claim.gpu!r}, which the paper did not measure"
+            raise BadInput("claims", problem, f"use {', '.join(of_paper)}, or all")
+        return named
+
+    @property
+    def _card(self) -> str | None:
+        """The card that decides: the first of them that has records of the view."""
+        return next((gpu for gpu in self._named if (gpu, self.view) in self.runs), None)

@@ -1,0 +1,185 @@
+"""What other people's networks gain on the fast path, by the bench's record.
+
+A table named `compared` is the one of README: the H100's networks, but `MedNeXt` on an H200. Else a table is named by
+its card, as H200.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from study.bench import sentences, tables
+from study.bench.networks import NETWORKS
+from study.bench.sentences import exact, fully_timed, kind, listed, parts, tool
+from study.bench.settings import BENCH_SETTINGS
+from study.numbers.bench import recorded
+from study.numbers.texts import chosen, in_words, span
+
+_RATIOS = {"accelerate": "ratio", "graphed_step": "step_ratio"}
+_LINKS = {  # README's table links each of these once
+    " (H200)": " ([H200](site/fast_path.md#how-the-tools-were-timed))",
+    "deep supervision": "[deep supervision](site/glossary.md#deep-supervision)",
+}
+_LEFT_OUT = "2026-11-26"  # the H200's older rows are of other runs
+_ANOTHER_HOST = 1 / 6  # hours: rows of one run are measured closer together
+
+
+def rows(root: Path) -> list[str]:
+    """Returns README's table: each network with the best tool's time, and this divided by ours, the most first."""
+    lines = []
+    for name, row in _compared(root).sort_values("ratio", ascending=False).iterrows():
+        network = NETWORKS[str(name)]
+        maker, title, variant = parts(name)
+        at_once = f" ×{network.batch}" if network.batch > 1 else ""
+        elsewhere = row["title"].removeprefix(network.title)
+        called = f"{maker} `{title}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
+        best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
+        lines.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
+    text = "\n".join(lines)
+    for words, link in _LINKS.items():
+        text = text.replace(words, link, 1)
+    return text.splitlines()
+
+
+def rows_apart(root: Path) -> str:
+    """Returns for how many networks of README's table the tool and `accelerate` were timed on two H100s: "eight"."""
+    hours = tables.others(_compared_record(root))["apart_h"].drop(list(tables.ELSEWHERE))
+    return in_words((hours > _ANOTHER_HOST).sum())
+
+
+def slower(root: Path) -> str:
+    """Returns the networks that the best tool computes faster than `accelerate`: "`UNet` with batch norm (0.984)"."""
+    return sentences.slower_named(_compared(root))
+
+
+def not_searched(root: Path) -> str:
+    """Returns the networks for which `max-autotune` was not timed."""
+    return listed([kind(network) for network in sentences.untimed(_compared(root))[1]])
+
+
+def memory(root: Path, ours: str) -> str:
+    """Returns the memory with `accelerate` or `graphed_step` divided by the best tool's: "0.76 to 1.06"."""
+    return span(sentences.memory(_compared(root))[ours])
+
+
+def most_memory(root: Path, ours: str) -> str:
+    """Returns the largest of the ratios of `memory`: "1.06"."""
+    return f"{sentences.memory(_compared(root))[ours].max():.2f}"
+
+
+def most_memory_of(root: Path, ours: str) -> str:
+    """Returns the network of `most_memory`: "`AttentionUnet`"."""
+    return kind(sentences.memory(_compared(root))[ours].idxmax())
+
+
+def error(root: Path, of: str) -> str:
+    """Returns how far the output or the gradients lie from float32's, in percent: "0.6 to 4.1"."""
+    return sentences.errors_span(_compared_record(root), f"rel_error_{of}")
+
+
+def error_beside_best(root: Path) -> str:
+    """Returns the largest of our errors divided by the best tool's: "1.11"."""
+    return f"{sentences.errors_beside_best(_compared_record(root)):.2f}"
+
+
+def gaps(root: Path) -> str:
+    """Returns the sentences on which tools were not timed for which networks, and on autocast's errors."""
+    return sentences.network_gaps(_compared_record(root))
+
+
+def how_many(root: Path, table: str) -> str:
+    """Returns how many networks were timed with `accelerate` and with `graphed_step`: "15"."""
+    return str(len(fully_timed(_record(root, table))))
+
+
+def ratio(root: Path, table: str, ours: str) -> str:
+    """Returns the best tool's time divided by that with `accelerate` or `graphed_step`: "0.98 to 11.37"."""
+    return span(fully_timed(_record(root, table))[_RATIOS[ours]])
+
+
+def median_ratio(root: Path, table: str, ours: str) -> str:
+    """Returns the median of the ratios of `ratio`: "1.61"."""
+    return f"{fully_timed(_record(root, table))[_RATIOS[ours]].median():.2f}"
+
+
+def captured_by_hand(root: Path, which: str) -> str:
+    """Returns a compiled step captured by hand divided by `graphed_step`, the least or the most on H200s: "1.10"."""
+    ratios = tables.by_hand(recorded(root)["H200"])
+    return f"{chosen(which, {'least': ratios.min(), 'most': ratios.max()}):.2f}"
+
+
+def captured_by_hand_of(root: Path, which: str) -> str:
+    """Returns the network of `captured_by_hand`: "`VNet`"."""
+    ratios = tables.by_hand(recorded(root)["H200"])
+    return kind(ratios.index[ratios == chosen(which, {"least": ratios.min(), "most": ratios.max()})][0])
+
+
+def captured_by_hand_count(root: Path) -> str:
+    """Returns for how many networks a compiled step was captured by hand: "six"; one of them on other hosts."""
+    return in_words(len(tables.by_hand(recorded(root)["H200"])) + 1)
+
+
+def searched(root: Path, card: str) -> str:
+    """Returns for how many networks `max-autotune` was timed: "ten"."""
+    return in_words(_searches(root, card).notna().any(axis="columns").sum())
+
+
+def search_gain(root: Path, card: str, network: str) -> str:
+    """Returns the time with `reduce-overhead` divided by that with `max-autotune`: "1.06"."""
+    timed = tables.others(_record(root, card)).loc[network]
+    replay, search = (timed.filter(like=mode).min() for mode in ("reduce-overhead", "max-autotune"))
+    return f"{replay / search:.2f}"
+
+
+def out_of_box(root: Path, which: str, places: str) -> str:
+    """Returns PyTorch's time out of the box divided by `accelerate`'s on the H100: least, median or most."""
+    ratios = _out_of_box(root)
+    return f"{chosen(which, {'least': ratios.min(), 'median': ratios.median(), 'most': ratios.max()}):.{places}f}"
+
+
+def out_of_box_count(root: Path) -> str:
+    """Returns for how many networks PyTorch out of the box was timed on the H100: "twelve"."""
+    return in_words(len(_out_of_box(root)))
+
+
+def out_of_box_apart(root: Path) -> str:
+    """Returns how many hours apart that and `accelerate` were timed, where it was more than one: "8 to 31"."""
+    hours = []
+    for network in _out_of_box(root).index:
+        when = pd.to_datetime(tables.rows_of(recorded(root)["H100"], str(network), "step")["date"])
+        hours.append(abs((when["PyTorch"] - when["accelerate"]).total_seconds()) / 3600)
+    return span(pd.Series([apart for apart in hours if apart > 1]), places=0)
+
+
+def compiled_default(root: Path) -> str:
+    """Returns a step compiled in the default mode after `accelerate`, divided by `accelerate`'s: "3.8 to 7.2"."""
+    record, both = recorded(root)["H200"], ["FAST compile", "accelerate"]
+    of_each = (tables.rows_of(record, name, "step")["median_ms"].reindex(both) for name in record["network"].unique())
+    return span(pd.Series([took.iloc[0] / took.iloc[1] for took in of_each]).dropna(), places=1)
+
+
+def _record(root: Path, table: str) -> pd.DataFrame:
+    """Returns a card's rows (schema `BENCH`) that the page compares, or those of README's table."""
+    if table == "compared":
+        return tables.compared(recorded(root))
+    record = recorded(root)[table]
+    return record[record["date"] >= _LEFT_OUT] if table == "H200" else record
+
+
+def _compared_record(root: Path) -> pd.DataFrame:
+    return _record(root, "compared")
+
+
+def _compared(root: Path) -> pd.DataFrame:
+    return fully_timed(_compared_record(root))
+
+
+def _searches(root: Path, card: str) -> pd.DataFrame:
+    return tables.others(_record(root, card)).filter(like="max-autotune")
+
+
+def _out_of_box(root: Path) -> pd.Series[float]:
+    measured = tables.others(recorded(root)["H100"])
+    return (measured["PyTorch"] / measured["accelerate_ms"]).dropna()

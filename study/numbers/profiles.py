@@ -1,0 +1,62 @@
+"""What channels-last costs in cycles on the H100, by the profiles of windows and of whole steps."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from medddpm.measure import summaries, windows
+from study.numbers.texts import in_words
+from study.profile import tables
+
+_STARTS = tuple(f"window-{start}" for start in (0, 160, 300, 640))
+
+
+@cache
+def _kernels(root: Path) -> pd.DataFrame:
+    kernels = tables.kernels(root, ("window", "step", *_STARTS))
+    return kernels[kernels["gpu"] == "H100"]
+
+
+@cache
+def _ratios(root: Path) -> dict[str, pd.Series[float]]:
+    """Returns channels-last's cycles divided by the baseline's, for every start of a window.
+
+    Of windows that are summed from single launches' counters, and of windows that were profiled as a whole.
+    """
+    kernels, launches = _kernels(root), tables.launches(root, "H100")
+    costs = {name: windows.costs(launches[name], kernels[kernels["config"] == name]) for name in ("BASE", "OPT2")}
+    return {
+        "summed": windows.from_every_start(costs["OPT2"], costs["BASE"])["cycles_active"],
+        "profiled": windows.profiled(kernels, "OPT2", "BASE")["cycles_active"],
+    }
+
+
+def times_fewer(root: Path, which: str) -> str:
+    """Returns how many times fewer cycles a window shows at most, `summed` or `profiled`: "99"."""
+    return f"{1 / _ratios(root)[which].min():.0f}"
+
+
+def times_as_many(root: Path, which: str) -> str:
+    """Returns how many times as many cycles a window shows at most, `summed` or `profiled`: "126"."""
+    return f"{_ratios(root)[which].max():.0f}"
+
+
+def windows_profiled(root: Path) -> str:
+    """Returns how many windows were profiled as a whole: "Five"."""
+    return in_words(len(_ratios(root)["profiled"])).capitalize()
+
+
+def cycles(root: Path, view: str) -> str:
+    """Returns channels-last's cycles divided by the baseline's, in the paper's window or a step: "1.28"."""
+    return f"{_means(root)[view]:.2f}"
+
+
+@cache
+def _means(root: Path) -> dict[str, float]:
+    """Returns these ratios by view, the means over runs; the claims' four digits round otherwise."""
+    of_run = tables.each_run(tables.kernels(root), lambda table: summaries.relative(summaries.summary(table)))
+    means = tables.over_runs(of_run)["cycles"].loc["H100"].xs("OPT2", level="config")
+    return {str(view): float(ratio) for view, ratio in means.items()}

@@ -1,0 +1,85 @@
+"""Does FAST cost quality: the pairs of trainings and the models sampled under every setting.
+
+A plan is one of `study.parity.plans`: `offset` and `short` compare FAST with OPT1 in pairs, `fp32` both with BASE.
+An H100 trained the last, an H200 the others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from study.numbers.texts import in_words
+from study.parity import sentences, tables
+from study.parity.results import Kept
+
+_LOSS = ("held_out_loss", "all")
+
+
+@cache
+def _recorded(root: Path, plan: str) -> Kept:
+    return tables.recorded(root, "H100" if "fp32" in plan else "H200")
+
+
+@cache
+def _fast(root: Path, plan: str) -> pd.DataFrame:
+    """Returns FAST's rows of a plan's table of `parity.tables.parity`, a metric each."""
+    quality = _recorded(root, plan).quality
+    if plan == "fp32":
+        compared = tables.parity(quality, reference="BASE", plan=plan)
+    else:
+        compared = tables.parity(quality[quality["setting"] != "BASE"], plan=plan)
+    return compared[compared["setting"] == "FAST"]
+
+
+def equivalent(root: Path, plan: str) -> str:
+    """Returns on how many metrics FAST is equivalent to the plan's reference: "8"."""
+    return str(_fast(root, plan)["equivalent"].sum())
+
+
+def equivalent_in_words(root: Path, plan: str) -> str:
+    """Returns `equivalent` in words: "eight"."""
+    return in_words(int(equivalent(root, plan)))
+
+
+def metrics(root: Path, plan: str) -> str:
+    """Returns how many metrics the settings were compared by: "11"."""
+    return str(len(_fast(root, plan)))
+
+
+def metrics_in_words(root: Path, plan: str) -> str:
+    """Returns `metrics` in words: "eleven"."""
+    return in_words(int(metrics(root, plan)))
+
+
+def wide(root: Path, plan: str) -> str:
+    """Returns on how many of the equivalent metrics the margin exceeds any difference between two seeds: "four"."""
+    compared = _fast(root, plan)
+    return in_words((compared["equivalent"] & compared["wide"]).sum())
+
+
+def seeds(root: Path, plan: str) -> str:
+    """Returns how many seeds were trained under each setting: "twelve"."""
+    return in_words(int(_fast(root, plan)["seeds"].min()))
+
+
+def loss_above(root: Path, plan: str) -> str:
+    """Returns by how many percent FAST's held-out loss lies above the reference's after training: "1.3"."""
+    row = _fast(root, plan).set_index(tables.METRIC).loc[[_LOSS]].iloc[0]
+    return f"{100 * row['difference'] / row['reference']:.1f}"
+
+
+def redrawn_loss_above(root: Path, plan: str) -> str:
+    """Returns by how many percent one model's held-out loss under FAST lies above that under BASE: "2.2"."""
+    margins = tables.redrawn(_recorded(root, plan).quality, plan=plan).loc["FAST"]
+    return f"{100 * tables.MARGINS[_LOSS].value * margins[_LOSS]:.1f}"
+
+
+def redrawn_slices_apart(root: Path, plan: str) -> str:
+    """Returns how far one model's slices under FAST lie from those under BASE, in grey levels of 256: "0.08"."""
+    kept = _recorded(root, plan)
+    runs = {run["setting"]: run for run in tables.drawn(kept.of(plan)).to_dict("records")}
+    return f"{np.mean(sentences.slices_apart(kept, runs['BASE'], runs['FAST'])):.2f}"

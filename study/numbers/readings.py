@@ -1,0 +1,270 @@
+"""How many of the paper's numbers other readings of the paper would reproduce, by the H100's records.
+
+Each count is a text as "30 of 55", for one view: `window` or `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from medddpm.measure import summaries
+from study.bench.sentences import listed
+from study.claims import findings, verdicts
+from study.claims.paper import Claim, as_range, claims_of, paper_claims
+from study.claims.reasons import Runs
+from study.claims.rules import KernelsOfRun
+
+CARD = "H100"
+"""The one card of the paper's that was measured."""
+
+_LARGEST, _RANGES = ("P001", "P002", "P007"), ("P103", "P104", "P199")  # numbers of several cards together
+_UNDECIDED = ("P007", "P199")
+_FROM_OTHERS = ("P001", "P002", "P201")  # follow from other numbers of the paper
+_VIEWS = ("window", "step")
+_REPRODUCED, _DIFFERS = "reproduced", "differs"
+
+
+@cache
+def _paper(root: Path) -> pd.DataFrame:
+    return paper_claims(root)
+
+
+@cache
+def _claims(root: Path) -> dict[str, Claim]:
+    return {claim.id: claim for claim in claims_of(_paper(root))}
+
+
+@cache
+def _every_run(root: Path) -> Runs:
+    return findings.every_run(root)
+
+
+def _runs(root: Path) -> Runs:
+    return {key: tables for key, tables in _every_run(root).items() if key[0] == CARD}
+
+
+def _judge(root: Path, runs: Runs, view: str) -> pd.DataFrame:
+    """Returns the counted numbers of a view, by claim, with their verdicts by some runs."""
+    paper = _paper(root)
+    return verdicts.measured(verdicts.settle(paper, findings.findings(paper, runs, view))).set_index("id")
+
+
+@cache
+def _judged(root: Path, view: str) -> pd.DataFrame:
+    return _judge(root, _runs(root), view)
+
+
+def _count(status: pd.Series[str]) -> str:
+    return f"{(status == _REPRODUCED).sum()} of {len(status)}"
+
+
+def _read_as(claim: Claim, runs: Runs, view: str) -> tuple[float, str]:
+    """Returns our number of a claim under another rule than its own, and the verdict."""
+    finding = findings.finding(claim, runs, view)
+    return float(str(finding.our_value)), verdicts.status_of(claim, finding)
+
+
+def _with(root: Path, view: str, changes: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
+    """Returns the count with other verdicts in place of, or beside, some of a view's."""
+    status = _judged(root, view)["status"].drop(index=list(without))
+    return _count(pd.concat([status.drop(index=list(changes), errors="ignore"), pd.Series(changes, dtype=object)]))
+
+
+def as_judged(root: Path, view: str) -> str:
+    """Returns the count that the other readings are compared with."""
+    return _count(_judged(root, view)["status"])
+
+
+# how launches are averaged
+
+
+def averaged_otherwise(root: Path, view: str) -> str:
+    """Returns the count with the window's launches weighted by time, or with the step's counted alike."""
+    tables = [run.table for run in _runs(root)[CARD, view]]
+    if view == "window":
+        otherwise = [KernelsOfRun(table.assign(view=summaries.BY_TIME)) for table in tables]
+    else:
+        each = [table.loc[table.index.repeat(table["count"])] for table in tables]
+        otherwise = [KernelsOfRun(table.assign(count=1, view="window")) for table in each]
+    return _count(_judge(root, {**_runs(root), (CARD, view): otherwise}, view)["status"])
+
+
+# who decides for several cards
+
+
+@cache
+def _alone(root: Path, view: str) -> dict[str, tuple[float, str]]:
+    """Returns our number and the verdict on each claim of several cards, if the H100 alone decided."""
+    takes = {**dict.fromkeys(_LARGEST, "largest"), **dict.fromkeys(_RANGES, "")}
+    claims = {name: _claims(root)[name] for name in takes}
+    as_one = {name: replace(claims[name], rule=replace(claims[name].rule, take=take)) for name, take in takes.items()}
+    return {name: _read_as(claim, _runs(root), view) for name, claim in as_one.items()}
+
+
+def alone(root: Path, view: str, claim: str, places: str) -> str:
+    """Returns our number of a claim of several cards if the H100 alone decided: "5.14"."""
+    return f"{_alone(root, view)[claim][0]:.{places}f}"
+
+
+def limits(root: Path, claim: str) -> str:
+    """Returns within what our number of a claim reproduces it: "4–6"."""
+    low, high = _accepted(root, claim)
+    return f"{low:.3g}–{high:.3g}"
+
+
+def decided_alone(root: Path, view: str) -> str:
+    """Returns the count if the H100 alone decided all claims of several cards."""
+    return _with(root, view, {name: _alone(root, view)[name][1] for name in _UNDECIDED})
+
+
+def without_several_in_one(root: Path, view: str) -> str:
+    """Returns the count without the claims that sum up several cards in one number."""
+    six = [name for name in (*_LARGEST, *_RANGES) if name not in _UNDECIDED]
+    return _with(root, view, {}, tuple(six))
+
+
+def of_one_card(root: Path, view: str) -> str:
+    """Returns the count without any claim about more than one card."""
+    status = _judged(root, view)["status"]
+    return _count(status[[_claims(root)[str(name)].gpu == CARD for name in status.index]])
+
+
+# what one card can refute
+
+
+def refuted(root: Path, view: str) -> str:
+    """Returns the count if one card can refute a range of all cards, and not a largest number."""
+    outside = {name: _DIFFERS for name in _RANGES if _alone(root, view)[name][1] == _DIFFERS}
+    return _with(root, view, outside, without=("P001", "P002"))
+
+
+# which kernels are dominant
+
+
+@cache
+def _dominant(root: Path, view: str) -> dict[str, tuple[float, str]]:
+    """Returns our number and the verdict on each claim of dominant kernels, of the dominant one alone."""
+    paper = _paper(root)
+    claims = [_claims(root)[name] for name in paper.loc[paper["subject"] == "dominant kernels", "id"]]
+    as_one = [replace(claim, rule=replace(claim.rule, launches="dominant")) for claim in claims]
+    return {claim.id: _read_as(claim, _runs(root), view) for claim in as_one}
+
+
+def dominant_kernel(root: Path, view: str, claim: str, places: str) -> str:
+    """Returns our number of a claim of dominant kernels, of the dominant one alone: "31.2"."""
+    return f"{_dominant(root, view)[claim][0]:.{places}f}"
+
+
+def by_the_dominant_kernel(root: Path, view: str) -> str:
+    """Returns the count with the dominant kernel alone."""
+    return _with(root, view, {name: status for name, (_, status) in _dominant(root, view).items()})
+
+
+# 20% of what
+
+
+@cache
+def _of_the_change(root: Path, view: str) -> dict[str, str]:
+    """Returns the verdicts on ratios with the tolerance as a share of the change, the ratio less 1."""
+    changes = {}
+    for name, ours in _judged(root, view)["our_value"].items():
+        claim = _claims(root)[str(name)]
+        if claim.rule.base and claim.rule.form == "ratio" and claim.rule.tolerance == 0.2:
+            change = replace(claim, value=_less_one(claim.value), rule=replace(claim.rule, form=""))
+            finding = verdicts.Finding(view, "so", _less_one(ours), claim.rule.tolerance)
+            changes[claim.id] = verdicts.status_of(change, finding)
+    return changes
+
+
+def _less_one(text: str) -> str:
+    """Returns a ratio, or a range of ratios, as the change that it states."""
+    return "-".join(f"{number - 1:.9f}" for number in dict.fromkeys(as_range(text) or ()))
+
+
+def of_the_change(root: Path, view: str) -> str:
+    """Returns the count with that tolerance."""
+    return _with(root, view, _of_the_change(root, view))
+
+
+def changed_by_that(root: Path, view: str, verdict: str) -> str:
+    """Returns the claims whose verdict that tolerance changes to another: "P102, P182 and P183"."""
+    status = _judged(root, view)["status"]
+    return listed([name for name, new in _of_the_change(root, view).items() if new == verdict != status[name]])
+
+
+def least_accepted(root: Path, claim: str) -> str:
+    """Returns the smallest number that reproduces a claim: "0.76"."""
+    return f"{_accepted(root, claim)[0]:.2f}"
+
+
+# what follows from other numbers
+
+
+def without_derived(root: Path, view: str) -> str:
+    """Returns the count without the claims that follow from other numbers of the paper."""
+    return _with(root, view, {}, _FROM_OTHERS)
+
+
+# which card decides
+
+
+@cache
+def _by_the_other_card(root: Path, view: str) -> pd.Series[str]:
+    by_claim = findings.findings(_paper(root), _every_run(root), view)
+    theirs = {str(name): by_claim[str(name)] for name in _judged(root, view).index}
+    theirs = {name: replace(finding, our_value=finding.other_value) for name, finding in theirs.items()}
+    return pd.Series({name: verdicts.status_of(_claims(root)[name], finding) for name, finding in theirs.items()})
+
+
+def by_the_other_card(root: Path, view: str) -> str:
+    """Returns the count with the H200's numbers in place of the H100's."""
+    return _count(_by_the_other_card(root, view))
+
+
+def changed_by_the_other_card(root: Path, view: str, verdict: str) -> str:
+    """Returns the claims whose verdict the H200's numbers change to another: "P128 and P129"."""
+    status = _by_the_other_card(root, view)
+    return listed([str(name) for name in status.index[(status != _judged(root, view)["status"]) & (status == verdict)]])
+
+
+# which run counts
+
+
+@cache
+def _by_one_run(root: Path, view: str) -> dict[str, float]:
+    """Returns the numbers of the claims whose verdict a single run would change, by claim."""
+    judged = _judged(root, view)
+    numbers: dict[str, float] = {}
+    for run in _runs(root)[CARD, view]:
+        alone = _judge(root, {**_runs(root), (CARD, view): [run]}, view)
+        other = alone["status"] != judged["status"].reindex(alone.index)
+        numbers |= {str(name): float(alone["our_value"][name]) for name in alone.index[other]}
+    return numbers
+
+
+def by_one_run(root: Path, view: str, claim: str) -> str:
+    """Returns the number of the one run that would change a claim's verdict: "69.8"."""
+    return f"{_by_one_run(root, view)[claim]:.1f}"
+
+
+def mean_of_runs(root: Path, view: str, claim: str) -> str:
+    """Returns the mean of all runs, which decides: "67.3"."""
+    return f"{float(_judged(root, view)['our_value'][claim]):.1f}"
+
+
+def beyond_limit(root: Path, view: str, claim: str) -> str:
+    """Returns by how much this mean lies beyond what reproduces the claim: "0.04"."""
+    return f"{float(_judged(root, view)['our_value'][claim]) - _accepted(root, claim)[1]:.2f}"
+
+
+def _accepted(root: Path, claim: str) -> tuple[float, float]:
+    """Returns the smallest and the largest number that reproduce a claim."""
+    accepted = verdicts.accepted(_claims(root)[claim], _claims(root)[claim].rule.tolerance)
+    if accepted is None:
+        raise ValueError(f"{claim} states no number")
+    return accepted
