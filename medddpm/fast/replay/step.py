@@ -384,15 +384,8 @@ class TrainingStep:
 
     def _keep_parts(self) -> None:
         """Begins anew where the user has given the step another part since."""
-        parts: list[object] = [
-            self.model,
-            *self.others,
-            self.loss_fn,
-            self.optimizer,
-            self.scaler,
-            self.after,
-            self.accumulate,
-        ]
+        parts: list[object] = [self.model, *self.others, self.loss_fn, self.after]
+        parts += [self.optimizer, self.scaler, self.accumulate]
         if len(parts) != len(self._parts) or any(map(operator.is_not, parts, self._parts)):
             self._forget()
             self._parts, self._rates, self._settings, self._barred = parts, [], [], {}
