@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from medddpm.fast.hooks import hook_tables, hooks_for_all, hooks_within, modules
 MOST = 100_000  # values that a network's attributes may hold
 CONTAINERS = (list, dict, set, deque)
 PLACE: tuple[Callable[[Tensor], Any], ...] = (
-    Tensor.data_ptr, Tensor.stride, operator.attrgetter("dtype", "requires_grad", "shape"),
+    Tensor.data_ptr, Tensor.numel, Tensor.stride, operator.attrgetter("dtype", "requires_grad"),
 )  # fmt: skip
 
 
@@ -40,21 +41,18 @@ class Fingerprint:
     def _read(self, network: nn.Module) -> None:
         self.why = hooks_within(network)
         self.modules = list(modules_of(network))
-        attributes = [module.__dict__ for module in self.modules]
-        parts = [own["_modules"] for own in attributes]
+        self.attributes = [module.__dict__ for module in self.modules]
+        parts = [own["_modules"] for own in self.attributes]
         self.hooks = [table for module in self.modules if module is not network for table in hook_tables(module)]
-        # Each module's attributes and parts, and the containers among the former: a user changes those in place.
-        self.tables: list[Any] = [*attributes, *parts, *_containers(attributes)]
-        self.copies = [table.copy() for table in self.tables]
-        self.several = [own for own in parts if len(own) > 1]
-        self.order = list(map(list, self.several))
+        self.tables, self.leaves = self.attributes + [own for own in parts if own], [own for own in parts if not own]
+        self.containers = list(_containers(self.attributes))  # which a user changes in place
+        self.values, self.copies = self._values(), [each.copy() for each in self.containers]
         self.classes = list(map(type, self.modules))
-        self.attributes = attributes
-        self.loose = [(own, name) for own in attributes for name, value in own.items() if isinstance(value, Tensor)]
+        self.loose = [(own, name) for own in self.attributes for name, t in own.items() if isinstance(t, Tensor)]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.alike = not self.loose and all(self._lies(t) and not t.is_complex() for t in self._tensors())
         self.places = self._now()
-        if sum(map(len, self.copies)) > MOST:
+        if len(self.values) + sum(map(len, self.copies)) > MOST:
             self.why = "its modules' attributes hold too much to compare"
 
     def holds(self) -> bool:
@@ -71,20 +69,20 @@ class Fingerprint:
         except Exception:
             return False
 
+    def _values(self) -> list[Any]:
+        """Returns the values of all attributes, and the parts: asked before each replay, it is one list."""
+        return list(chain.from_iterable(map(dict.values, self.tables)))
+
     def _same(self) -> bool:
-        # Where all modules have the parts that they had, there are no others; where all have their attributes, their
-        # hooks are in the same tables. The same objects are equal without being compared; two dicts are in any order.
-        same = self.tables == self.copies and not any(self.hooks)
-        return same and list(map(list, self.several)) == self.order and list(map(type, self.modules)) == self.classes
+        # The same objects are equal without being compared.
+        same = self._values() == self.values and self.containers == self.copies
+        same = same and not any(self.leaves) and not any(self.hooks)
+        return same and list(map(type, self.modules)) == self.classes
 
     def _tensors(self) -> list[Tensor]:
         """Returns every parameter and buffer."""
-        tensors: list[Tensor | None] = []
-        for own in self.attributes:  # asked before each replay: most tables are empty
-            for store in (own["_parameters"], own["_buffers"]):
-                if store:
-                    tensors += store.values()
-        return [t for t in tensors if t is not None]
+        stores = [own["_parameters"] for own in self.attributes] + [own["_buffers"] for own in self.attributes]
+        return [t for store in stores if store for t in store.values() if t is not None]
 
     def _now(self) -> list[Any]:
         """Returns which tensors there are, and where and how each lies in memory."""

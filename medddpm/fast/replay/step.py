@@ -181,6 +181,7 @@ class TrainingStep:
         self._brought: set[Tensor] = set()  # which the last backward pass brought, while a graph is made
         self._others: dict[Tensor, Tensor | None] | None = None  # while a graph is made: gradients it must not write to
         self._parts: list[object] = []
+        self._strays: list[nn.Parameter] = []  # the loss's own weights, which the model does not hold
         self._barred: dict[Hashable, str] = {}  # shapes of batches that could not be captured, and why
         self._changes, self._changed_at = 0, 0
         self._made = False
@@ -435,6 +436,8 @@ class TrainingStep:
         if counted:
             self._bar("the optimizer counts on the host, which no graph repeats", optimizers.FITTING)
             return None
+        held = set(self.model.parameters())
+        self._strays = [p for p in self.parameters if p not in held]
         fingerprints = [Fingerprint(network) for network in (self.model, *self.others)]
         if why := next((each.why for each in fingerprints if each.why), ""):
             self._bar(why)
@@ -570,9 +573,7 @@ class TrainingStep:
         """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
         scaler = self._scaling
         scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
-        held = set(self.model.parameters())
-        strays = [p for p in self.parameters if p not in held]  # a loss's own weights
-        return [*scale, *strays, *(self._moments() if updates else [])]
+        return [*scale, *self._strays, *(self._moments() if updates else [])]
 
     def _tensors(self) -> list[Tensor]:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
