@@ -216,7 +216,7 @@ class TrainingStep:
 
     def _compared(self, graph: Captured, batch: tuple[Any, ...]) -> Any:
         """Replays a graph, and compares its loss with that which is computed without it."""
-        device = next(nested.tensors((batch, list(self.model.parameters())))).device
+        device = self._device(batch)
         eager = without_graph(lambda: self.loss_fn(self.model, *batch), self.model, device)
         out = graph(batch)
         if eager is None:
@@ -240,6 +240,10 @@ class TrainingStep:
                 raise _unreached()
         self._made = True
 
+    def _device(self, batch: tuple[Any, ...]) -> torch.device:
+        tensor = next(nested.tensors(batch), None)
+        return (next(self.model.parameters()) if tensor is None else tensor).device
+
     def _graphable(self, batch: tuple[Any, ...]) -> bool:
         given = list(nested.tensors(batch))
         if any(t.grad_fn is not None for t in given):  # on a CPU too: what is taken there is taken on a GPU
@@ -257,7 +261,7 @@ class TrainingStep:
 
         None if the optimizer's settings change too often for one.
         """
-        device = next(nested.tensors((batch, list(self.model.parameters())))).device
+        device = self._device(batch)
         first, last = place == 0, place == self.accumulate - 1
         call = shape, flags(device), self.model.training, first, last, self._beside()
         self._keep_parts()
