@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from medddpm.measure import summaries
 from study.claims import kernels
@@ -32,12 +31,12 @@ class Number:
         by_function: priority scores, which a step has in the records that tell kernels apart by their function.
     """
 
-    measure: Callable[[KernelsOfRun, str, Launches], list[Any]]
+    measure: Callable[[KernelsOfRun, str, Launches], list[float]]
     settings: tuple[str, ...]
     launches: Launches = ALL
     columns: tuple[str, ...] = ()
     base: str = ""
-    form: Callable[[Any, Any], float] = lambda value, base: value / base
+    form: Callable[[float, float], float] = lambda value, base: value / base
     largest: bool = False
     by_function: bool = False
 
@@ -58,9 +57,9 @@ class Number:
         if self.base:
             bases = self.measure(run, self.base, self.launches) * len(self.settings)
             values = [self.form(value, base) for value, base in zip(values, bases, strict=True)]
-        if self.largest:
-            values = [max(values)]
-        return values if all(math.isfinite(value) for value in values) else []
+        if not all(math.isfinite(value) for value in values):
+            return []
+        return [max(values)] if self.largest else values
 
     def over(self, runs: Iterable[KernelsOfRun]) -> list[list[float]]:
         """Computes the number in every run that has it."""
@@ -102,8 +101,8 @@ def ipc(launches: Launches, setting: str) -> Number:
 
 
 def family_shares(setting: str) -> Number:
-    """Returns the share of the time of every family of kernels."""
-    return Number(lambda run, name, _: [run.shares.loc[name].to_numpy()], (setting,))
+    """Returns the share of the time of every family of kernels, percent."""
+    return Number(lambda run, name, _: list(100 * run.shares.loc[name].to_numpy()), (setting,))
 
 
 def rank(launches: Launches, setting: str) -> Number:
@@ -128,11 +127,11 @@ def increase(number: Number) -> Number:
     return replace(number, base=summaries.BASE, form=lambda value, base: 100 * (value / base - 1))
 
 
-def largest_change(shares: Number) -> Number:
-    """Returns the largest difference of any share from BASE's, in percentage points."""
-    return replace(shares, base=summaries.BASE, form=lambda value, base: 100 * float(abs(value - base).max()))
+def points(shares: Number) -> Number:
+    """Returns by how many percentage points shares differ from those under BASE."""
+    return replace(shares, base=summaries.BASE, form=lambda value, base: abs(value - base))
 
 
 def largest(number: Number) -> Number:
-    """Returns the largest of a number's values under its settings."""
+    """Returns the largest of a number's values."""
     return replace(number, largest=True)

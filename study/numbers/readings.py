@@ -103,8 +103,8 @@ def averaged_otherwise(root: Path, view: str) -> str:
 class _OneCard(Case):
     """A claim that one card decides, even where the paper sums up several cards in one number."""
 
-    def judge(self, number: Number, **how: Any) -> verdicts.Finding:
-        return super().judge(number, **(how | {"of_cards": None}))
+    def judge_together(self, number: Number, *how: Any, **named: Any) -> verdicts.Finding:
+        return self.judge(number)
 
 
 @cache
