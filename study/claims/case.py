@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,12 +18,23 @@ from study.claims.reasons import OnCard, Sentence, as_text, measured_over, runs_
 from study.claims.verdicts import Finding, status_of, tolerance_of
 
 
-def no_counters(on: OnCard) -> str:
-    """Says that the card's records lack the number."""
-    return (
-        f"No {on.view} of the {on.card} has the counters or the settings it takes. "
-        "`site/add_your_card.md` says how to measure them."
-    )
+def lacks(what: str) -> Sentence:
+    """Says what the card's records lack."""
+    return lambda on: f"No {on.view} of the {on.card} has {what}. `site/add_your_card.md` says how to measure them."
+
+
+no_counters = lacks("the counters or the settings it takes")
+
+
+def _finding(on: OnCard, also: Sequence[Sentence], differs: Sequence[Sentence], missing: Sentence) -> Finding:
+    """Returns the mean of the runs and the sentences that explain it; see `Case.judge`."""
+    if not on.by_run:
+        return Finding(on.view, missing(on))
+    ours = as_text(np.mean(on.by_run, axis=0).tolist())
+    finding = Finding(on.view, "", ours, tolerance_of(on.claim), on.card)
+    explained = () if status_of(on.claim, finding) == "reproduced" else differs
+    said = (sentence(on) for sentence in (measured_over, *also, *explained))
+    return replace(finding, reason=" ".join(filter(None, said)))
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,6 @@ class Case:
         also: Sequence[Sentence] = (),
         differs: Sequence[Sentence] = (views,),
         missing: Sentence = no_counters,
-        of_cards: Callable[[list[float]], list[float]] | None = None,
-        against: str = "",
     ) -> Finding:
         """Measures the claim's number, as the mean of the runs, and says how.
 
@@ -56,30 +66,41 @@ class Case:
             also: what the reason adds.
             differs: what explains a difference.
             missing: the reason where the records lack the number.
-            of_cards: what the paper takes of the numbers of all cards it speaks of, which no card decides alone.
-            against: the card whose number is divided by ours.
         """
 
         def on_card(card: str) -> Finding:
             by_run = number.over(runs_of(number, self.runs, self.view, card))
-            if against:
-                divided = number.over(self.runs.get((against, self.view), []))
-                by_run = [[1 / (value / float(np.mean(divided)))] for (value,) in by_run] if divided else []
-            if of_cards:
-                each = [number.over(self.runs.get((gpu, self.view), [])) for gpu in self._named]
-                by_run = [of_cards([float(np.mean(runs)) for runs in each])] if all(each) else []
-            on = OnCard(self.claim, self.runs, self.view, card, number, by_run)
-            if not by_run:
-                return Finding(self.view, missing(on))
-            ours = as_text(np.mean(by_run, axis=0).tolist())
-            finding = Finding(self.view, "", ours, tolerance_of(self.claim), card)
-            explained = () if status_of(self.claim, finding) == "reproduced" else differs
-            said = (sentence(on) for sentence in (measured_over, *also, *explained))
-            return replace(finding, reason=" ".join(filter(None, said)))
+            return _finding(OnCard(self.claim, self.runs, self.view, card, number, by_run), also, differs, missing)
 
-        if of_cards:
-            return self._on_a_card_of_the_papers(on_card)
         return self.decide(on_card, in_bytes=number.columns == ("dram_pct",))
+
+    def judge_together(
+        self, number: Number, of_cards: Callable[[Sequence[float]], Sequence[float]], stated: str
+    ) -> Finding:
+        """Measures what the paper states of several cards in one number, which no card decides alone.
+
+        Args:
+            number: how it is computed on each card.
+            of_cards: what the paper takes of the cards' numbers.
+            stated: what that is, in words; the reason has them where a card was not measured.
+        """
+        each = [self.mean_on(gpu, number) for gpu in self._named]
+        by_run = [] if math.isnan(sum(each)) else [list(of_cards(each))]
+
+        def missing(on: OnCard) -> str:
+            absent = " or ".join(gpu for gpu in self._named if (gpu, self.view) not in self.runs)
+            alone = on.mean(number) or "nothing"
+            return f"The paper gives {stated}. We have no {absent}. The {on.card} alone gives {alone}."
+
+        def on_card(card: str) -> Finding:
+            return _finding(OnCard(self.claim, self.runs, self.view, card, number, by_run), (), (views,), missing)
+
+        return self._on_a_card_of_the_papers(on_card)
+
+    def mean_on(self, card: str, number: Number) -> float:
+        """Computes a number on one card, as the mean of its runs; NaN if none has it."""
+        by_run = number.over(self.runs.get((card, self.view), []))
+        return float(np.mean(by_run)) if by_run else math.nan
 
     def decide(self, on_card: Callable[[str], Finding], in_bytes: bool = False) -> Finding:
         """Returns what the paper's card says, and beside it what a card says that stands in for one of the paper's.

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from medddpm.measure import summaries
 from study.claims import kernels
-from study.claims.kernels import ALL, KernelsOfRun, Launches
+from study.claims.kernels import ALL, KernelsOfRun, Launches, summed
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Number:
     """One number of the paper, or several that the paper sums up in one.
 
     Args:
-        measure: what a run gives under one setting, in the claim's unit.
+        measure: what some launches of a run give under one setting, in the claim's unit.
         settings: where to measure; `measure` of each of them is one of the numbers.
         launches: of which launches.
         columns: of `summaries.summary`, if that is what is measured.
@@ -32,12 +31,12 @@ class Number:
         by_function: priority scores, which a step has in the records that tell kernels apart by their function.
     """
 
-    measure: Callable[[KernelsOfRun, str], list[Any]]
+    measure: Callable[[KernelsOfRun, str, Launches], list[float]]
     settings: tuple[str, ...]
     launches: Launches = ALL
     columns: tuple[str, ...] = ()
     base: str = ""
-    form: Callable[[Any, Any], float] = lambda value, base: value / base
+    form: Callable[[float, float], float] = lambda value, base: value / base
     largest: bool = False
     by_function: bool = False
 
@@ -54,13 +53,13 @@ class Number:
         """Computes the number in one run; empty if the run lacks a setting or a counter."""
         if not set(self.compared) <= set(run.table["config"]):
             return []
-        values = [value for setting in self.settings for value in self.measure(run, setting)]
+        values = [value for setting in self.settings for value in self.measure(run, setting, self.launches)]
         if self.base:
-            bases = self.measure(run, self.base) * len(self.settings)
+            bases = self.measure(run, self.base, self.launches) * len(self.settings)
             values = [self.form(value, base) for value, base in zip(values, bases, strict=True)]
-        if self.largest:
-            values = [max(values)]
-        return values if all(math.isfinite(value) for value in values) else []
+        if not all(math.isfinite(value) for value in values):
+            return []
+        return [max(values)] if self.largest else values
 
     def over(self, runs: Iterable[KernelsOfRun]) -> list[list[float]]:
         """Computes the number in every run that has it."""
@@ -70,46 +69,47 @@ class Number:
 def summary(columns: str | tuple[str, ...], *settings: str) -> Number:
     """Returns what `summaries.summary` has in one column or several, of all launches."""
     columns = (columns,) if isinstance(columns, str) else columns
-    return Number(lambda run, setting: [run.value(setting, name) for name in columns], settings, columns=columns)
+    return Number(lambda run, setting, _: [run.value(setting, name) for name in columns], settings, columns=columns)
 
 
 def time_share(launches: Launches, setting: str) -> Number:
     """Returns the share of the time that some launches take, percent."""
-    return Number(lambda run, name: [kernels.time_share(run.of(name), launches)], (setting,), launches)
+    return Number(lambda run, name, some: [kernels.time_share(run.of(name), some)], (setting,), launches)
 
 
 def instruction_share(classes: str | tuple[str, ...], launches: Launches, setting: str) -> Number:
     """Returns the share of some launches' instructions that belong to one class or several, percent."""
     names = (classes,) if isinstance(classes, str) else classes
     return Number(
-        lambda run, name: [kernels.instruction_share(launches.of(run.of(name)), *names)], (setting,), launches
+        lambda run, name, some: [kernels.instruction_share(some.of(run.of(name)), *names)], (setting,), launches
     )
 
 
 def cycles(launches: Launches, setting: str) -> Number:
     """Returns the active cycles of some launches, summed over the SMs."""
-    return Number(lambda run, name: [kernels.summed(launches.of(run.of(name)), "cycles_active")], (setting,), launches)
+    return Number(lambda run, name, some: [summed(some.of(run.of(name)), "cycles_active")], (setting,), launches)
 
 
 def ipc(launches: Launches, setting: str) -> Number:
     """Returns the instructions per active cycle of some launches together."""
 
-    def measure(run: KernelsOfRun, name: str) -> list[float]:
-        chosen = launches.of(run.of(name))
-        return [kernels.summed(chosen, "instructions") / kernels.summed(chosen, "cycles_active")]
+    def measure(run: KernelsOfRun, name: str, some: Launches) -> list[float]:
+        chosen = some.of(run.of(name))
+        return [summed(chosen, "instructions") / summed(chosen, "cycles_active")]
 
     return Number(measure, (setting,), launches)
 
 
 def family_shares(setting: str) -> Number:
-    """Returns the share of the time of every family of kernels."""
-    return Number(lambda run, name: [run.shares.loc[name].to_numpy()], (setting,))
+    """Returns the share of the time of every family of kernels, percent."""
+    return Number(lambda run, name, _: list(100 * run.shares.loc[name].to_numpy()), (setting,))
 
 
 def rank(launches: Launches, setting: str) -> Number:
     """Returns the first and the last rank that a kind of work has by its summed priority score."""
-    kind = launches.kinds[0]
-    return Number(lambda run, name: kernels.ranks(run.of(name), kind), (setting,), launches, by_function=True)
+    return Number(
+        lambda run, name, some: kernels.ranks(run.of(name), some.kinds[0]), (setting,), launches, by_function=True
+    )
 
 
 def ratio(number: Number, base: str = summaries.BASE) -> Number:
@@ -127,11 +127,11 @@ def increase(number: Number) -> Number:
     return replace(number, base=summaries.BASE, form=lambda value, base: 100 * (value / base - 1))
 
 
-def largest_change(shares: Number) -> Number:
-    """Returns the largest difference of any share from BASE's, in percentage points."""
-    return replace(shares, base=summaries.BASE, form=lambda value, base: 100 * float(abs(value - base).max()))
+def points(shares: Number) -> Number:
+    """Returns by how many percentage points shares differ from those under BASE."""
+    return replace(shares, base=summaries.BASE, form=lambda value, base: abs(value - base))
 
 
 def largest(number: Number) -> Number:
-    """Returns the largest of a number's values under its settings."""
+    """Returns the largest of a number's values."""
     return replace(number, largest=True)

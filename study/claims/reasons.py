@@ -15,7 +15,7 @@ import pandas as pd
 from medddpm.measure import summaries
 from medddpm.measure.families import family_named
 from study.claims import kernels
-from study.claims.kernels import DOMINANT, GEMMS, TIE, KernelsOfRun, Runs
+from study.claims.kernels import GEMMS, KernelsOfRun, Runs
 from study.claims.numbers import Number
 from study.claims.paper import Claim
 
@@ -117,35 +117,6 @@ def _spread(on: OnCard) -> str:
     return f"the mean of {len(on.by_run)} runs, {apart.max():.1%} apart"
 
 
-def clipped(on: OnCard) -> str:
-    """Says how many launches have a hit rate of the L2 that is none; see `summaries`."""
-    tables = [on.newest.of(setting) for setting in on.number.compared]
-    above = sum(int(table["count"][table["l2_hit_pct"] > 100].sum()) for table in tables)
-    every = sum(int(table["count"].sum()) for table in tables)
-    return f"For {above} of {every} launches the L2 hit rate reads above 100%; it counts as 100%." if above else ""
-
-
-def tied(on: OnCard) -> str:
-    """Says that a rank is shared, and by which scores."""
-    first, last = np.mean(on.by_run, axis=0)
-    if first == last:
-        return ""
-    return f"It is a tie, because scores within {TIE:.0%} of each other count as equal: {_scores(on)}."
-
-
-def summed_scores(on: OnCard) -> str:
-    """Says which kinds of work score highest."""
-    return f"The summed scores are {_scores(on)}."
-
-
-def _scores(on: OnCard) -> str:
-    """Names the four kinds of work with the highest summed priority, in the last run that has any."""
-    tables = [run.of(on.number.settings[0]) for run in on.runs]
-    scored = [table for table in tables if table["priority"].notna().any()][-1]
-    summed = summaries.priorities(scored, by="group").sum().head(4) / 1e6
-    return ", ".join(f"{group} {score:.3g} ms" for group, score in summed.items())
-
-
 def tensor_pipe(on: OnCard) -> str:
     """Says how busy a launch keeps the Tensor Core pipe: other kernels than GEMMs use it too, a little."""
     (setting,) = on.number.settings
@@ -153,22 +124,6 @@ def tensor_pipe(on: OnCard) -> str:
     gemms = GEMMS.of(table)
     busy, other = (float(part["tensor_pct"].mean()) for part in (gemms, table.drop(gemms.index)))
     return f"Under {setting} a launch of a convolution or GEMM has {busy:.3g}%, any other {other:.3g}%."
-
-
-def summed_over_sms(on: OnCard) -> str:
-    """Says of how many launches a sum of cycles is."""
-    count = on.launches["count"]
-    each = (count * on.launches["cycles_active"]).sum() / count.sum()
-    return (
-        f"Ours are the sum over all SMs and {count.sum()} launches, on average {each:.3g} each. "
-        "The paper does not say over what it sums."
-    )
-
-
-def busiest(on: OnCard) -> str:
-    """Says which convolution or GEMM takes the most time under each setting that is compared."""
-    named = {s: kernels.short_name(DOMINANT.of(on.newest.of(s))) for s in on.number.compared}
-    return f"Most of their time is in {listed(f'{name} under {setting}' for setting, name in named.items())}."
 
 
 def views(on: OnCard) -> str:

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from medddpm.measure import summaries
 from study.bench.sentences import listed
 from study.claims import findings, verdicts
+from study.claims.by_figure import PROFILED
+from study.claims.case import Case
+from study.claims.kernels import DOMINANT, KernelsOfRun, Runs
+from study.claims.numbers import Number
 from study.claims.paper import Claim, as_range, claims_of, paper_claims
-from study.claims.reasons import Runs
-from study.claims.rules import KernelsOfRun
 
 CARD = "H100"
 """The one card of the paper's that was measured."""
@@ -63,10 +66,10 @@ def _count(status: pd.Series[str]) -> str:
     return f"{(status == _REPRODUCED).sum()} of {len(status)}"
 
 
-def _read_as(claim: Claim, runs: Runs, view: str) -> tuple[float, str]:
-    """Returns our number of a claim under another rule than its own, and the verdict."""
-    finding = findings.finding(claim, runs, view)
-    return float(str(finding.our_value)), verdicts.status_of(claim, finding)
+def _read_as(case: Case) -> tuple[float, str]:
+    """Returns our number of a claim in another reading than its own, and the verdict."""
+    finding = PROFILED[case.claim.id](case)
+    return float(str(finding.our_value)), verdicts.status_of(case.claim, finding)
 
 
 def _with(root: Path, view: str, changes: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
@@ -97,13 +100,18 @@ def averaged_otherwise(root: Path, view: str) -> str:
 # who decides for several cards
 
 
+class _OneCard(Case):
+    """A claim that one card decides, even where the paper sums up several cards in one number."""
+
+    def judge_together(self, number: Number, *how: Any, **named: Any) -> verdicts.Finding:
+        return self.judge(number)
+
+
 @cache
 def _alone(root: Path, view: str) -> dict[str, tuple[float, str]]:
     """Returns our number and the verdict on each claim of several cards, if the H100 alone decided."""
-    takes = {**dict.fromkeys(_LARGEST, "largest"), **dict.fromkeys(_RANGES, "")}
-    claims = {name: _claims(root)[name] for name in takes}
-    as_one = {name: replace(claims[name], rule=replace(claims[name].rule, take=take)) for name, take in takes.items()}
-    return {name: _read_as(claim, _runs(root), view) for name, claim in as_one.items()}
+    claims = _claims(root)
+    return {name: _read_as(_OneCard(claims[name], _runs(root), view)) for name in (*_LARGEST, *_RANGES)}
 
 
 def alone(root: Path, view: str, claim: str, places: str) -> str:
@@ -146,13 +154,19 @@ def refuted(root: Path, view: str) -> str:
 # which kernels are dominant
 
 
+class _DominantKernel(Case):
+    """A claim whose number is measured of the dominant kernel alone."""
+
+    def judge(self, number: Number, **how: Any) -> verdicts.Finding:
+        return super().judge(replace(number, launches=DOMINANT), **how)
+
+
 @cache
 def _dominant(root: Path, view: str) -> dict[str, tuple[float, str]]:
     """Returns our number and the verdict on each claim of dominant kernels, of the dominant one alone."""
-    paper = _paper(root)
-    claims = [_claims(root)[name] for name in paper.loc[paper["subject"] == "dominant kernels", "id"]]
-    as_one = [replace(claim, rule=replace(claim.rule, launches="dominant")) for claim in claims]
-    return {claim.id: _read_as(claim, _runs(root), view) for claim in as_one}
+    paper, claims = _paper(root), _claims(root)
+    named = paper.loc[paper["subject"] == "dominant kernels", "id"]
+    return {name: _read_as(_DominantKernel(claims[name], _runs(root), view)) for name in named}
 
 
 def dominant_kernel(root: Path, view: str, claim: str, places: str) -> str:
@@ -174,9 +188,10 @@ def _of_the_change(root: Path, view: str) -> dict[str, str]:
     changes = {}
     for name, ours in _judged(root, view)["our_value"].items():
         claim = _claims(root)[str(name)]
-        if claim.rule.base and claim.rule.form == "ratio" and claim.rule.tolerance == 0.2:
-            change = replace(claim, value=_less_one(claim.value), rule=replace(claim.rule, form=""))
-            finding = verdicts.Finding(view, "so", _less_one(ours), claim.rule.tolerance)
+        tolerance = verdicts.tolerance_of(claim)
+        if claim.unit == "x" and "reduction" not in claim.metric and tolerance == verdicts.TOLERANCE:
+            change = replace(claim, value=_less_one(claim.value), unit="")
+            finding = verdicts.Finding(view, "so", _less_one(ours), tolerance)
             changes[claim.id] = verdicts.status_of(change, finding)
     return changes
 
@@ -264,7 +279,8 @@ def beyond_limit(root: Path, view: str, claim: str) -> str:
 
 def _accepted(root: Path, claim: str) -> tuple[float, float]:
     """Returns the smallest and the largest number that reproduce a claim."""
-    accepted = verdicts.accepted(_claims(root)[claim], _claims(root)[claim].rule.tolerance)
+    stated = _claims(root)[claim]
+    accepted = verdicts.accepted(stated, verdicts.tolerance_of(stated))
     if accepted is None:
         raise ValueError(f"{claim} states no number")
     return accepted

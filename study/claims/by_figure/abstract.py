@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from study.claims.case import Case
 from study.claims.numbers import increase, largest, reduction, summary
-from study.claims.reasons import OnCard, mean, says, tensor_pipe, views
+from study.claims.reasons import says, tensor_pipe, views
 from study.claims.verdicts import Finding
-
-
-def only_one_card(stated: str, on: OnCard) -> str:
-    """Says that one card cannot decide what the paper states of several."""
-    absent = " or ".join(gpu for gpu in on.claim.gpu.split(";") if (gpu, on.view) not in on.every)
-    alone = mean(on.number, on.runs) or "nothing"
-    return f"The paper gives {stated}. We have no {absent}. The {on.card} alone gives {alone}."
 
 
 def p001(case: Case) -> Finding:
@@ -51,8 +44,4 @@ def p006(case: Case) -> Finding:
 def p007(case: Case) -> Finding:
     """Judges Section 8, A100 and H100 OPT1, whole workload: SM cycles, reduction up to 5 x."""
     stated = "the larger reduction of two cards, which one card cannot decide"
-    return case.judge(
-        reduction(summary("cycles", "OPT1")),
-        of_cards=lambda numbers: [max(numbers)],
-        missing=lambda on: only_one_card(stated, on),
-    )
+    return case.judge_together(reduction(summary("cycles", "OPT1")), lambda numbers: [max(numbers)], stated)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from study.claims.by_figure.abstract import only_one_card, p003, p004
+from study.claims.by_figure.abstract import p003, p004
 from study.claims.case import Case
 from study.claims.numbers import ratio, summary
 from study.claims.reasons import tensor_pipe, views
@@ -210,7 +210,7 @@ def p199(case: Case) -> Finding:
         "one range for two cards, which one card cannot decide: of its own numbers, "
         "the H100's come to 5.4 and the A100's to 6.9"
     )
-    return case.judge(ratio(summary("tensor_pct", "OPT1")), of_cards=list, missing=lambda on: only_one_card(stated, on))
+    return case.judge_together(ratio(summary("tensor_pct", "OPT1")), list, stated)
 
 
 def p200(case: Case) -> Finding:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from study.claims.case import Case
 from study.claims.numbers import ratio, summary
-from study.claims.reasons import clipped
+from study.claims.reasons import OnCard
 from study.claims.verdicts import Finding
+
+
+def clipped(on: OnCard) -> str:
+    """Says how many launches have a hit rate of the L2 that is none; see `summaries`."""
+    tables = [on.newest.of(setting) for setting in on.number.compared]
+    above = sum(int(table["count"][table["l2_hit_pct"] > 100].sum()) for table in tables)
+    every = sum(int(table["count"].sum()) for table in tables)
+    return f"For {above} of {every} launches the L2 hit rate reads above 100%; it counts as 100%." if above else ""
 
 
 def p157(case: Case) -> Finding:

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from study.claims.case import Case
-from study.claims.kernels import GEMMS, NORMS, POINTWISE
+import numpy as np
+
+from medddpm.measure import summaries
+from study.claims.case import Case, lacks
+from study.claims.kernels import GEMMS, NORMS, POINTWISE, TIE
 from study.claims.numbers import rank
-from study.claims.reasons import OnCard, summed_scores, tied
+from study.claims.reasons import OnCard
 from study.claims.verdicts import Finding
 
+no_speedups = lacks("ncu's estimated speedups")
 
-def no_speedups(on: OnCard) -> str:
-    """Says that the card's records have no priority scores."""
-    return (
-        f"No {on.view} of the {on.card} has ncu's estimated speedups. `site/add_your_card.md` says how to measure them."
-    )
+
+def tied(on: OnCard) -> str:
+    """Says that a rank is shared, and by which scores."""
+    first, last = np.mean(on.by_run, axis=0)
+    if first == last:
+        return ""
+    return f"It is a tie, because scores within {TIE:.0%} of each other count as equal: {_scores(on)}."
+
+
+def summed_scores(on: OnCard) -> str:
+    """Says which kinds of work score highest."""
+    return f"The summed scores are {_scores(on)}."
+
+
+def _scores(on: OnCard) -> str:
+    """Names the four kinds of work with the highest summed priority, in the last run that has any."""
+    tables = [run.of(on.number.settings[0]) for run in on.runs]
+    scored = [table for table in tables if table["priority"].notna().any()][-1]
+    summed = summaries.priorities(scored, by="group").sum().head(4) / 1e6
+    return ", ".join(f"{group} {score:.3g} ms" for group, score in summed.items())
 
 
 def p080(case: Case) -> Finding:

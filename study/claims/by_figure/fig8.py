@@ -7,7 +7,7 @@ from dataclasses import replace
 from study.claims.by_figure.fig6 import p083, p085
 from study.claims.case import Case
 from study.claims.kernels import GEMMS, KN3, KN4, KN6, POINTWISE, TENSOR, Launches
-from study.claims.numbers import family_shares, largest_change, ratio, summary, time_share
+from study.claims.numbers import family_shares, largest, points, ratio, summary, time_share
 from study.claims.reasons import OnCard
 from study.claims.verdicts import Finding
 
@@ -38,7 +38,7 @@ def p090(case: Case) -> Finding:
 
 def p091(case: Case) -> Finding:
     """Judges Fig 8, V100 OPT1, kernel mix: change against BASE unchanged 0%."""
-    return case.judge(largest_change(family_shares("OPT1")))
+    return case.judge(largest(points(family_shares("OPT1"))))
 
 
 def p092(case: Case) -> Finding:

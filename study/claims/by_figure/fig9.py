@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from study.claims.case import Case
-from study.claims.kernels import GEMMS, KN6, TENSOR
+from study.claims.kernels import DOMINANT, GEMMS, KN6, TENSOR, short_name
 from study.claims.numbers import instruction_share, ratio
-from study.claims.reasons import busiest, views
+from study.claims.reasons import OnCard, listed, views
 from study.claims.verdicts import Finding
+
+
+def busiest(on: OnCard) -> str:
+    """Says which convolution or GEMM takes the most time under each setting that is compared."""
+    named = {s: short_name(DOMINANT.of(on.newest.of(s))) for s in on.number.compared}
+    return f"Most of their time is in {listed(f'{name} under {setting}' for setting, name in named.items())}."
 
 
 def p109(case: Case) -> Finding:

@@ -62,6 +62,9 @@ class Asking(Case):
     def judge(self, number: Number, **how: object) -> Finding:
         raise Asked(number)
 
+    def judge_together(self, number: Number, *how: object, **named: object) -> Finding:
+        raise Asked(number)
+
 
 def asked_for(identity: str) -> Number:
     """The number that the function of a claim measures."""
