@@ -23,7 +23,7 @@ help:
 	@echo "make lab     set up .venv and open the book in JupyterLab   (ARGS=--no-browser on a server)"
 	@echo "make site    set up .venv and build the book's site into build/site"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
-	@echo "make test-gpu run the tests that need a GPU; writes figures/records/<card>/gpu_tests.csv   (ARGS='--workers 8')"
+	@echo "make test-gpu run the tests that need a GPU; writes figures/records/<card>/gpu_tests.csv   (ARGS='-n 8')"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
 	@echo "make lock    make requirements.lock anew from pyproject.toml"
@@ -49,9 +49,14 @@ site: $(READY)
 test: lint
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# One process: the tests share the GPU. Some minutes.
+# Some minutes in one process; ARGS='-n 8' has eight share the tests, and the GPU: most of the time goes into compiling.
+# Only files with such a test are imported, and the options for notebooks and pictures are left out, so that pytest is all
+# that a machine needs besides what the tests import. A failed test (1) is recorded; a run that is cut short (2) is not.
 test-gpu: $(READY)
-	PYTHONPATH=tests $(PY) -m gpu_tests $(ARGS)
+	$(PY) -m pytest -m gpu -o addopts= --import-mode=importlib --strict-markers --strict-config --confcutdir=tests \
+		-o junit_family=xunit1 --junitxml=runs/gpu_tests.xml --continue-on-collection-errors -p no:cacheprovider -ra \
+		$$(grep -rl --include='test_*.py' pytest.mark.gpu tests) $(ARGS); \
+	code=$$?; [ $$code -le 1 ] && $(PY) -m study.records.gpu_tests runs/gpu_tests.xml && exit $$code
 
 fuzz: $(READY)
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)

@@ -49,6 +49,14 @@ class Switches:
         """The layout of 5-D weights and inputs."""
         return torch.channels_last_3d if self.channels_last else torch.contiguous_format
 
+    def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a 5-D tensor with the strides that PyTorch documents for this layout; a copy, if it has others.
+
+        `contiguous` alone takes a tensor of one channel, or of one voxel, for channels-last as it is; by their strides
+        cuDNN's convolutions then choose the contiguous layout.
+        """
+        return tensor.to(memory_format=self.memory_format).contiguous(memory_format=self.memory_format)
+
     def __enter__(self) -> Switches:
         """Sets the flags alone. A setting that also moves weights needs the network: see `on`."""
         if self.channels_last:
@@ -78,7 +86,7 @@ class Switches:
             undo.callback(restore_flags)
             undo.callback(_put_back, tensors, strides)
             for tensor in tensors:
-                tensor.data = laid_out(tensor.data, self.memory_format)
+                tensor.data = self.laid_out(tensor.data)
             if inputs and not self.fast:
                 undo.callback(self.converting(network).remove)
             if self.fast and not cuda_graphs.is_accelerated(network):
@@ -109,19 +117,10 @@ class Switches:
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         def convert(value: object) -> object:
             if isinstance(value, torch.Tensor) and value.dim() == 5:
-                return laid_out(value, self.memory_format)
+                return self.laid_out(value)
             return value
 
         return tuple(convert(a) for a in args), {k: convert(v) for k, v in kwargs.items()}
-
-
-def laid_out(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    """A 5-D tensor with the strides of that layout, as PyTorch's documentation sets them: copied, if it has others.
-
-    `contiguous` alone takes a tensor of one channel, or of one voxel, for channels-last as it is; by their strides
-    cuDNN's convolutions then choose the contiguous layout.
-    """
-    return tensor.to(memory_format=memory_format).contiguous(memory_format=memory_format)
 
 
 def _put_back(tensors: list[torch.Tensor], strides: list[tuple[int, ...]]) -> None:

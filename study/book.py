@@ -24,8 +24,7 @@ ENVIRONMENT = {
     "JUPYTER_PREFER_ENV_PATH": "1",
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait leave their core to others
 }
-# What JupyterLab writes into a notebook when it opens it, so that a committed one is not changed by that: ipykernel's
-# description of itself, by a kernel that names no version (`study.kernel`).
+# The committed notebooks name ipykernel without the version of Python that ran it, which differs between machines.
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LANGUAGE: dict[str, Any] = {
     "codemirror_mode": {"name": "ipython", "version": 3},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ class Page:
         runs: where runs go: the repository's runs/, or a folder beside a copy that lies elsewhere.
         gpu: the card that is shown: the parameter `gpu`, or this machine's where it was measured.
         why: what this run differs in from the book's own; empty if in nothing.
+        measured: whether this run records anew what the sentences are about.
     """
 
     root: Path
@@ -33,6 +33,21 @@ class Page:
     runs: Path
     gpu: str
     why: str
+    measured: bool = False
+
+    @contextlib.contextmanager
+    def check(self, sentence: str) -> Iterator[None]:
+        """Holds a sentence against the records, by the assertions in the block.
+
+        In the book's own run an assertion that fails stops the notebook. In a reader's the sentence need not hold, nor
+        the records have the rows that it is about: it is printed, in one line, and the notebook goes on.
+        """
+        try:
+            yield
+        except (AssertionError, LookupError):
+            if not self.why and not self.measured:
+                raise
+            print(f"not so here ({self.why or f'the {self.gpu}'}): {sentence}")
 
 
 def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parameters: object) -> Page:
@@ -40,8 +55,7 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
 
     The committed figures are drawn with the parameters that the notebook declares in its metadata, from notebooks/.
     Whatever else is run leaves them alone: with other parameters, or under another name, figures go to runs/figures/;
-    a copy elsewhere writes to figures/ and runs/ beside itself. There an assertion that fails is printed in one line
-    and stops nothing, since the book's sentences are about the book's own run.
+    a copy elsewhere writes to figures/ and runs/ beside itself. There `Page.check` stops nothing.
 
     Args:
         name: the notebook's file without its suffix.
@@ -74,11 +88,10 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
         raise BadInput("measure = True", f"would make the book's records from another run ({why})", remedy)
     home = here if copied else root
     figures = home / "figures" if copied or not why else root / "runs" / "figures"
-    page = Page(root, figures, home / "runs", card, why)
+    page = Page(root, figures, home / "runs", card, why, measure)
     if why:
         figures.mkdir(parents=True, exist_ok=True)
         print(f"{why}: figures go to {os.path.relpath(figures, here)}, and the book's stay as they are")
-    _assertions_stop(not why and not measure, why or f"the {card}")
     return page
 
 
@@ -138,29 +151,3 @@ def _card_here() -> str:
         remedy = "set it to False: figures are then drawn from figures/records"
         raise BadInput("measure = True", "measures on an NVIDIA GPU, and PyTorch finds none here", remedy)
     return gpu_folder_name(torch.cuda.get_device_name())
-
-
-def _assertions_stop(stop: bool, where: str) -> None:
-    """Has a failing assertion of the running notebook stop it, as usual, or be printed in one line."""
-    with contextlib.suppress(ImportError):
-        from IPython.core.getipython import get_ipython
-
-        shell = get_ipython()
-        if shell is not None:
-            kept = [t for t in shell.ast_transformers if not isinstance(t, _Noted)]
-            shell.ast_transformers = kept if stop else [*kept, _Noted(where)]
-
-
-class _Noted(ast.NodeTransformer):
-    """Makes `assert x` print that x does not hold, or cannot be told, and go on."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        said = f"not so here ({self.where}): {ast.unparse(node.test)}"
-        handled = "try: pass\nexcept (AssertionError, LookupError): print(said)"
-        (tried,) = ast.parse(handled.replace("said", repr(said))).body
-        assert isinstance(tried, ast.Try)
-        tried.body = [ast.Assert(test=node.test, msg=None)]
-        return ast.fix_missing_locations(ast.copy_location(tried, node))

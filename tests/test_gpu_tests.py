@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from helpers import gpu
 from helpers.repository import ROOT
 
+from medddpm.errors import BadInput
 from medddpm.fast.kernels import dispatch
 from medddpm.measure.tables import read_meta, read_table
 from study.records import gpu_tests, schemas
@@ -39,6 +41,9 @@ def broken():
 @pytest.mark.gpu
 def test_leaves_what_breaks(broken): pass
 
+@pytest.mark.gpu
+def test_fails_twice(broken): assert False
+
 def test_needs_none(): raise AssertionError("not selected")
 """
 WANTED = "import pytest\n\n@pytest.mark.gpu(count=99)\ndef test_passes(): pass\n"
@@ -47,8 +52,8 @@ UNMARKED = "raise AssertionError('not even imported')\n"
 CUT = "import pytest\n\n@pytest.mark.gpu\ndef test_is_cut(): raise KeyboardInterrupt\n"
 
 
-def recorded(root: Path, workers: int = 1, **files: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Runs a toy repository's GPU tests as `make test-gpu` does; returns the process and the record's path."""
+def run(root: Path, options: str = "", **files: str) -> subprocess.CompletedProcess[str]:
+    """Runs a toy repository's GPU tests by the recipe of `make test-gpu`; a line stands for the record."""
     (root / "tests").mkdir(parents=True)
     (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["gpu"]\n')
     (root / "conftest.py").write_text("raise AssertionError('the notebooks are none of its business')\n")
@@ -58,61 +63,66 @@ def recorded(root: Path, workers: int = 1, **files: str) -> tuple[subprocess.Com
     (root / "tests" / "conftest.py").write_text(f"import pytest\nfrom helpers.gpu import lacking\n\n{skips}")
     for name, source in files.items():
         (root / "tests" / f"test_{name}.py").write_text(source)
-    arguments = f"pathlib.Path({str(root)!r}), pathlib.Path('out'), {workers}"
-    code = f"import gpu_tests, pathlib; exit(gpu_tests.record({arguments}))"
+    (recipe,) = re.findall(r"^test-gpu: .+\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    recipe = recipe.replace("$(PY) -m study.records.gpu_tests", "echo recorded").replace("$(ARGS)", options)
+    recipe = recipe.replace("\t", "").replace("$$", "$").replace("$(PY)", shlex.quote(sys.executable))
     # The book's other plugins of pytest do nothing here and take longer to load than the toy's tests to run.
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     environment = os.environ | alone | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
-    return done, root / "out" / gpu_tests.file_name(torch.cuda.device_count())
+    return subprocess.run(["sh", "-c", recipe], cwd=root, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path, workers: int) -> None:
-    done, path = recorded(tmp_path, workers, toy=TOY, wanted=WANTED, unreadable=UNREADABLE, unmarked=UNMARKED)
+@pytest.mark.parametrize("options", ["", "-n 2"])
+def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path, options: str) -> None:
+    done = run(tmp_path, options, toy=TOY, wanted=WANTED, unreadable=UNREADABLE, unmarked=UNMARKED)
     assert done.returncode == 1, done.stdout + done.stderr
-    table = read_table(path, schemas.GPU_TESTS).fillna("")
+    assert done.stdout.splitlines()[-1] == "recorded runs/gpu_tests.xml"
+    table, seconds = gpu_tests.of_junit(tmp_path / "runs" / "gpu_tests.xml")
     here = torch.cuda.device_count() or "none"
-    assert set(table[["file", "outcome", "reason", "tests"]].itertuples(index=False, name=None)) == {
-        ("test_unreadable.py", "failed", "tests/test_unreadable.py, which cannot be imported", 1),
-        ("test_toy.py", "passed", "", 2),
+    rows = table.fillna("")[["file", "outcome", "reason", "tests"]].itertuples(index=False, name=None)
+    assert sorted(rows) == [
         ("test_toy.py", "failed", "tests/test_toy.py::test_fails", 1),
+        ("test_toy.py", "failed", "tests/test_toy.py::test_fails_twice", 1),
         ("test_toy.py", "failed", "tests/test_toy.py::test_leaves_what_breaks", 1),
+        ("test_toy.py", "passed", "", 2),
         ("test_toy.py", "skipped", "no second one", 2),
+        ("test_unreadable.py", "failed", "tests/test_unreadable.py, which cannot be imported", 1),
         ("test_wanted.py", "skipped", f"needs 99 GPUs, and here is {here}", 1),
-    }
-    meta = read_meta(path)
-    assert {"gpu", "gpus", "processor", "driver", "cuda", "cudnn", "triton", "python", "date", "commit"} <= set(meta)
-    assert (meta["torch"], meta["pytest"]) == (torch.__version__, pytest.__version__)
-    assert meta["workers"] == workers
-    assert workers > 1 or meta["seconds"] >= table["seconds"].sum()
+    ]
+    assert options or seconds >= table["seconds"].sum()
 
 
 def test_a_run_without_failures_ends_well(tmp_path: Path) -> None:
-    done, path = recorded(tmp_path, wanted=WANTED)
+    done = run(tmp_path, wanted=WANTED)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert read_table(path, schemas.GPU_TESTS)["outcome"].tolist() == ["skipped"]
+    assert gpu_tests.of_junit(tmp_path / "runs" / "gpu_tests.xml")[0]["outcome"].tolist() == ["skipped"]
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [({"cut": CUT}, "the run was cut short"), ({"unmarked": UNMARKED}, "no test there is marked gpu")],
-)
-def test_what_is_not_a_whole_run_is_no_record(tmp_path: Path, files: dict[str, str], said: str) -> None:
-    done, path = recorded(tmp_path, **files)
+def test_a_run_that_is_cut_short_is_no_record(tmp_path: Path) -> None:
+    done = run(tmp_path, cut=CUT)
     assert done.returncode != 0
-    assert said in done.stderr
-    assert not path.exists()
+    assert "recorded" not in done.stdout
 
 
-def test_without_a_gpu_nothing_is_recorded(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "gpu_tests", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("make test-gpu: PyTorch finds no GPU here; ")
-    assert list(tmp_path.iterdir()) == []
+def test_a_record_names_the_card_and_replaces_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match=r"o\.xml: is not what pytest --junitxml writes; run make test-gpu again"):
+        gpu_tests.of_junit(tmp_path / "o.xml")
+    run(tmp_path, wanted=WANTED)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="make test-gpu: PyTorch finds no GPU here; "):
+        gpu_tests.record(tmp_path / "runs" / "gpu_tests.xml", tmp_path)
+    assert not (tmp_path / "figures").exists()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L40S")
+    for count, name in ((1, "gpu_tests.csv"), (2, "gpu_tests_2_gpus.csv")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        path = gpu_tests.record(tmp_path / "runs" / "gpu_tests.xml", tmp_path)
+        assert path == tmp_path / "figures" / "records" / "L40S" / name
+        assert read_table(path, schemas.GPU_TESTS)["tests"].tolist() == [1]
+        meta = read_meta(path)
+        assert {"processor", "driver", "cuda", "cudnn", "triton", "python", "date", "commit", "seconds"} <= set(meta)
+        assert (meta["gpu"], meta["gpus"], meta["torch"]) == ("NVIDIA L40S", count, torch.__version__)
+    assert f"0 passed, 0 failed, 1 skipped ({meta['date'][:10]}" in gpu_tests.account(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +153,6 @@ def test_only_the_mark_skips_for_want_of_a_gpu() -> None:
         itself,
         helpers / "gpu.py",
         helpers / "browser.py",
-        ROOT / "tests" / "gpu_tests.py",
     }
     sources = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")) if path not in own}
     asks = re.compile(r"cuda\.is_available\(\)|\bskipif\b|\bskipIf\b")

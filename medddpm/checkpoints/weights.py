@@ -106,7 +106,7 @@ def are_losses(value: object, step: object) -> bool:
     )
 
 
-def some(names: Iterable[str], at_most: int = 3) -> str:
-    """The first few of `names`, sorted."""
+def some(names: Iterable[str]) -> str:
+    """Joins the first three of `names`, sorted."""
     ordered = sorted(names)
-    return ", ".join(ordered[:at_most]) + (", …" if len(ordered) > at_most else "")
+    return ", ".join(ordered[:3]) + (", …" if len(ordered) > 3 else "")

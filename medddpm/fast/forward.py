@@ -180,7 +180,7 @@ def chief(value: object) -> Tensor | None:
     return next((t for t in floating if t.dim() == 5), floating[0] if floating else None)
 
 
-def laid_out(x: Tensor) -> Tensor:
+def taken_in(x: Tensor) -> Tensor:
     """Returns a floating volume channels-last, unless it is sparse; its gradient comes in the layout that x has."""
     if not x.is_floating_point() or x.layout != torch.strided:
         return x

@@ -170,7 +170,7 @@ def _padded(weight: Tensor, dim: int, lacking: int) -> Tensor:
     """Appends `lacking` zeros to (O, I, D, H, W) along `dim`; channels-last."""
     shape = list(weight.shape)
     shape[dim] = lacking
-    return torch.cat([weight, weight.new_zeros(shape)], dim).contiguous(memory_format=torch.channels_last_3d)
+    return channels_last(torch.cat([weight, weight.new_zeros(shape)], dim))
 
 
 class Trilinear(Forward):

@@ -10,8 +10,11 @@ from typing import Any, TextIO
 
 
 def is_first() -> bool:
-    """Whether this is torchrun's first process, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
+    """Tells whether this process speaks to the user: it is the only one, or rank 0 of those that train together."""
+    distributed = sys.modules.get("torch.distributed")  # a command speaks before it imports PyTorch
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
+    return os.environ.get("RANK", "0") == "0"  # as torchrun sets it
 
 
 log = logging.getLogger("medddpm")

@@ -22,7 +22,7 @@ from medddpm.fast.forward import (
     hands_on_last,
     hooked,
     inside,
-    laid_out,
+    taken_in,
     transformed,
     weights_in,
 )
@@ -92,9 +92,9 @@ class Root(Forward):
         first, parts = chief(given), list(modules_of(self.module))
         end = self._ending(first, parts)
         if traced():
-            return nested.mapped(self._computed(nested.mapped(given, laid_out), first, end), end)
+            return nested.mapped(self._computed(nested.mapped(given, taken_in), first, end), end)
         self._look_at(parts)
-        lent = nested.Lent(given, laid_out)
+        lent = nested.Lent(given, taken_in)
         with shared():
             out = self._computed(lent.copy, first, end)
         cuda_graphs.forward_ended()

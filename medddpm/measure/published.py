@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from medddpm.data.phantom import Phantom
 from medddpm.errors import BadInput
-from medddpm.switches import SETTINGS, Switches, laid_out
+from medddpm.switches import SETTINGS, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.network import check_cube
 from medddpm.training.trainer import Trainer
@@ -69,4 +69,4 @@ def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
     """Puts 5-D weights into the setting's layout on the CPU; copies, which are no launches, carry them."""
     for parameter in network.parameters():
         if parameter.dim() == 5:
-            parameter.data = laid_out(parameter.data.cpu(), setting.memory_format).to(parameter.device)
+            parameter.data = setting.laid_out(parameter.data.cpu()).to(parameter.device)

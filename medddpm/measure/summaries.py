@@ -74,12 +74,12 @@ def windows_by_time(kernels: pd.DataFrame) -> pd.DataFrame:
     return averages(kernels[kernels["view"] == "window"].assign(view=BY_TIME))
 
 
-def relative(summaries: pd.DataFrame, base: str = BASE) -> pd.DataFrame:
-    """Every number of a summary divided by that of the setting `base` in the same view.
+def relative(summaries: pd.DataFrame) -> pd.DataFrame:
+    """Divides every number of a summary by that of BASE in the same view.
 
-    A view that has no `base` is left out, as that of a run in which another setting alone was profiled anew.
+    A view that has no BASE is left out, as that of a run in which another setting alone was profiled anew.
     """
-    bases = summaries[summaries.index.get_level_values("config") == base].droplevel("config")
+    bases = summaries[summaries.index.get_level_values("config") == BASE].droplevel("config")
     summaries = summaries[summaries.index.get_level_values("view").isin(bases.index)]
     return summaries / bases.loc[summaries.index.get_level_values("view")].set_axis(summaries.index)
 

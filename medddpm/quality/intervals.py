@@ -20,6 +20,7 @@ Array = npt.NDArray[np.float64]
 Statistic = Callable[..., Array]
 """A function of weights (R, n), and (R, m) for a second set: each volume's count in R resamples; gives (R,)."""
 
+ALPHA = 0.05  # of each one-sided test of equivalence
 FEWEST = 4
 """Volumes below which there is no interval: three have ten distinct resamples."""
 
@@ -105,10 +106,10 @@ class Equivalence:
 
     Args:
         difference: mean of `other` less mean of `reference`.
-        low, high: the difference's interval of level 1 - 2 alpha; within ±margin where the two are equivalent.
+        low, high: the difference's interval of level 1 - 2 `ALPHA`; within ±margin where the two are equivalent.
         margin: as given.
         p: the larger of the two tests' p-values.
-        equivalent: whether p is below alpha.
+        equivalent: whether p is below `ALPHA`.
         seeds: how many runs a setting.
     """
 
@@ -121,9 +122,7 @@ class Equivalence:
     seeds: int
 
 
-def equivalence(
-    reference: Sequence[float], other: Sequence[float], margin: float, *, alpha: float = 0.05
-) -> Equivalence:
+def equivalence(reference: Sequence[float], other: Sequence[float], margin: float) -> Equivalence:
     """Whether two settings differ by less than `margin`: two one-sided t-tests over pairs of runs from several seeds.
 
     The margin is stated before the other setting's runs are seen: from what matters, or from the reference alone as
@@ -134,7 +133,6 @@ def equivalence(
         reference: a number for each run (a loss, a metric's value).
         other: the same under the other setting; run i of both has the same seed.
         margin: in the numbers' unit, above 0.
-        alpha: of each one-sided test.
 
     Raises:
         BadInput: no such margin, fewer than two runs, or runs without a partner.
@@ -151,13 +149,13 @@ def equivalence(
     apart = second - first
     if np.ptp(apart) <= 1e-12 * max(1e-300, np.abs(first).max(), np.abs(second).max()):  # a t-test would divide by zero
         p = float(abs(difference) >= margin)
-        return Equivalence(difference, difference, difference, margin, p, p < alpha, len(second))
+        return Equivalence(difference, difference, difference, margin, p, p < ALPHA, len(second))
     above = stats.ttest_1samp(apart, -margin, alternative="greater")
     below = stats.ttest_1samp(apart, margin, alternative="less")
-    interval = stats.ttest_1samp(apart, 0.0).confidence_interval(1 - 2 * alpha)
+    interval = stats.ttest_1samp(apart, 0.0).confidence_interval(1 - 2 * ALPHA)
     p = float(max(above.pvalue, below.pvalue))
     low, high = float(interval.low), float(interval.high)
-    return Equivalence(difference, low, high, margin, p, p < alpha, len(second))
+    return Equivalence(difference, low, high, margin, p, p < ALPHA, len(second))
 
 
 def seed_margin(reference: Sequence[float]) -> float:
@@ -175,7 +173,7 @@ def seed_margin(reference: Sequence[float]) -> float:
 
 
 def equivalence_table(
-    runs: pd.DataFrame, margins: Mapping[tuple[str, str], float], reference: str = "BASE", *, alpha: float = 0.05
+    runs: pd.DataFrame, margins: Mapping[tuple[str, str], float], reference: str = "BASE"
 ) -> pd.DataFrame:
     """Every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
 
@@ -183,7 +181,6 @@ def equivalence_table(
         runs: columns setting, seed, metric, tissue, value: one row for each run, metric and tissue.
         margins: by metric and tissue; what has none is not tested.
         reference: the setting that the others are compared with.
-        alpha: of each one-sided test.
 
     Returns:
         Columns setting, metric, tissue, and the fields of `Equivalence`; `between_seeds` is the largest difference
@@ -207,7 +204,7 @@ def equivalence_table(
         for setting in table.columns.drop(reference):
             both = table[[reference, setting]].dropna()
             first, second = both[reference].tolist(), both[setting].tolist()
-            found = equivalence(first, second, margin, alpha=alpha)
+            found = equivalence(first, second, margin)
             where = {"setting": setting, "metric": metric, "tissue": tissue}
             rows.append({**where, **vars(found), "between_seeds": float(np.ptp(first))})
     return pd.DataFrame(rows)

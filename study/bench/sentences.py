@@ -19,21 +19,21 @@ _OURS = ["accelerate", "graphed_step"]
 _WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
 
 
-def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = "step") -> str:
+def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
     """The fast path against the best ordinary tool, PyTorch out of the box and the paper's FP32; says what is missing.
 
     Args:
         table: schema `BENCH`, of one machine.
         gpu: its name, as H200.
-        network, measure: as in that table; "step" or "forward".
+        measure: "step" or "forward".
     """
-    times = rows_of(table, network, measure)["median_ms"]
-    work, called = f"{_WORK[measure]} of {NETWORKS[network].title}", called_of(times)
+    times = rows_of(table, OURS, measure)["median_ms"]
+    work, called = f"{_WORK[measure]} of {NETWORKS[OURS].title}", called_of(times)
     if called not in times.index:
         return f"On the {gpu} {work} was not measured on the fast path."
     known = times.reindex(list(ORDINARY))
     names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
-    found = against(table, network, measure)
+    found = against(table, OURS, measure)
     said: list[str] = []
     for opponent, row in found.dropna(subset="ms").iterrows():
         which = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
@@ -41,7 +41,7 @@ def headline(table: pd.DataFrame, gpu: str, network: str = OURS, measure: str = 
         name = f"{names[str(opponent)]}{where} ({which}{exact(row['ms'])} ms)"
         said.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
-    volume = "one volume" if NETWORKS[network].flat else f"one {NETWORKS[network].side}³ volume"
+    volume = "one volume" if NETWORKS[OURS].flat else f"one {NETWORKS[OURS].side}³ volume"
     of = f"one micro-step of {volume}" if measure == "step" else volume  # the published step has two
     sentences = [f"On {gpu}s {work} ({of}) takes {exact(times[called])} ms {how}."]
     if said:

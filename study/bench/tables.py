@@ -110,14 +110,14 @@ def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
     return rows.set_index("setting")
 
 
-def by_setting(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
-    """A network under every setting that was measured, in the record's order.
+def by_setting(table: pd.DataFrame) -> pd.DataFrame:
+    """The published network under every setting that was measured, in the record's order.
 
     Returns:
         index setting; change, step_ms, step_p10_ms, step_p90_ms, step_gain (BASE's time divided by its own), the same
         for forward, sample_s, peak_gib, tflops (the step's), error_output and error_grad.
     """
-    step, forward, sample = (rows_of(table, network, measure) for measure in ("step", "forward", "sample"))
+    step, forward, sample = (rows_of(table, OURS, measure) for measure in ("step", "forward", "sample"))
     names = [name for name in BENCH_SETTINGS if name in step.index or name in forward.index]
     found: dict[str, Any] = {"change": pd.Series({name: BENCH_SETTINGS[name].change for name in names}, dtype=object)}
     for measure, rows in (("step", step), ("forward", forward)):
@@ -394,9 +394,9 @@ def _group(family: str) -> str:
     return family_named(family).group
 
 
-def volumes(table: pd.DataFrame, network: str = OURS) -> pd.DataFrame:
+def volumes(table: pd.DataFrame) -> pd.DataFrame:
     """Whole samples: seconds a volume by setting, sampler, steps and batch, in the record's order."""
-    rows = table[(table["network"] == network) & (table["measure"] == "sample")]
+    rows = table[(table["network"] == OURS) & (table["measure"] == "sample")]
     seconds = rows["median_ms"] / 1e3 / rows["batch"]
     columns = ["setting", "sampler", "steps", "batch", "samples", "peak_gib"]
     return rows[columns].assign(seconds=seconds).reset_index(drop=True)

@@ -135,16 +135,18 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
     return figure
 
 
-def remaining_figure(parts: pd.DataFrame, card: str, least_ms: float = 0.1) -> Figure:
+LEAST_MS = 0.1  # parts of a step that take less are drawn as one
+
+
+def remaining_figure(parts: pd.DataFrame, card: str) -> Figure:
     """A bar for each part of FAST's step, with a line at its floor.
 
     Args:
         parts: what `study.bench.tables.remaining` returns.
         card: on which it was measured.
-        least_ms: shorter parts are drawn as one.
     """
-    shown = parts[parts["ms"] >= least_ms]
-    rest = parts[parts["ms"] < least_ms]
+    shown = parts[parts["ms"] >= LEAST_MS]
+    rest = parts[parts["ms"] < LEAST_MS]
     figure = new_figure(height=0.95 + 0.2 * (len(shown) + (not rest.empty)), width=5.6)
     axis = figure.subplots()
     for place, (_, row) in enumerate(shown.iterrows()):

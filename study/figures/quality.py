@@ -101,11 +101,11 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
     return figure
 
 
-def along_the_way(slices: Slices, run: str, most: int = 8) -> Figure:
-    """What the averaged model draws for one held-out mask as it is trained; a column for each step, at most `most`."""
+def along_the_way(slices: Slices, run: str) -> Figure:
+    """What the averaged model draws for one held-out mask as it is trained; a column for each step, at most eight."""
     names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
     steps = sorted({int(parts[2]) for parts in names})
-    kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(most, len(steps)))]
+    kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(8, len(steps)))]
     channel = names[0][3]
     rows = {
         plane: [slices[f"watch/{run}/{step}/{channel}/0/{plane}"] for step in kept]

@@ -31,8 +31,8 @@ def loss_curves(table: pd.DataFrame, axis: Axes) -> Axes:
     return axis
 
 
-def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -> Axes:
-    """How far each setting's loss is from the reference's at the same step, a line a setting, on a logarithmic axis.
+def loss_differences(table: pd.DataFrame, axis: Axes) -> Axes:
+    """How far each setting's loss is from BASE's at the same step, a line a setting, on a logarithmic axis.
 
     It has no legend, for which its lines leave no room: the colours are those of `loss_curves`, beside which it stands.
     A step at which the two are equal to the last bit has no place on that axis: the line has a gap there.
@@ -40,14 +40,13 @@ def loss_differences(table: pd.DataFrame, axis: Axes, reference: str = "BASE") -
     Args:
         table: setting, step, loss; trained from one seed, so that a step has the same volumes and noise in all.
         axis: drawn into.
-        reference: a setting of the table.
     """
     loss = table.pivot(index="step", columns="setting", values="loss")
-    apart = loss.sub(loss[reference], axis=0).abs().div(loss[reference], axis=0)
-    for name in [name for name in SETTING_COLOURS if name in loss and name != reference]:
+    apart = loss.sub(loss["BASE"], axis=0).abs().div(loss["BASE"], axis=0)
+    for name in [name for name in SETTING_COLOURS if name in loss and name != "BASE"]:
         seen = apart[name].where(apart[name] > 0)
         axis.plot(apart.index, seen, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
-    axis.set(xlabel="step", ylabel=f"|loss − {reference}'s| / {reference}'s", yscale="log")
+    axis.set(xlabel="step", ylabel="|loss − BASE's| / BASE's", yscale="log")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return axis
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -64,12 +63,10 @@ def show_volume(
     lesion: npt.NDArray[np.bool_] | None = None,
     *,
     title: str = "the volume",
-    at: Sequence[int] | None = None,
-    limits: tuple[float, float] = (0.0, 1.0),
-    largest: int = LARGEST,
-    width: int = 600,
 ) -> Viewer:
-    """A volume to click through, in three planes; a slider fades it. About 110 kB at 64³, and repeatable.
+    """Makes a page to click through a volume in three planes; a slider fades it. About 110 kB at 64³, and repeatable.
+
+    Black is 0, and white 1. The page opens at the middle of the volume, or of the lesion.
 
     A cell that shows one is tagged `nbval-ignore-output`: a sample's last bits, and how its picture is compressed,
     differ from machine to machine.
@@ -78,10 +75,6 @@ def show_volume(
         volume: a NIfTI file or image, or (H, W, D) of axes RAS.
         lesion: (H, W, D), outlined in colour.
         title: shown above it, as it is written: of HTML in it the browser shows the text.
-        at: the voxel it opens at; default the middle of the volume, or of the lesion.
-        limits: the values shown black and white.
-        largest: the longest edge, in voxels, that is shown as it is.
-        width: in pixels.
 
     Raises:
         ValueError: the volume is not three-dimensional, or the lesion has another shape.
@@ -94,12 +87,9 @@ def show_volume(
     data = image.get_fdata(dtype=np.float32)
     if data.ndim != 3 or (lesion is not None and lesion.shape != data.shape):
         raise ValueError(f"volume of shape {data.shape}, lesion of {None if lesion is None else lesion.shape}")
-    if at is None:
-        at = [n // 2 for n in data.shape] if lesion is None or not lesion.any() else where_most(lesion)
-
-    low, high = limits
-    cube = -(-max(data.shape) // largest)
-    shown = np.round(_averaged(np.clip((data - low) / (high - low), 0, 1), cube) * (_GREYS - 1))
+    at = [n // 2 for n in data.shape] if lesion is None or not lesion.any() else where_most(lesion)
+    cube = -(-max(data.shape) // LARGEST)
+    shown = np.round(_averaged(np.clip(data, 0, 1), cube) * (_GREYS - 1))
     if lesion is not None:
         inside = _averaged(lesion.astype(np.float32), cube) > 0.5
         shown[inside & ~ndimage.binary_erosion(inside)] = _GREYS
@@ -110,7 +100,7 @@ def show_volume(
         bg_img=nib.Nifti1Image(np.zeros(shown.shape, np.float32), indexed.affine),  # none would be uninitialised memory
         cut_coords=tuple((image.affine @ [*at, 1])[:3]),
         title=_TITLE,
-        width_view=width,
+        width_view=600,
         cmap=ListedColormap([*np.linspace([0, 0, 0], [1, 1, 1], _GREYS), to_rgb(_OUTLINE)]),
         vmin=0,
         vmax=1,

@@ -22,6 +22,7 @@ from study.parity.subjects import channels_of, tissues_of
 from study.parity.training import QUICK, Slices, draw, held_out_losses
 
 PLANES = ("axial", "coronal", "sagittal")
+SHIFT = 0.1  # of a volume's brightness, in the image's range of 2
 Row = dict[str, Any]
 
 
@@ -66,7 +67,7 @@ def evaluate_run(
 
 
 @torch.no_grad()
-def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, shift: float = 0.1) -> float:
+def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes) -> float:
     """The share of a shift of a noised volume's brightness that the network takes for the image's.
 
     At 1 it believes any brightness that it is shown, and a sample keeps what its first steps gave it; at 0 it knows the
@@ -76,7 +77,6 @@ def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Vo
         run: gives the setting.
         diffusion: the model, on its device.
         held_out: the subjects.
-        shift: in the image's range of 2.
     """
     device = diffusion.betas.device
     image, mask = (tensor.to(device)[None] for tensor in held_out[0])
@@ -86,10 +86,10 @@ def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Vo
     noised = diffusion.add_noise(image, t, noise)
     seen = []
     with SETTINGS[run.setting].on(diffusion.denoise_fn):
-        for shown in (noised, noised + share * shift):
+        for shown in (noised, noised + share * SHIFT):
             predicted = diffusion.denoise_fn(torch.cat([shown, mask], dim=1), t)
             seen.append(((shown.double() - spread * predicted.double()) / share).mean())
-    return float((seen[1] - seen[0]) / shift)
+    return float((seen[1] - seen[0]) / SHIFT)
 
 
 def snapshot(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, step: int) -> Slices:

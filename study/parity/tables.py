@@ -179,28 +179,27 @@ def verdict(table: pd.DataFrame) -> str:
     return "\n".join(said)
 
 
-def apart(loss: pd.DataFrame, plan: str = "paper", reference: str = "BASE") -> pd.DataFrame:
-    """How far each setting's losses lie from the reference's of the same seed, and those of two seeds from each other.
+def apart(loss: pd.DataFrame, plan: str = "paper") -> pd.DataFrame:
+    """How far each setting's losses lie from BASE's of the same seed, and those of two seeds from each other.
 
     Args:
         loss: schema `LOSS`.
         plan: whose runs.
-        reference: a setting.
 
     Returns:
         By setting: steps (both have), training (mean relative difference of the training loss at the same step, where
         volume, timestep and noise are the same), training_early (over the first `EARLY` steps alone), held_out
         (relative difference at the last step that both were watched at) and between_seeds (the mean relative difference
-        of two seeds there; NaN where there is one). Empty without the reference.
+        of two seeds there; NaN where there is one). Empty without BASE.
     """
     rows = loss[loss["plan"] == plan]
-    if reference not in set(rows["setting"]):
+    if "BASE" not in set(rows["setting"]):
         return pd.DataFrame()
-    seed = int(rows[rows["setting"] == reference]["seed"].min())
+    seed = int(rows[rows["setting"] == "BASE"]["seed"].min())
     found = {}
     for setting in [name for name in SETTINGS if name in set(rows["setting"])]:
         one, two = (
-            {part: _curve(rows, name, seed, part) for part in ("training", "held-out")} for name in (reference, setting)
+            {part: _curve(rows, name, seed, part) for part in ("training", "held-out")} for name in ("BASE", setting)
         )
         both = pd.concat([one["training"], two["training"]], axis=1, join="inner").to_numpy()
         watched = pd.concat([one["held-out"], two["held-out"]], axis=1, join="inner")
@@ -242,29 +241,29 @@ def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFER
 
 
 _KNOWN = ["plan", "setting", "size"]  # of a run, in every row
+_SPAN = 80  # steps whose mean loss is compared with those before; the mean of fewer varies with the timesteps drawn
+_BEFORE = 10  # such means, whose median a mean is compared with; a run without so many is left out
 
 
-def leaps(loss: pd.DataFrame, span: int = 80, before: int = 10) -> pd.DataFrame:
+def leaps(loss: pd.DataFrame) -> pd.DataFrame:
     """Where each run's training loss jumped back farthest, by run: plan, setting, size, step, times.
 
     Args:
         loss: schema `LOSS`.
-        span: steps whose mean loss is compared with those before; the mean of fewer varies with the timesteps drawn.
-        before: how many such means before it make the median that a mean is compared with; a run without so many is
-            left out.
 
     Returns:
-        `times` is the largest ratio of a mean to that median, `step` the last of its steps.
+        `times` is the largest ratio of the mean of `_SPAN` steps to the median of the `_BEFORE` means before it, `step`
+        the last of its steps.
     """
     rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
     found = {}
     for (run, *known), curve in rows.groupby(["run", *_KNOWN], sort=False):
-        together = np.arange(len(curve)) // max(1, round(span / curve["steps"].iloc[0]))
+        together = np.arange(len(curve)) // max(1, round(_SPAN / curve["steps"].iloc[0]))
         means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
-        times = (means["loss"] / means["loss"].rolling(before).median().shift()).dropna()
+        times = (means["loss"] / means["loss"].rolling(_BEFORE).median().shift()).dropna()
         if len(times):
             most = int(times.to_numpy().argmax())
-            step = int(means["step"].iloc[before + most])
+            step = int(means["step"].iloc[_BEFORE + most])
             found[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
     return pd.DataFrame.from_dict(found, orient="index")
 

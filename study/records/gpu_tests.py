@@ -1,16 +1,21 @@
 """What `make test-gpu` recorded on each card: which of the tests that need a GPU passed there, failed or were skipped.
 
-The package knows no pytest: `tests/gpu_tests.py` runs the tests and writes the table, here it is read.
+pytest runs the tests and leaves an XML file; `python -m study.records.gpu_tests FILE` makes the card's record of it.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 
-from medddpm.measure.tables import gpu_folders, read_meta, read_table
+from medddpm.errors import BadInput
+from medddpm.measure.machine import gpu_folder_name, machine_meta
+from medddpm.measure.tables import gpu_folders, read_meta, read_table, write_table
 from study.records.schemas import GPU_TESTS
 
 NONE = "No GPU test run is on record: `make test-gpu` makes one on a machine with a GPU."
@@ -20,6 +25,58 @@ OUTCOMES = GPU_TESTS.columns["outcome"].allowed
 def file_name(gpus: int = 1) -> str:
     """The record's name in a card's folder: a run on several GPUs runs more tests and does not replace one GPU's."""
     return "gpu_tests.csv" if gpus < 2 else f"gpu_tests_{gpus}_gpus.csv"
+
+
+def of_junit(path: Path) -> tuple[pd.DataFrame, float]:
+    """Reads the file that `pytest --junitxml` wrote, of the family xunit1, which names each test's file.
+
+    A test is listed once more where its teardown fails as well; a file that cannot be imported counts as one test.
+
+    Returns:
+        a row for each file, outcome and reason, the files by name (`GPU_TESTS`), and the seconds of the whole run.
+
+    Raises:
+        BadInput: there is no such file, or it is cut short.
+    """
+    try:
+        suite = ElementTree.parse(path).getroot().find("testsuite")
+    except (OSError, ElementTree.ParseError):
+        suite = None
+    if suite is None:
+        raise BadInput(path, "is not what pytest --junitxml writes", "run make test-gpu again")
+    ended: dict[str, tuple[str, str, str | None, float]] = {}
+    for case in suite.iter("testcase"):
+        file = case.attrib["file"]
+        name = f"{file}::{case.attrib['name']}" if case.attrib["classname"] else file
+        outcome, reason = "passed", None
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome, reason = "failed", name if case.attrib["classname"] else f"{file}, which cannot be imported"
+        elif (skipped := case.find("skipped")) is not None:
+            outcome, reason = "skipped", skipped.get("message") or "no reason given"
+        before = ended[name][3] if name in ended else 0.0
+        ended[name] = file.removeprefix("tests/"), outcome, reason, before + float(case.attrib["time"])
+    # Processes that share the tests end them in any order.
+    rows = sorted(ended.values(), key=lambda row: row[0])
+    table = pd.DataFrame(rows, columns=["file", "outcome", "reason", "seconds"])
+    groups = table.assign(tests=1).groupby(["file", "outcome", "reason"], sort=False, dropna=False)
+    return groups[["tests", "seconds"]].sum().reset_index().round({"seconds": 2}), float(suite.attrib["time"])
+
+
+def record(path: Path, root: Path) -> Path:
+    """Writes the record of this machine's card from pytest's XML at `path`, and returns where it is.
+
+    Raises:
+        BadInput: this machine has no GPU, or as `of_junit`.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise BadInput("make test-gpu", "PyTorch finds no GPU here", "run it where there is one; nothing is recorded")
+    table, seconds = of_junit(path)
+    gpus = torch.cuda.device_count()
+    folder = root / "figures" / "records" / gpu_folder_name(torch.cuda.get_device_name())
+    meta = machine_meta(["make", "test-gpu"]) | {"gpus": gpus, "seconds": round(seconds, 1)}
+    return write_table(table, folder / file_name(gpus), GPU_TESTS, meta)
 
 
 def by_file(root: Path) -> pd.DataFrame:
@@ -88,3 +145,19 @@ def _where(meta: dict[str, Any]) -> str:
     short = str(meta.get("commit") or "")[:10]  # the whole one would not fit a narrow page
     commit = [f"commit {short}" + " and changes" * bool(meta.get("dirty"))] if short else []
     return ", ".join([str(meta["date"])[:10], *commit, meta["gpu"], *known, f"{meta['seconds']:.0f} s"])
+
+
+def main() -> int:
+    """The command: 1 where nothing could be recorded."""
+    parser = argparse.ArgumentParser(prog="python -m study.records.gpu_tests", description=__doc__)
+    parser.add_argument("file", type=Path, help="what pytest --junitxml wrote")
+    try:
+        print(f"recorded in {record(parser.parse_args().file, Path(__file__).parents[2])}")
+    except BadInput as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

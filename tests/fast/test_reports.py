@@ -1,4 +1,4 @@
-"""How progress is shown where there is no terminal, or one that says it has no width."""
+"""Which process speaks, and how progress is shown where there is no terminal, or one that says it has no width."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import sys
 import termios
 
 import pytest
+import torch
 from tqdm import tqdm
 
-from medddpm.fast.reports import bars
+from medddpm.fast.reports import bars, is_first
 
 
 def test_a_log_gets_a_bar_at_its_beginning_and_its_end(
@@ -32,3 +33,19 @@ def test_a_terminal_without_a_width_gets_one(columns: int, width: int | None, mo
         monkeypatch.setattr(sys, "stderr", stream)
         assert bars() == {"mininterval": 0.1, "ncols": width}
     os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("environment", "initialized", "speaks"),
+    [({}, None, True), ({"RANK": "0"}, None, True), ({"RANK": "3"}, None, False), ({"RANK": "0"}, 1, False)],
+)
+def test_the_first_rank_speaks(
+    environment: dict[str, str], initialized: int | None, speaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if initialized is not None:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: initialized)
+    assert is_first() == speaks

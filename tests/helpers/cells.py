@@ -21,7 +21,6 @@ def run_cells(path: Path, **parameters: object) -> tuple[str, BaseException | No
     """
     shell = InteractiveShell.instance(colors="nocolor")
     shell.reset(new_session=False)
-    shell.ast_transformers = []
     printed = io.StringIO()
     drawn_without_a_window = mock.patch.dict(os.environ, MPLBACKEND="agg")
     with contextlib.chdir(path.parent), drawn_without_a_window, contextlib.redirect_stdout(printed):

@@ -78,10 +78,3 @@ def same_places(*volumes: Tensor) -> bool:
 def is_volume(x: Tensor) -> bool:
     """Whether the kernels serve `x` in any memory order: they copy it first."""
     return serves(x.device) and x.dim() == 5 and x.numel() > 0 and x.dtype in DTYPES
-
-
-def first_rank() -> bool:
-    """Whether this process reports to the user: it is the only one, or rank 0 of a distributed run."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
-    return os.environ.get("RANK", "0") == "0"  # as torchrun sets it

@@ -135,10 +135,10 @@ def _computed(norm: NormArguments, keep: bool) -> tuple[Tensor, ...]:
     slopes = None if norm.slopes is None else norm.slopes.expand(norm.channels)
     x, other, residual = (_as_one(a) if norm.joined else a for a in (norm.x, norm.other, norm.residual))
     running = norm.running
-    given = (running.mean, running.variance) if running is not None and running.fixed else (None, None)
+    statistics = (running.mean, running.variance) if running is not None and running.fixed else (None, None)
     options = norm.groups, norm.eps, norm.activation, norm.slope
     *results, tables = norm_triton.Norm.apply(
-        x, norm.weight, norm.bias, other, norm.shift, residual, slopes, *given, *options, keep
+        *statistics, keep, *options, x, norm.weight, norm.bias, other, norm.shift, residual, slopes
     )
     if running is not None and not running.fixed:
         norm_triton.norm_running(

@@ -552,23 +552,18 @@ def norm_backward(
 def _definition(
     mean: Tensor | None,
     variance: Tensor | None,
-    eps: float,
+    keep: bool,
     groups: int,
+    eps: float,
     activation: Any,
     slope: float,
-    keep: bool,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    other: Tensor | None,
-    shift: Tensor | None,
-    residual: Tensor | None,
-    slopes: Tensor | None,
+    *tensors: Any,
 ) -> tuple[Tensor, ...]:
     """What `Norm` returns but the tables, in PyTorch's own functions."""
     from medddpm.fast.kernels import norm as beside  # which imports this module
 
     running = None if mean is None or variance is None else Running(mean, variance, fixed=True)
+    x, weight, bias, other, shift, residual, slopes = tensors
     arguments = beside.NormArguments(
         x, groups, weight, bias, other, shift, residual, slopes, eps, activation, slope, running is not None, running
     )
@@ -582,22 +577,21 @@ class Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        other: Tensor | None,
-        shift: Tensor | None,
-        residual: Tensor | None,
-        slopes: Tensor | None,
         mean: Tensor | None,
         variance: Tensor | None,
+        keep: bool,
         groups: int,
         eps: float,
         activation: str,
         slope: float,
-        keep: bool,
+        *tensors: Any,
     ) -> Any:
-        """See `norm`. Returns y and the tables, and between them x, or x and other, with `keep`."""
+        """See `norm`, whose tensors these are, x to slopes.
+
+        Returns:
+            y and the tables; between them x, or x and other, with `keep`.
+        """
+        x, weight, bias, other, shift, residual, slopes = tensors
         y, tables = norm(
             x, weight, bias, other, shift, residual, slopes, mean, variance, groups, eps, activation, slope
         )
@@ -605,11 +599,11 @@ class Norm(torch.autograd.Function):
         if not traced():  # `torch.compile` knows gradients of zeros only
             ctx.set_materialize_grads(False)
         if not traced():  # what gradients that are to be differentiated depend on as well
-            ctx.beside = weight, bias, shift, slopes, mean, variance, eps
+            ctx.beside = weight, bias, shift, slopes, mean, variance
         slopes = None if slopes is None else slopes.contiguous()
         ctx.save_for_backward(x, other, residual, slopes, tables)
         ctx.given = tuple(None if a is None else (a.dim(), a.dtype) for a in (weight, bias, shift, slopes))
-        ctx.arguments = (groups, activation, slope, mean is not None)
+        ctx.options, ctx.fixed = (groups, eps, activation, slope), mean is not None
         if not keep:
             return y, tables
         return (y, x, tables) if other is None else (y, x, other, tables)
@@ -621,20 +615,23 @@ class Norm(torch.autograd.Function):
         dy, *dkept = grads[:-1]
         d_kept, d_kept_other, *_ = (*dkept, None, None)
         if dy is None:  # only what was handed through has been used
-            return d_kept, None, None, d_kept_other, *(None,) * 10
+            return *(None,) * 7, d_kept, None, None, d_kept_other, None, None, None
         if twice():
-            weight, bias, shift, own_slopes, *statistics = ctx.beside
+            weight, bias, shift, own_slopes, mean, variance = ctx.beside
             given = x, weight, bias, other, shift, residual, own_slopes
-            options: Any = (*statistics, *ctx.arguments[:3], len(grads) > 2)
-            return *derivatives(functools.partial(_definition, *options), given, grads[:-1]), *(None,) * 7
-        sums, d_x, *rest = norm_backward(dy, x, other, residual, slopes, tables, d_kept, d_kept_other, *ctx.arguments)
+            definition = functools.partial(_definition, mean, variance, len(grads) > 2, *ctx.options)
+            return *(None,) * 7, *derivatives(definition, given, grads[:-1])
+        groups, _, activation, slope = ctx.options
+        sums, d_x, *rest = norm_backward(
+            dy, x, other, residual, slopes, tables, d_kept, d_kept_other, groups, activation, slope, ctx.fixed
+        )
         d_other = None if other is None else rest[0]
         d_residual = None if residual is None else rest[-1]
         d_weight, d_bias, d_shift, d_slopes = (
             None if given is None else _summed(sums[row], *given)
             for row, given in zip(_GRADIENTS, ctx.given, strict=True)
         )
-        return d_x, d_weight, d_bias, d_other, d_shift, d_residual, d_slopes, *(None,) * 7
+        return *(None,) * 7, d_x, d_weight, d_bias, d_other, d_shift, d_residual, d_slopes
 
 
 _GRADIENTS = tuple(row.value for row in (SUM_DZ_XHAT, SUM_DZ, SUM_DX, SUM_DSLOPE))  # of weight, bias, shift, slopes

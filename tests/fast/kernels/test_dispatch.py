@@ -39,22 +39,6 @@ def test_results_have_the_inputs_dtype(dtype: torch.dtype) -> None:
     assert {a.dtype for a in results} == {dtype}
 
 
-@pytest.mark.parametrize(
-    ("environment", "initialized", "speaks"),
-    [({}, None, True), ({"RANK": "0"}, None, True), ({"RANK": "3"}, None, False), ({"RANK": "0"}, 1, False)],
-)
-def test_the_first_rank_reports(
-    environment: dict[str, str], initialized: int | None, speaks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    if initialized is not None:
-        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda: initialized)
-    assert dispatch.first_rank() == speaks
-
-
 @pytest.mark.gpu
 def test_a_graph_replays_the_same_bits() -> None:
     """Every kernel in one captured forward and backward."""

@@ -20,6 +20,7 @@ from medddpm.fast.kernels.conv3d.hopper_weight import STRIP, weight_gradient
 from medddpm.fast.kernels.layout import channels_last, empty
 from medddpm.fast.kernels.operators import derivatives, operator, traced, twice
 from medddpm.fast.kernels.sums_triton import bias_gradient
+from medddpm.fast.reports import is_first
 
 LEAST = 32  # channels on either side
 COVERED = 0.7  # part of the tiles' voxels that must lie in the volume
@@ -84,7 +85,7 @@ def works(device: torch.device) -> bool:
         problem = "" if max(off) < 1e-2 else f"differ by {max(off):.1e}"
     except Exception as error:  # a compiler's
         problem = f"do not compile ({type(error).__name__})"
-    if problem and dispatch.first_rank():
+    if problem and is_first():
         warnings.warn(
             f"the 3³ convolution's kernels {problem} with Triton {triton.__version__}: cuDNN's are used", stacklevel=2
         )
