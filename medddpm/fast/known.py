@@ -44,7 +44,7 @@ NETWORKS = (
     "monai.apps.generation.maisi.networks",
     # nnU-Net 2.6 to 2.8, whose networks are those of dynamic-network-architectures 0.4.
     "dynamic_network_architectures.architectures",
-    # torchvision 0.25 to 0.28.
+    # torchvision 0.28.
     "torchvision.models.video",
 )
 """Files, or folders of files, of whole networks: one gets its graphs inside a class of a reader's own, too."""
@@ -54,6 +54,7 @@ PARTS = (
     "monai.networks.blocks",
     "monai.networks.layers",
     "dynamic_network_architectures.building_blocks",
+    "torchvision.models.swin_transformer",
     "torchvision.ops",
     "einops.layers.torch",
 )
