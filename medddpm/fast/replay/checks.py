@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,12 @@ TOLERANCE = 0.01
 """The relative difference that rounding may make: sums end in any order, and a BF16 number has eight bits."""
 
 
-def without_graph(work: Callable[[], Any], network: nn.Module, device: torch.device) -> list[Tensor] | None:
-    """Returns the tensors of `work()`, computed without gradients, with buffers and random draws left as they were.
+def without_graph(work: Callable[[], Any], networks: Sequence[nn.Module], device: torch.device) -> list[Tensor] | None:
+    """Returns the tensors of `work()`, computed without gradients; networks' buffers and random draws stay as they were.
 
     Returns None where memory is short.
     """
-    buffers = [(t, t.clone()) for t in network.buffers()]
+    buffers = [(t, t.clone()) for network in networks for t in network.buffers()]
     place = drawn(device) if device.type == "cuda" else None
     try:
         for learns in (False, True):  # a loss may ask for gradients itself

@@ -224,7 +224,7 @@ class Graphs:
 
     def _compared(self, graphed: GraphedPass, value: Any, device: torch.device) -> Any:
         """Replays a graph, and compares what comes out with what the network computes without it."""
-        eager = without_graph(lambda: self.run(value), self.network, device)
+        eager = without_graph(lambda: self.run(value), [self.network], device)
         out = graphed(value)
         if eager is None:
             reports.report(f"{type(self.network).__name__}: {UNCHECKED}")

@@ -217,7 +217,8 @@ class TrainingStep:
     def _compared(self, graph: Captured, batch: tuple[Any, ...]) -> Any:
         """Replays a graph, and compares its loss with that which is computed without it."""
         device = self._device(batch)
-        eager = without_graph(lambda: self.loss_fn(self.model, *batch), self.model, device)
+        networks = [self.model, *self.others]
+        eager = without_graph(lambda: self.loss_fn(self.model, *batch), networks, device)
         out = graph(batch)
         if eager is None:
             reports.report(f"graphed_step: {UNCHECKED}")
