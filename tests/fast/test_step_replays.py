@@ -134,7 +134,7 @@ def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any
     """Its statistics have run as often as in a loop; its hooks, mode and frozen layers count when they come later."""
     makers, critics, optimizers, losses = gan(device)
     step = graphed_step(makers[1], losses[1], optimizers[1], batch(device)[0], others=[critics[1]])
-    for seed in range(14):  # beyond the tenth replay, whose loss is computed without the graph, too
+    for seed in range(6):
         if seed == 3:
             for critic in critics:
                 change(critic)
@@ -149,6 +149,16 @@ def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any
     hooked = change.__name__ == "forward_hook"
     assert step.why == ("1 has hooks" if hooked else "")
     assert bool(step._kept) != hooked
+
+
+def test_a_comparison_without_the_graph_leaves_another_network_s_statistics_alone(device: torch.device) -> None:
+    makers, critics, _, losses = gan(device)
+    optimizer = torch.optim.SGD(makers[1].parameters(), 0.0, fused=True)
+    step = graphed_step(makers[1], losses[1], optimizer, batch(device)[0], others=[critics[1]])
+    for seed in range(12):  # the tenth replay's loss is computed without the graph, too
+        losses[0](makers[0], batch(device, seed)[0])
+        step(batch(device, seed)[0])
+    alike(critics[1].state_dict(), critics[0].state_dict())
 
 
 def weight_changes() -> dict[str, Callable[[nn.Parameter], Any]]:

@@ -19,7 +19,7 @@ TOLERANCE = 0.01
 
 
 def without_graph(work: Callable[[], Any], networks: Sequence[nn.Module], device: torch.device) -> list[Tensor] | None:
-    """Returns the tensors of `work()`, computed without gradients; networks' buffers and random draws stay as they were.
+    """Returns the tensors of `work()`, computed without gradients; buffers and random draws stay as they were.
 
     Returns None where memory is short.
     """
