@@ -27,7 +27,7 @@ class BadInput(ValueError):
         super().__init__(f"{printable(self.path)}: {_clipped(problem)}; {_clipped(remedy)}")
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and Jupyter show in place of a traceback."""
+        """Returns what IPython and Jupyter show in place of a traceback."""
         return [str(self)]
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:

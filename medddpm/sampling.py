@@ -238,7 +238,7 @@ class _Volume:
 
 
 def _digest(weights: str, mask: Tensor, reference: nib.Nifti1Image, setting: Switches) -> str:
-    """What a volume is drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
+    """Returns what a volume is drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
     header, affine = np.frombuffer(reference.header.binaryblock, np.uint8), np.asarray(reference.affine, np.float64)
     grid = {"mask": mask, "header": torch.from_numpy(header.copy()), "affine": torch.from_numpy(affine.copy())}
     return hashlib.sha256(" ".join([weights, released.digest(grid), setting.name]).encode()).hexdigest()[:12]
@@ -251,7 +251,7 @@ def _identities(files: Iterable[Path]) -> set[tuple[int, int]]:
 
 
 def _is_drawn(volume: _Volume, inputs: set[tuple[int, int]], force: bool) -> bool:
-    """Whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
+    """Returns whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
 
     Raises:
         BadInput: a file is there that was drawn otherwise, or that may not be replaced.

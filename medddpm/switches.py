@@ -41,7 +41,7 @@ class Switches:
 
     @property
     def fast(self) -> bool:
-        """Whether networks are accelerated: fused kernels, and CUDA graphs around the steps that use them."""
+        """Returns whether networks are accelerated: fused kernels, and CUDA graphs around the steps that use them."""
         return self.precision != "fp32"
 
     @property

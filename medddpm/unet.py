@@ -291,7 +291,7 @@ class UNet3D(nn.Module):
                 attention.recomputed = what == "attention"
 
     def takes(self, x: Tensor) -> bool:
-        """Whether `x` is (N, in_channels, D, H, W) with sides that are multiples of `stride`."""
+        """Returns whether `x` is (N, in_channels, D, H, W) with sides that are multiples of `stride`."""
         return x.dim() == 5 and x.shape[1] == self.in_channels and not any(side % self.stride for side in x.shape[2:])
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:

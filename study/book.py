@@ -222,7 +222,7 @@ def _read_notebook(path: Path) -> Notebook:
 
 
 def _declared(metadata: object, path: Path) -> dict[str, tuple[str, ...]]:
-    """What the notebook at `path` says that it reads and writes: patterns of files."""
+    """Returns what the notebook at `path` says that it reads and writes: patterns of files."""
     found = {}
     for name in ("inputs", "outputs"):
         patterns = metadata.get(name, []) if isinstance(metadata, dict) else metadata

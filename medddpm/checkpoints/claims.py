@@ -162,7 +162,7 @@ class _Reader:
 
 
 def _named(name: str) -> _Value:
-    """What a pickle names, of all that it may name."""
+    """Returns what a pickle names, of all that it may name."""
     if name not in _KNOWN:
         raise Foreign(name.replace(" ", ".", 1))
     return _Value(name.split()[1])
@@ -208,7 +208,7 @@ def _sealed(values: Sequence[Any]) -> int:
 
 
 def _is_key(value: object) -> bool:
-    """Whether hashing it costs next to nothing, and no two of them collide on purpose."""
+    """Returns whether hashing it costs next to nothing, and no two of them collide on purpose."""
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**31)
 
 

@@ -32,18 +32,18 @@ def check_fields(content: Mapping[str, Any], names: Iterable[str], path: str | o
 
 
 def whole(value: object, least: int, most: int) -> bool:
-    """Whether it is a whole number of that range; True and False are none."""
+    """Returns whether it is a whole number of that range; True and False are none."""
     return type(value) is int and least <= value <= most
 
 
 def is_size(value: object) -> bool:
-    """Whether it is the (H, W, D) of a volume that a computer can hold."""
+    """Returns whether it is the (H, W, D) of a volume that a computer can hold."""
     sides = value if isinstance(value, list | tuple) else ()
     return len(sides) == 3 and all(whole(side, 2, LARGEST) for side in sides) and math.prod(sides) <= LARGEST_VOLUME
 
 
 def are_whole(value: object, least: int) -> bool:
-    """Whether it is a list of whole numbers of at least `least`, as many as a network can have levels."""
+    """Returns whether it is a list of whole numbers of at least `least`, as many as a network can have levels."""
     return (
         isinstance(value, list | tuple) and len(value) <= MOST_LEVELS and all(whole(n, least, LARGEST) for n in value)
     )

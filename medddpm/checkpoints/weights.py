@@ -19,7 +19,7 @@ _COUNTED = "n_averaged"  # what `torch.optim.swa_utils.AveragedModel` adds
 
 
 def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
-    """Whether `value` is a non-empty map of names to tensors."""
+    """Returns whether `value` is a non-empty map of names to tensors."""
     return (
         isinstance(value, Mapping)
         and bool(value)
@@ -28,7 +28,7 @@ def is_state(value: object) -> TypeGuard[Mapping[str, Tensor]]:
 
 
 def is_network(state: Mapping[str, Tensor]) -> bool:
-    """Whether `state` holds weights under the names of a checkpoint."""
+    """Returns whether `state` holds weights under the names of a checkpoint."""
     return PREFIX + _FIRST in state
 
 
@@ -96,7 +96,7 @@ def check_memory(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> N
 
 
 def are_losses(value: object, step: object) -> bool:
-    """Whether it holds the loss of each step up to `step`, (step,)."""
+    """Returns whether it holds the loss of each step up to `step`, (step,)."""
     return (
         type(step) is int
         and isinstance(value, Tensor)

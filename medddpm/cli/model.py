@@ -204,7 +204,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
-    """What a run is begun with; None as for `_cached`."""
+    """Returns what a run is begun with; None as for `_cached`."""
     from medddpm.data.layouts import BRATS
     from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig

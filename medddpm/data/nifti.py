@@ -50,7 +50,7 @@ _DAMAGE = (
 
 
 def is_nifti_name(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` ends in ``.nii`` or ``.nii.gz``."""
+    """Returns whether `path` ends in ``.nii`` or ``.nii.gz``."""
     return os.fspath(path).lower().endswith((".nii", ".nii.gz"))
 
 
@@ -67,7 +67,7 @@ def split_name(path: Path) -> tuple[str, str]:
 
 
 def is_written(path: Path) -> bool:
-    """Whether `write_volume` or `write_mask` wrote the file at `path`."""
+    """Returns whether `write_volume` or `write_mask` wrote the file at `path`."""
     return note_of(path) is not None
 
 

@@ -42,7 +42,7 @@ class Volumes(Protocol):
         ...
 
     def digests(self) -> list[str]:
-        """What identifies each item's content and preparation: another digest is other data."""
+        """Returns what identifies each item's content and preparation: another digest is other data."""
         ...
 
     def reference(self, index: int) -> nib.Nifti1Image:

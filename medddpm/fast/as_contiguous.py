@@ -117,14 +117,14 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a function writes into its first argument, by its name and options."""
+    """Returns whether a function writes into its first argument, by its name and options."""
     name = func.__name__
     in_place = name.endswith("_") and not name.endswith("__")
     return in_place or name == "__setitem__" or name.startswith("__i") or bool(kwargs.get("inplace"))
 
 
 def sees_layout(module: nn.Module) -> bool:
-    """Whether a method of this module or of what it holds, or a function that one calls, calls one of `NAMES`.
+    """Returns whether a method of this module or of what it holds, or a function that one calls, calls one of `NAMES`.
 
     PyTorch's own classes do it where they may. `AsContiguous` costs every call of a tensor's function some
     microseconds, so it is for these modules only.
@@ -133,7 +133,7 @@ def sees_layout(module: nn.Module) -> bool:
 
 
 def views_in_backward(module: nn.Module) -> bool:
-    """Whether a method that `sees_layout` finds is the backward of an `autograd.Function` of the user's."""
+    """Returns whether a method that `sees_layout` finds is the backward of an `autograd.Function` of the user's."""
     return any(function.__name__ in BACKWARDS and _views(function) for function in run_in(module))
 
 

@@ -77,7 +77,7 @@ class WindowAttention(Forward):
         self.handled = (self.module.softmax,) if self.fits() else ()
 
     def fits(self) -> bool:
-        """Whether weights are still the softmax of the scores of each row."""
+        """Returns whether weights are still the softmax of the scores of each row."""
         softmax = self.module.softmax
         return type(softmax) is nn.Softmax and softmax.dim == -1
 
@@ -121,7 +121,7 @@ class _Sums(torch.autograd.Function):
 
 
 def _plain(block: Any) -> bool:
-    """Whether the block computes softmax(q·kᵀ·scale)·v and nothing else.
+    """Returns whether the block computes softmax(q·kᵀ·scale)·v and nothing else.
 
     Where the block uses PyTorch's function itself, that drops weights in evaluation too.
     """

@@ -206,7 +206,7 @@ def handed_back(y: Tensor, last: bool, dtype: torch.dtype) -> Tensor:
 
 
 def hands_on_last(parts: Iterable[nn.Module], first: Tensor | None) -> bool:
-    """Whether PyTorch's layers would hand volumes on channels-last: the first one given or a weight is so."""
+    """Returns whether PyTorch's layers would hand volumes on channels-last: the first one given or a weight is so."""
     if first is not None and _is_last(first):
         return True
     return any(_is_last(p) for part in parts for p in part._parameters.values() if p is not None)
@@ -255,7 +255,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def replaced_in_class(module: nn.Module) -> bool:
-    """Whether its class has another forward than the one that was written with it."""
+    """Returns whether its class has another forward than the one that was written with it."""
     base = next(base for base in type(module).__mro__ if "forward" in vars(base))
     forward: Any = vars(base)["forward"]
     written = getattr(forward, "__module__", None), getattr(forward, "__qualname__", None)

@@ -27,18 +27,18 @@ NOT_FORWARD = {"__init__", "__repr__"}  # functions of a module's class that do 
 
 
 def is_known(module: str | None) -> bool:
-    """Whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
+    """Returns whether a module of this name is Python's builtins, PyTorch's or one of this package's."""
     module = module or ""  # of what `eval` or `exec` made
     return module in ("torch", "builtins") or module.startswith(("torch.", f"{__package__}."))
 
 
 def is_others(module: str | None) -> bool:
-    """Whether a module of this name is neither known nor of Python's standard library."""
+    """Returns whether a module of this name is neither known nor of Python's standard library."""
     return not is_known(module) and (module or "").partition(".")[0] not in sys.stdlib_module_names
 
 
 def is_installed(function: FunctionType) -> bool:
-    """Whether a function is of an installed package, or of Python itself."""
+    """Returns whether a function is of an installed package, or of Python itself."""
     file = function.__code__.co_filename
     return file.startswith(os.path.dirname(os.__file__) + os.sep) or not PACKAGES.isdisjoint(file.split(os.sep))
 
@@ -205,7 +205,7 @@ def names_read(code: CodeType) -> frozenset[str]:
 
 
 def cells(function: FunctionType) -> dict[str, Any]:
-    """What a function has of those around it, by name; without those that are not filled yet."""
+    """Returns what a function has of those around it, by name; without those that are not filled yet."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):

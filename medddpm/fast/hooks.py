@@ -32,7 +32,7 @@ def tables_of(parameter: Tensor) -> list[dict[int, Any] | None]:
 
 
 def hooks_for_all() -> bool:
-    """Whether there are hooks for all modules."""
+    """Returns whether there are hooks for all modules."""
     return bool(torchs._has_any_global_hook())
 
 

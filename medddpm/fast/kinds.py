@@ -55,7 +55,7 @@ def _plain(x: Tensor) -> Tensor:
 
 
 def may_be_asked(network: nn.Module, x: Tensor) -> bool:
-    """Whether code that a network or its hooks run may tell a special tensor from a plain one.
+    """Returns whether code that a network or its hooks run may tell a special tensor from a plain one.
 
     It names the tensor's class; or, unless it is of an installed package, an attribute that plain ones lack, or `type`.
     """

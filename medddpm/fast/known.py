@@ -113,7 +113,7 @@ def known_networks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_known(module: nn.Module) -> bool:
-    """Whether the module's forward, of its class and of this object, is one of the table or registered."""
+    """Returns whether the module's forward, of its class and of this object, is one of the table or registered."""
     kind, own = type(module), module.__dict__
     home = _home(kind)
     if not _is_listed(home, NETWORKS + PARTS) or not isinstance(own.get("forward"), Forward | None):
@@ -155,7 +155,7 @@ def _is_at(file: str, places: tuple[str, ...]) -> bool:
 
 
 def _is_innocent(value: object) -> bool:
-    """Whether a module's attribute is no function of the reader's."""
+    """Returns whether a module's attribute is no function of the reader's."""
     function = value.__func__ if isinstance(value, MethodType) else value
     if not isinstance(function, FunctionType) or function in _registered:
         return True

@@ -30,7 +30,7 @@ def stand_in(module: object, kind: type[F]) -> F | None:
 
 
 def idle(module: nn.Module) -> bool:
-    """Whether the layer returns its input unchanged."""
+    """Returns whether the layer returns its input unchanged."""
     forward = module.__dict__.get("forward")
     if type(module) not in IDLE or not isinstance(forward, Dropout | None) or hooked(module):
         return False
@@ -38,7 +38,7 @@ def idle(module: nn.Module) -> bool:
 
 
 def in_tuples(layer: nn.Module) -> bool:
-    """Whether a convolution's options are as its constructor writes them: PyTorch takes 2 for (2, 2, 2) too."""
+    """Returns whether a convolution's options are as its constructor writes them: PyTorch takes 2 for (2, 2, 2) too."""
     conv: Any = layer
     sizes = all(isinstance(option, tuple) for option in (conv.kernel_size, conv.stride, conv.dilation))
     return sizes and isinstance(conv.padding, tuple | str)
@@ -68,7 +68,7 @@ class Convolution(Forward):
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is a matrix product of each voxel's channels: 1³ at stride 1."""
+        """Returns whether it is a matrix product of each voxel's channels: 1³ at stride 1."""
         layer = self.module
         if layer.transposed or layer.groups != 1 or isinstance(layer.padding, str):
             return False
@@ -94,7 +94,7 @@ class Convolution(Forward):
 
 
 def is_plain(layer: Layer) -> bool:
-    """Whether it has neither groups nor dilation, and its padding is in numbers."""
+    """Returns whether it has neither groups nor dilation, and its padding is in numbers."""
     return layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
 
 
@@ -179,7 +179,7 @@ class Trilinear(Forward):
     what = "upsampling"
 
     def fits(self) -> bool:
-        """Whether the layer is still set so."""
+        """Returns whether the layer is still set so."""
         return _trilinear(self.module)
 
     def compute(self, x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Norm(Forward):
     what = "norm"
 
     def fits(self) -> bool:
-        """Whether this stand-in computes the layer as it is set now."""
+        """Returns whether this stand-in computes the layer as it is set now."""
         return _fits(self.module)
 
     def compute(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Norm(Forward):
         return x.shape[2:].numel()
 
     def options(self) -> dict[str, Any]:
-        """What `NormArguments` has besides: `arguments` asks for it at each call."""
+        """Returns what `NormArguments` has besides: `arguments` asks for it at each call."""
         return {}
 
     def arguments(self, x: Tensor, activation: nn.Module | None, **beside: Any) -> NormArguments:
@@ -232,7 +232,7 @@ def layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def is_known(activation: nn.Module) -> bool:
-    """Whether a norm computes this activation with it, in a chain of whatever width it has."""
+    """Returns whether a norm computes this activation with it, in a chain of whatever width it has."""
     return bool(known(activation, getattr(activation, "num_parameters", 1)))
 
 

@@ -98,7 +98,7 @@ def put(module: nn.Module, stand_in: Forward) -> None:
 
 
 def _state(module: nn.Module) -> Any:
-    """What `copy` and `pickle` take of a module with a stand-in."""
+    """Returns what `copy` and `pickle` take of a module with a stand-in."""
     whole = type(module).__getstate__(module)
     return State(whole, _added(module)) if isinstance(whole, dict) else whole
 

@@ -202,7 +202,7 @@ class Root(Forward):
             yield
 
     def reduces(self, x: Tensor) -> bool:
-        """Whether the forward of `x` runs in BF16."""
+        """Returns whether the forward of `x` runs in BF16."""
         if x.dtype == torch.float64 or x.device.type not in self.reduced_on:
             return False
         return not x.is_cuda or _has_bf16(x.device)
@@ -234,13 +234,13 @@ class Replica(Forward):
 
 
 def held_back(model: nn.Module) -> bool:
-    """Whether hooks bar the network's own rule: they may change parameters that it holds itself."""
+    """Returns whether hooks bar the network's own rule: they may change parameters that it holds itself."""
     return hooked(model) and len(model._parameters) > 0
 
 
 @constant
 def _has_bf16(device: torch.device) -> bool:
-    """Whether this CUDA device and its cuDNN compute in BF16, and rightly."""
+    """Returns whether this CUDA device and its cuDNN compute in BF16, and rightly."""
     return not dispatch.too_old(device) and sound()
 
 

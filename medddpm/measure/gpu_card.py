@@ -25,7 +25,7 @@ def properties(paper: pd.DataFrame) -> dict[str, str]:
 
 
 def read_card(paper: pd.DataFrame) -> pd.DataFrame:
-    """What the driver of GPU 0 says, through NVML and PyTorch.
+    """Returns what the driver of GPU 0 says, through NVML and PyTorch.
 
     The driver names neither the memory's type nor what each kind of unit can compute. What is a property of the
     architecture is taken from the paper's column of the same architecture, and its origin says so.

@@ -36,7 +36,7 @@ def gpu_folder_name(gpu: str) -> str:
 
 
 def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> dict[str, Any]:
-    """What a record says of this machine, now; a thing that the machine lacks is None.
+    """Returns what a record says of this machine, now; a thing that the machine lacks is None.
 
     Args:
         command: the command line that measures; by default this process's own. It is recorded without its folders.

@@ -268,7 +268,7 @@ def _lines(path: Path, name: str, log: Log) -> Iterator[str]:
 
 
 def _is_log(line: str) -> bool:
-    """Whether a line belongs to ncu's log, as blank lines do."""
+    """Returns whether a line belongs to ncu's log, as blank lines do."""
     return line.startswith("==") or line.isspace()
 
 

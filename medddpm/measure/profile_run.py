@@ -103,7 +103,7 @@ class ProfileRun:
         return f"{self.name}.csv.gz"
 
     def lines(self, out: Path) -> list[str]:
-        """What to type on a machine with a GPU to have the same table in `out`."""
+        """Returns what to type on a machine with a GPU to have the same table in `out`."""
         if self.kind == "trace":
             return [shlex.join(trace_command(self, out / self.table))]
         wanted, report = collection(self), out / f"{self.name}.ncu-rep"
@@ -227,7 +227,7 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
 
 def collection(run: ProfileRun, python: Interpreter = TYPED) -> ncu.Collection:
-    """What ncu is asked for in a run that brings metrics or rules."""
+    """Returns what ncu is asked for in a run that brings metrics or rules."""
     # ncu's own default is "all"
     caches = ("--cache-control", run.program.cache_control) if run.program.cache_control != "all" else ()
     window = ("--launch-skip", str(run.program.window_start), "--launch-count", str(WINDOW))
@@ -254,7 +254,7 @@ def trace_command(run: ProfileRun, path: Path, python: Interpreter = TYPED) -> l
 
 
 def prepare_commands(runs: Sequence[ProfileRun], python: Interpreter = TYPED) -> list[list[str]]:
-    """What writes the subjects that runs under another PyTorch read."""
+    """Returns what writes the subjects that runs under another PyTorch read."""
     sizes = sorted({run.program.size for run in runs if run.program.torch})
     return [
         [python.path, *PROGRAM, "--prepare", str(subject_file(size, python)), "--size", str(size)] for size in sizes

@@ -34,7 +34,7 @@ def run(command: Sequence[str], seconds: float | None = None) -> subprocess.Comp
 
 
 def output(*command: str, seconds: float = 20) -> str | None:
-    """What a program prints on stdout, stripped; None if the program is missing, fails or hangs."""
+    """Returns what a program prints on stdout, stripped; None if the program is missing, fails or hangs."""
     words = [find(command[0]) or command[0], *command[1:]]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)

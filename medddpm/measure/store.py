@@ -41,7 +41,7 @@ class Store:
 
     @property
     def given(self) -> Path:
-        """What a user calls the results."""
+        """Returns what a user calls the results."""
         return self.folder
 
     def alone(self) -> contextlib.AbstractContextManager[None]:

@@ -96,7 +96,7 @@ def meta_path(path: str | os.PathLike[str]) -> Path:
 
 
 def has_description(path: str | os.PathLike[str]) -> bool:
-    """Whether the description of the table at `path` lies beside it: then this package wrote both."""
+    """Returns whether the description of the table at `path` lies beside it: then this package wrote both."""
     try:
         return not {"columns", "measurement"}.isdisjoint(read_meta(path))  # of `write_table`, of `medddpm profile`
     except BadInput:

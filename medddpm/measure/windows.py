@@ -20,7 +20,7 @@ COUNTERS = ("cycles_active", "instructions", "duration_ns")
 
 
 def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """What each launch of a run costs, in order.
+    """Returns what each launch of a run costs, in order.
 
     Args:
         launches: schema `TRACE`, from the run's first on; fills and copies, which ncu does not count, are left out.
@@ -67,7 +67,7 @@ def convolutions(launches: pd.DataFrame) -> pd.Series[bool]:
 
 
 def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
-    """What whole steps cost by their launches alone, without counters; fills and copies of memory left out.
+    """Returns what whole steps cost by their launches alone, without counters; fills and copies of memory left out.
 
     Args:
         steps: tables `TRACE` of one step each, by setting.

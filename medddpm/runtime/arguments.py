@@ -67,7 +67,7 @@ def several(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def _short(text: str) -> str:
-    """What was given, as it is quoted: the first characters, control characters escaped."""
+    """Returns what was given, as it is quoted: the first characters, control characters escaped."""
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 

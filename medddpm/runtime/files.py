@@ -312,7 +312,7 @@ def _forget(kind: str, path: Path) -> None:
 
 @functools.cache
 def _left(folder: Path) -> dict[tuple[str, str], list[Path]]:
-    """What dead processes left in a folder, by its kind and the file that it belongs to.
+    """Returns what dead processes left in a folder, by its kind and the file that it belongs to.
 
     It is looked for once: a folder may hold a hundred thousand samples, and each is written.
     """
@@ -339,7 +339,7 @@ def _space() -> str:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether no process of this machine has that number."""
+    """Returns whether no process of this machine has that number."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -73,7 +73,7 @@ def _owner(lock: FileIO) -> str:
 
 
 def _is_left(owner: str) -> bool:
-    """Whether the process that took the lock is dead: then those that it started hold it."""
+    """Returns whether the process that took the lock is dead: then those that it started hold it."""
     return owner.isdigit() and is_dead(int(owner))
 
 

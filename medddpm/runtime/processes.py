@@ -52,7 +52,7 @@ def wait(device: torch.device) -> None:
 
 
 def _absent(name: str, error: Exception) -> tuple[str, str]:
-    """What is wrong with a device that cannot be used, and the remedy."""
+    """Returns what is wrong with a device that cannot be used, and the remedy."""
     if not re.fullmatch(r"cuda(:\d+)?", name):
         return f"there is no {name} here", "give auto, cpu, cuda, cuda:1 …"
     if not torch.cuda.is_available():

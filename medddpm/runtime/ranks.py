@@ -125,7 +125,7 @@ def _token(store: Store, rank: int, world: int) -> str:
 
 
 def _comes(look: Callable[[], bool]) -> bool:
-    """Whether `look` finds what it looks for within `MINUTES`."""
+    """Returns whether `look` finds what it looks for within `MINUTES`."""
     end = time.monotonic() + 60 * MINUTES
     while not look():
         if time.monotonic() > end:
@@ -167,12 +167,12 @@ class Ranks:
 
     @property
     def lead(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Returns whether this is the process that writes files and speaks."""
         return self.rank == 0
 
     @property
     def stopping(self) -> bool:
-        """Whether all are to stop: as they last agreed, so that all leave after the same step."""
+        """Returns whether all are to stop: as they last agreed, so that all leave after the same step."""
         return self.stopped.is_set() if self.world == 1 else self._all_stop
 
     def agree(self, problem: BadInput | None = None) -> None:
@@ -231,7 +231,7 @@ class Ranks:
                 time.sleep(PAUSE)
 
     def told(self, value: Any, source: int = 0) -> Any:
-        """What process `source` gave for `value`; the others' is ignored."""
+        """Returns what process `source` gave for `value`; the others' is ignored."""
         if self.world == 1:
             return value
         held = [value]

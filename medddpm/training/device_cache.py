@@ -22,7 +22,7 @@ SHARE = 0.5  # of the device's free memory, at most
 
 
 def bytes_of(volumes: Volumes) -> int:
-    """What a `DeviceCache` of these volumes takes: images as they are, masks as int8."""
+    """Returns what a `DeviceCache` of these volumes takes: images as they are, masks as int8."""
     image, mask = volumes[0]
     return len(volumes) * (image.nbytes + mask.numel())
 

@@ -126,7 +126,7 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether there is a loss for each step, and what the card says of the volumes."""
+    """Returns whether there is a loss for each step, and what the card says of the volumes."""
     told = is_size(content["size"]) and content["layout"] in list(MASK_LABELS)
     return told and are_losses(content["losses"], content["step"])
 
@@ -143,7 +143,7 @@ def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms:
 
 
 def _is_released(path: Path) -> bool:
-    """Whether `release_run` wrote the file at `path`."""
+    """Returns whether `release_run` wrote the file at `path`."""
     if path.suffix == released.SUFFIX:
         try:
             return bool(released.read_released(path))

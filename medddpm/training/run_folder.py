@@ -147,7 +147,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
 
 
 def what_is_kept(out: Path) -> str:
-    """What a run that ends now leaves of its weights, as the end of a line."""
+    """Returns what a run that ends now leaves of its weights, as the end of a line."""
     found = checkpoints_of(out)
     return f"the last checkpoint is kept: {found[-1].name}" if found else "no checkpoint was written yet"
 

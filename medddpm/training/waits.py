@@ -28,7 +28,7 @@ WARMUP = 10  # steps before them, at least: kernels are compiled, the graph capt
 
 
 def waits_of(trainer: Trainer, steps: int) -> Waits | None:
-    """What watches a training that goes on to `steps`; none where that is too early, which a line then says."""
+    """Returns what watches a training that goes on to `steps`; none where that is too early, which a line then says."""
     before = steps_before(trainer)
     last = trainer.step + before + STEPS
     if last <= steps:
@@ -122,7 +122,7 @@ def shares(events: Iterable[Mapping[str, Any]], on_gpu: bool) -> dict[str, float
 
 
 def sentence(found: Mapping[str, float], steps: int) -> str:
-    """What `shares` found, as a line: ms a step and shares of it."""
+    """Returns what `shares` found, as a line: ms a step and shares of it."""
     whole = sum(found.values()) or 1.0
     parts = ", ".join(
         f"{name} {1e3 * seconds / steps:.2f} ms ({seconds / whole:.1%})" for name, seconds in found.items()
@@ -142,7 +142,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
-    """What remains of `spans` outside of `holes`; both are in order and do not overlap themselves."""
+    """Returns what remains of `spans` outside of `holes`; both are in order and do not overlap themselves."""
     left, place = [], 0
     for begin, end in spans:
         while place < len(holes) and holes[place][1] <= begin:

@@ -39,7 +39,7 @@ _CONTIGUOUS = re.compile(r"nchw|ncdhw|(?i:depthwise3d)|vol2col|col2vol|im2col")
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel is to the fast path: "own", "product" or "left"."""
+    """Returns what a kernel is to the fast path: "own", "product" or "left"."""
     family = family_of(kernel)
     if family.name.startswith("fused "):
         return "own"

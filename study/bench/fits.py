@@ -39,7 +39,7 @@ def check_fits(places: Iterable[tuple[str, int, int]]) -> None:
 
 
 def fits(name: str, side: int, width: int) -> bool:
-    """Whether a network takes volumes of that side at that base width; true where its package is missing."""
+    """Returns whether a network takes volumes of that side at that base width; true where its package is missing."""
     network, device = NETWORKS[name], torch.device("meta")
     try:
         problem = Problem(network, side, 1, device)

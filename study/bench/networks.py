@@ -55,12 +55,12 @@ class Network:
 
     @property
     def denoises(self) -> bool:
-        """Whether it belongs to a diffusion model and is called with timesteps."""
+        """Returns whether it belongs to a diffusion model and is called with timesteps."""
         return self.mask_channels > 0
 
     @property
     def ours(self) -> bool:
-        """Whether it is this book's own."""
+        """Returns whether it is this book's own."""
         return self.name.startswith("med-ddpm")
 
     def sides(self, side: int) -> Sides:

@@ -63,7 +63,7 @@ class Results(TableStore):
             path.unlink(missing_ok=True)
 
     def has_reference(self, case: Case) -> bool:
-        """Whether this run has BASE's output and gradient, whole; removes what is damaged or another run's."""
+        """Returns whether this run has BASE's output and gradient, whole; removes what is damaged or another run's."""
         path = case.reference(self.folder)
         if path.is_file() and (self.read(path.with_suffix(".json")) or {}).get("sha256") != _digest(path):
             path.unlink()
@@ -164,7 +164,7 @@ def _row(
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
-    """What a row says of its samples' times."""
+    """Returns what a row says of its samples' times."""
     p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
     return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
 

@@ -62,7 +62,7 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
 
 
 def tool(setting: BenchSetting, *, short: bool = False) -> str:
-    """What a user would say that this ordinary setting is.
+    """Returns what a user would say that this ordinary setting is.
 
     Args:
         setting: one of `ORDINARY`.
@@ -282,7 +282,7 @@ def apart(hours: float) -> str:
 
 
 def cell(value: str | float) -> str:
-    """What a table's cell says: a name, a number as `exact` writes it, or "–" where nothing was measured."""
+    """Returns what a table's cell says: a name, a number as `exact` writes it, or "–" where nothing was measured."""
     return value if isinstance(value, str) else "–" if pd.isna(value) else exact(value)
 
 

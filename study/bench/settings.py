@@ -62,7 +62,7 @@ class BenchSetting:
 
     @property
     def replays(self) -> bool:
-        """Whether `torch.compile` records CUDA graphs of its own, and has to be told where a step begins."""
+        """Returns whether `torch.compile` records CUDA graphs of its own, and has to be told where a step begins."""
         return self.compiled in ("reduce-overhead", "max-autotune")
 
     def autocasting(self, device: torch.device) -> torch.autocast:

@@ -287,7 +287,7 @@ def ours(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
-    """What `ours` returns as a reader reads it."""
+    """Returns what `ours` returns as a reader reads it."""
     called = {
         "base_ms": "BASE, ms", "fast_ms": "FAST, ms", "gain": "gain", "peak_base_gib": "BASE, GiB",
         "peak_fast_gib": "FAST, GiB", "memory": "GiB, FAST/BASE",
@@ -296,7 +296,7 @@ def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
-    """What `accelerate` replaced and left alone under a setting, by network.
+    """Returns what `accelerate` replaced and left alone under a setting, by network.
 
     Raises:
         BadInput: the record's description is missing or unreadable.
@@ -379,7 +379,7 @@ def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping
 
 
 def _counted(kernels: pd.DataFrame) -> pd.Series[float]:
-    """What all launches of each row move through DRAM, GB."""
+    """Returns what all launches of each row move through DRAM, GB."""
     return kernels["count"] * kernels[BYTES].sum(axis="columns") / 1e9
 
 

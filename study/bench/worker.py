@@ -155,7 +155,7 @@ class Row:
 
     @property
     def graphed(self) -> bool:
-        """Whether its work is replayed from CUDA graphs; a CPU has none."""
+        """Returns whether its work is replayed from CUDA graphs; a CPU has none."""
         return self.setting.graph and self.device.type == "cuda"
 
     def work(self, measure: str) -> Callable[[], Tensor]:

@@ -6,13 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from medddpm.cli.options import Commands, Parser, add_command
+from medddpm.cli.options import SETTINGS, Commands, Parser, add_command
 from medddpm.runtime.arguments import several, whole
 from study.cli.bench import add_place, add_table, check_place
 
 NETWORKS = ("med-ddpm", "med-ddpm-brats")
 SCALED = ("fast", "opt1")
-ALL_SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 MEASURES = ("step", "sample")
 
 
@@ -34,8 +33,8 @@ def add_scaling(commands: Commands[Parser]) -> None:
         "--network", type=several(NETWORKS), default=NETWORKS, metavar="NAME,…", help=f"({','.join(NETWORKS)})"
     )
     command.add_argument(
-        "--setting", type=several(ALL_SETTINGS), default=SCALED, metavar="NAME,…",
-        help=f"{', '.join(ALL_SETTINGS)} ({','.join(SCALED)})",
+        "--setting", type=several(SETTINGS), default=SCALED, metavar="NAME,…",
+        help=f"{', '.join(SETTINGS)} ({','.join(SCALED)})",
     )  # fmt: skip
     command.add_argument(
         "--measure", type=several(MEASURES), default=MEASURES, metavar="NAME,…",

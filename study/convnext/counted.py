@@ -25,7 +25,7 @@ METRICS = (*(metric for metrics in SUMMED.values() for metric in metrics), *WEIG
 
 
 def counted(page: Path, versions: int) -> list[dict[str, float]]:
-    """What was counted of each version, in the order they ran.
+    """Returns what was counted of each version, in the order they ran.
 
     Args:
         page: ncu's raw page, with base units.

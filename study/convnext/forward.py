@@ -15,7 +15,7 @@ from study.convnext.operators import Array, OperatorTimer
 
 
 def forward(network: ConvNeXtUNet, x: Array, t: npt.NDArray[np.int64], call: OperatorTimer) -> Array:
-    """What `network(x, t)` computes.
+    """Returns what `network(x, t)` computes.
 
     Args:
         network: on the CPU, in float32.
@@ -43,7 +43,7 @@ def forward(network: ConvNeXtUNet, x: Array, t: npt.NDArray[np.int64], call: Ope
 
 
 def block(module: ConvNeXtBlock, x: Array, time: Array, call: OperatorTimer) -> Array:
-    """What `module(x, time)` computes, x (N, H, W, C); its products over channels are convolutions of 1×1."""
+    """Returns what `module(x, time)` computes, x (N, H, W, C); its products over channels are convolutions of 1×1."""
     shift = _linear(module.shift, time, call)
     kept = call("identity", x)
     inner = convolved(module.depthwise, x, call) + shift[:, None, None, :]

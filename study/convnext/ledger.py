@@ -63,7 +63,7 @@ def sums(report: pd.DataFrame) -> pd.DataFrame:
 
 
 def contradictions(report: pd.DataFrame) -> list[str]:
-    """What the report says against itself, each with its arithmetic."""
+    """Returns what the report says against itself, each with its arithmetic."""
     first, second, third = (table_of(report, name) for name in TABLES)
     added: dict[Any, dict[str, float]] = sums(report).to_dict("index")  # type: ignore[assignment]
     parts = report[report["figure"] == "Table IV"].set_index("subject")["value"].astype(float)

@@ -140,7 +140,7 @@ class Results(Store):
 
 
 def _is_part(path: Path) -> bool:
-    """Whether a part was left there, by a process that ended well or before it was stamped."""
+    """Returns whether a part was left there, by a process that ended well or before it was stamped."""
     try:
         return not {"rows", "losses"}.isdisjoint(read_json(path, ""))
     except BadInput:

@@ -97,7 +97,7 @@ class Version:
 
     @property
     def searched(self) -> bool:
-        """Whether its settings are to be chosen, which is so where cuDNN chooses an algorithm."""
+        """Returns whether its settings are to be chosen, which is so where cuDNN chooses an algorithm."""
         return len(self.settings) > 1
 
 

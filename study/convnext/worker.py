@@ -173,7 +173,7 @@ def fastest(version: Version, device: torch.device) -> Settings:
 
 
 def within(settings: Settings, work: Callable[[], Any], thread: ThreadPoolExecutor | None = None) -> Any:
-    """What `work` returns under `settings`, in `thread` or in a thread of its own.
+    """Returns what `work` returns under `settings`, in `thread` or in a thread of its own.
 
     A thread of PyTorch's keeps the algorithm that cuDNN took for a convolution, by its own choice or after a search,
     and does not ask again: with one thread for both, the second would time the first's algorithm.
@@ -236,7 +236,7 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
 
 
 def _kept(threads: contextlib.ExitStack, version: Version, device: torch.device) -> Callable[[], object]:
-    """What runs a version once as it is fastest, always in the same thread."""
+    """Returns what runs a version once as it is fastest, always in the same thread."""
     if not version.searched:
         return version.run
     settings, thread = fastest(version, device), threads.enter_context(ThreadPoolExecutor(1))
@@ -301,7 +301,7 @@ def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
 
 
 def trained(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """What `convnext_training` and `convnext_samples` are made of, and how long training and drawing took."""
+    """Returns what `convnext_training` and `convnext_samples` are made of, and how long training and drawing took."""
     side = 8 if arguments.toy else training.SIDE
     images = training.cifar(arguments.data) if arguments.data else training.digits(side)
     small: dict[str, Any] = {"widths": (16, 16), "timesteps": 4, "batch": 4} if arguments.toy else {}

@@ -14,11 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import GraphicsContextBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.path import Path as Line
+from matplotlib.transforms import IdentityTransform, Transform
 
 from medddpm.runtime.files import replacing
-from study.figures.canvas import SteadyCanvas
 from study.figures.legible import faults
+
+POINTS = 2.0**20  # of the grid, in a pixel
 
 Array = npt.NDArray[np.floating]
 
@@ -158,3 +163,27 @@ def _with_numbered_clips(svg: str) -> str:
     """With clips named by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
     names = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)), 1)}
     return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda found: names.get(found[0], found[0]), svg)
+
+
+class SteadyCanvas(FigureCanvasAgg):
+    """Draws lines through points on a grid of 2⁻²⁰ pixels.
+
+    Logarithms and sums differ in their last bit from CPU to CPU. Where three points lie on one straight line, that
+    bit decides on which side Agg rounds the join, and some pixels come out otherwise. The grid drops the bit.
+    """
+
+    renderer: RendererAgg | None = None
+
+    def get_renderer(self) -> RendererAgg:
+        """Returns the renderer, made anew when size or resolution changed."""
+        size, dpi = self.get_width_height(physical=True), self.figure.dpi
+        if self.renderer is None or (self.renderer.width, self.renderer.height, self.renderer.dpi) != (*size, dpi):
+            self.renderer = _SteadyRenderer(*size, dpi)  # type: ignore[no-untyped-call]
+        return self.renderer
+
+
+class _SteadyRenderer(RendererAgg):
+    def draw_path(self, gc: GraphicsContextBase, path: Line, transform: Transform, rgbFace: Any = None) -> None:
+        moved = Line(np.round(transform.transform(path.vertices) * POINTS) / POINTS, path.codes)
+        moved.should_simplify = path.should_simplify
+        super().draw_path(gc, moved, IdentityTransform(), rgbFace)  # type: ignore[no-untyped-call]

@@ -46,7 +46,7 @@ class Viewer:
 
     @property
     def kilobytes(self) -> float:
-        """What it adds to a notebook's file, in kB of 1000 bytes."""
+        """Returns what it adds to a notebook's file, in kB of 1000 bytes."""
         return len(self._repr_html_().encode()) / 1000
 
     def _repr_html_(self) -> str:

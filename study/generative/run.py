@@ -89,7 +89,7 @@ def trace_command(names: Sequence[str], precisions: Sequence[str], out: Path, py
 
 
 def collection(model: Model, precisions: Sequence[str], python: str = "python") -> ncu.Collection:
-    """What ncu is asked for: each distinct launch of the profiled steps once, and two counters in one pass."""
+    """Returns what ncu is asked for: each distinct launch of the profiled steps once, and two counters in one pass."""
     return ncu.Collection(
         model.name,
         _program([model.name], precisions, python),

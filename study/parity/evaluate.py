@@ -160,7 +160,7 @@ def _seconds(run: TrainingRun, spent: list[float], count: int) -> Row:
 
 
 def subjects_name(run: TrainingRun) -> str:
-    """What the held-out subjects of a run are called in the names of slices."""
+    """Returns what the held-out subjects of a run are called in the names of slices."""
     return f"{run.contrast}-{'x'.join(map(str, run.size))}"
 
 

@@ -176,7 +176,7 @@ def _known(run: TrainingRun) -> dict[str, Any]:
 
 
 def _run_meta(run: TrainingRun, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows of a run do not say, under the names that records have."""
+    """Returns what the rows of a run do not say, under the names that records have."""
     config = run.config
     return {
         "steps_wanted": run.steps, "step": found["step"], "learning_rate": config.learning_rate,

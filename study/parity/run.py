@@ -175,7 +175,7 @@ class Queue:
 
 
 def finished(store: Store, run: TrainingRun) -> bool:
-    """Whether the store holds a result of this very run, by this machine and commit."""
+    """Returns whether the store holds a result of this very run, by this machine and commit."""
     found = store.read(store.folder / run.key / RESULT)
     return found is not None and TrainingRun.of(found["spec"]) == run
 
@@ -186,7 +186,7 @@ def worker_command(folder: Path, data: Path, device: str, python: str = sys.exec
 
 
 def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
-    """What to type for a run: it writes what is to be done, which its process reads, and does it."""
+    """Returns what to type for a run: it writes what is to be done, which its process reads, and does it."""
     words = worker_command(folder, data, device, "python")
     place, spec = (shlex.quote(str(path)) for path in (folder, folder / SPEC))
     described = shlex.quote(json.dumps(asdict(run)))
@@ -194,7 +194,7 @@ def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; a single None on a machine without.
+    """Returns what CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; a single None on a machine without.
 
     Raises:
         BadInput: the device is a GPU, and there is none.

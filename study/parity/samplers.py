@@ -66,5 +66,5 @@ def advice(table: pd.DataFrame) -> str:
 
 
 def named(row: tuple[str, int]) -> str:
-    """What a reader calls a sampler and its number of steps."""
+    """Returns what a reader calls a sampler and its number of steps."""
     return f"{SAMPLER_NAMES[row[0]]}, {row[1]} steps"

@@ -104,7 +104,7 @@ def losses(distances: pd.DataFrame) -> pd.DataFrame:
 
 
 def half(loss: pd.DataFrame) -> str:
-    """What training for half as long costs, to read the margin of the loss against."""
+    """Returns what training for half as long costs, to read the margin of the loss against."""
     found = half_the_steps(loss)
     if found is None:
         return f"half as many steps: {NOT_MEASURED}"

@@ -16,7 +16,7 @@ TRAINED, HELD_OUT = 0, 1
 
 
 def volumes_of(run: TrainingRun, folder: Path) -> tuple[Volumes, Volumes]:
-    """What a run is trained on, and what it is evaluated on; for BraTS the same case.
+    """Returns what a run is trained on, and what it is evaluated on; for BraTS the same case.
 
     Args:
         run: says which subjects.
@@ -39,7 +39,7 @@ def phantoms(run: TrainingRun) -> tuple[Phantom, Phantom]:
 
 
 def tissues_of(run: TrainingRun) -> Tissues:
-    """What the labels of its masks mean."""
+    """Returns what the labels of its masks mean."""
     return BRATS_TISSUES if run.contrast == BRATS else HEAD_TISSUES
 
 

@@ -71,7 +71,7 @@ MARGINS: dict[Metric, Margin] = {
 
 
 def title(metric: str, tissue: str, between: str = ", ") -> str:
-    """What a reader calls a metric and its tissue, which some metrics' names say already."""
+    """Returns what a reader calls a metric and its tissue, which some metrics' names say already."""
     name = METRIC_NAMES[metric]
     return name if tissue == "all" or tissue in name else f"{name}{between}{tissue}"
 
@@ -163,7 +163,7 @@ def in_words(name: Metric) -> str:
 
 
 def verdict(table: pd.DataFrame) -> str:
-    """What a table of `parity` comes to, in a sentence for each setting."""
+    """Returns what a table of `parity` comes to, in a sentence for each setting."""
     if not len(table):
         return f"parity: {NOT_MEASURED}"
     said = []

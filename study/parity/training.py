@@ -200,7 +200,7 @@ def draw(
 
 
 def _read(path: Path, step: int) -> Reached:
-    """What was seen up to `step`, where the training goes on."""
+    """Returns what was seen up to `step`, where the training goes on."""
     try:
         if not path.exists():
             return Reached()

@@ -113,7 +113,7 @@ def launches(root: Path, gpu: str, part: str = "window") -> dict[str, pd.DataFra
 
 
 def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-    """What `summed` makes of each machine's run by itself; its index gains gpu and run in front.
+    """Returns what `summed` makes of each machine's run by itself; its index gains gpu and run in front.
 
     Args:
         tables: as `kernels` returns them.

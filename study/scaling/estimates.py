@@ -116,7 +116,7 @@ def rates(bench: pd.DataFrame, scaling: pd.DataFrame | None = None, dtype: str =
 
 
 def _scaled(scaling: pd.DataFrame | None, network: str, setting: str, dtype: str) -> dict[str, float]:
-    """What the record of scaling tells of a `Rate`: fields that it does not tell are missing."""
+    """Returns what the record of scaling tells of a `Rate`: fields that it does not tell are missing."""
     if scaling is None:
         return {}
     own = scaling[
@@ -283,5 +283,5 @@ def limits(found: Iterable[Rate], cluster: Cluster | None = None) -> pd.DataFram
 
 
 def _ring(gpus: int) -> float:
-    """What each of so many GPUs sends in a sum, divided by what is summed."""
+    """Returns what each of so many GPUs sends in a sum, divided by what is summed."""
     return 2 * (gpus - 1) / gpus

@@ -190,7 +190,7 @@ class Bench:
 
 
 def _bytes(trainer: Trainer, dtype: str | None) -> int | None:
-    """What a process sums with the others in a step; None where it sums nothing."""
+    """Returns what a process sums with the others in a step; None where it sums nothing."""
     if dtype is None:
         return None
     return sum(p.numel() * (2 if dtype == "bf16" else p.element_size()) for p in trainer.unet.parameters())

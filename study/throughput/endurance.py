@@ -73,7 +73,7 @@ class Options:
 
     @property
     def watched(self) -> dict[str, Any]:
-        """What makes a training another one."""
+        """Returns what makes a training another one."""
         return asdict(replace(self, again=False))
 
     def training(self, run: Path) -> list[str]:

@@ -48,7 +48,7 @@ class Lever:
 
     @property
     def loads_otherwise(self) -> bool:
-        """Whether its loader differs from the trainer's in more than the number of processes."""
+        """Returns whether its loader differs from the trainer's in more than the number of processes."""
         return (self.pinned, self.prefetch) != (_ONE.pinned, _ONE.prefetch)
 
     @property

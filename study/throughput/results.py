@@ -69,7 +69,7 @@ def ordered(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def reference(lever: Lever) -> Lever:
-    """What a lever is compared with."""
+    """Returns what a lever is compared with."""
     return LEVERS[0] if not lever.brats else next(other for other in LEVERS if other.brats)
 
 

@@ -57,7 +57,7 @@ def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def endured(table: pd.DataFrame) -> pd.DataFrame:
-    """What a watched training was like once it had settled, after a tenth of its steps; its memory, after half.
+    """Returns what a watched training was like once it had settled, after a tenth of its steps; its memory, after half.
 
     Args:
         table: schema `ENDURANCE`.

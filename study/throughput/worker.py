@@ -144,7 +144,7 @@ def trained(
 
 
 def recorded(trainer: Trainer, steps: int) -> dict[str, float]:
-    """What `steps` steps wait for, by `medddpm.training.waits`."""
+    """Returns what `steps` steps wait for, by `medddpm.training.waits`."""
     watch = waits.Waits(trainer)
     watch.start()
     for _ in range(steps):

@@ -67,7 +67,7 @@ def read_folder(root: str | os.PathLike[str]) -> Found:
 
 
 def find_layout(root: str | os.PathLike[str]) -> Layout:
-    """What the channels and labels of a data folder mean; raises as `read_folder`."""
+    """Returns what the channels and labels of a data folder mean; raises as `read_folder`."""
     return read_folder(root).layout
 
 

@@ -42,7 +42,7 @@ class _File:
         return {key: value for key, value in self.entities.items() if key in _OF_A_SCAN}
 
     def fits(self, other: _File) -> bool:
-        """Whether no entity of a scan says otherwise."""
+        """Returns whether no entity of a scan says otherwise."""
         mine, its = self.scan(), other.scan()
         return all(mine[key] == its[key] for key in mine.keys() & its.keys())
 
@@ -130,7 +130,7 @@ def _add(result: Found, mask: _File, rivals: Sequence[str], images: Sequence[_Fi
 
 
 def _labels(root: Path, mask: _File, layout: Layout) -> dict[int, int] | None:
-    """What a mask's labels mean, where its name or a table beside it says so.
+    """Returns what a mask's labels mean, where its name or a table beside it says so.
 
     Raises:
         BadInput: the table is damaged, or says something else than the layout; or the mask has a lesion alone.

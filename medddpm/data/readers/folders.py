@@ -124,7 +124,7 @@ def _single(files: dict[str, Path], layout: Layout) -> Pairs:
 
 
 def _differ(mask: Path, image: Path) -> bool:
-    """Whether each name has words that the other lacks, as of two subjects, or of BraTS 2020's case 355."""
+    """Returns whether each name has words that the other lacks, as of two subjects, or of BraTS 2020's case 355."""
     mine, its = set(identity(mask)), set(identity(image))
     return bool(mine - its and its - mine)
 

@@ -30,7 +30,7 @@ DEEPEST = 6  # folders below the root: derivatives/NAME/sub-01/ses-01/anat
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is at `path`; False also where the name is none."""
+    """Returns whether a regular file is at `path`; False also where the name is none."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):  # a name too long, a loop of links; a zero byte
@@ -87,7 +87,7 @@ def _without_empty_end(cells: list[str], least: int = 0) -> list[str]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted, without hidden entries: a half-written file, or macOS's companion of one.
+    """Returns what lies in a folder, sorted, without hidden entries: a half-written file, or macOS's companion of one.
 
     Raises:
         BadInput: the folder cannot be read.

@@ -156,7 +156,7 @@ def _grouped(left: Mapping[str, Sequence[Path]], key: _Key) -> dict[Hashable, _G
 
 
 def _apart(one: Path, other: Path) -> bool:
-    """Whether two names follow one scheme and tell of different cases in letters, as sub-A01 and sub-B01 do."""
+    """Returns whether two names follow one scheme and tell of different cases in letters, as sub-A01 and sub-B01 do."""
     mine, its = _telling(one), _telling(other)
     return bool(mine & its and mine - its and its - mine)
 

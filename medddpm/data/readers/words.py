@@ -36,7 +36,7 @@ def _split(text: str) -> list[str]:
 
 
 def identity(path: Path) -> tuple[str, ...]:
-    """What a volume's name says besides its role."""
+    """Returns what a volume's name says besides its role."""
     return tuple(word for word in tokens(split_name(path)[0]) if word not in _ANY)
 
 
@@ -63,7 +63,7 @@ ASKED = "name them background, brain and tumor, or background, necrosis, edema a
 
 
 def labels_by_name(named: Mapping[str, Collection[int]]) -> tuple[Layout, dict[int, int]]:
-    """What a data set's labels mean by their names, whatever their numbers.
+    """Returns what a data set's labels mean by their names, whatever their numbers.
 
     nnU-Net's and the Decathlon's numbering of BraTS has 1 oedema and 2 necrosis; BraTS itself has them the other way
     round. Overlapping regions (whole tumour, tumour core, enhancing tumour) are told apart by what one has beyond the

@@ -85,18 +85,18 @@ class GraphedCall(Generic[Outputs]):
 
 
 def wanted(network: nn.Module) -> bool:
-    """Whether to capture work on `network`: it is accelerated, on a GPU, and graphs are not `off`."""
+    """Returns whether to capture work on `network`: it is accelerated, on a GPU, and graphs are not `off`."""
     first = next(network.parameters(), None)
     return _allowed and is_accelerated(network) and first is not None and first.is_cuda
 
 
 def is_accelerated(network: nn.Module) -> bool:
-    """Whether `accelerate` replaced this network's forward; an attribute `acceleration` may be its own."""
+    """Returns whether `accelerate` replaced this network's forward; an attribute `acceleration` may be its own."""
     return getattr(network.__dict__.get("forward"), "what", None) == "network"  # of `fast.root.Root`, a layer above
 
 
 def allowed() -> bool:
-    """Whether graphs are not `off`."""
+    """Returns whether graphs are not `off`."""
     return _allowed
 
 

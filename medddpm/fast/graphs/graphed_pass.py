@@ -54,7 +54,7 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether a backward pass may still come: no pass may be replayed now."""
+        """Returns whether a backward pass may still come: no pass may be replayed now."""
         return self._turn is not None and self._turn() is not None
 
     def begin(self) -> Turn:

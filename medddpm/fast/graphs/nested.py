@@ -183,7 +183,7 @@ def _is_dataclass(value: object) -> bool:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """What an object has in its `__dict__` and in slots."""
+    """Returns what an object has in its `__dict__` and in slots."""
     found = dict(getattr(value, "__dict__", {}))
     kinds = (vars(base) for base in type(value).__mro__ if "__slots__" in vars(base))
     slots = (name for kind in kinds for name, part in kind.items() if type(part) is MemberDescriptorType)

@@ -35,13 +35,13 @@ def _serves(device: torch.device) -> bool:
 
 
 def too_old(device: torch.device) -> bool:
-    """Whether `device` is a card from before BF16 arithmetic."""
+    """Returns whether `device` is a card from before BF16 arithmetic."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST
 
 
 @constant
 def is_hopper(device: torch.device) -> bool:
-    """Whether `device` is a card that `conv3d.hopper` is written for."""
+    """Returns whether `device` is a card that `conv3d.hopper` is written for."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
@@ -71,10 +71,10 @@ def _has_tf32() -> bool:
 
 
 def same_places(*volumes: Tensor) -> bool:
-    """Whether all volumes have the same batch size and the same sides."""
+    """Returns whether all volumes have the same batch size and the same sides."""
     return len({(a.shape[0], *a.shape[2:]) for a in volumes}) == 1
 
 
 def is_volume(x: Tensor) -> bool:
-    """Whether the kernels serve `x` in any memory order: they copy it first."""
+    """Returns whether the kernels serve `x` in any memory order: they copy it first."""
     return serves(x.device) and x.dim() == 5 and x.numel() > 0 and x.dtype in DTYPES

@@ -86,7 +86,7 @@ class NormArguments:
 
     @property
     def fixed(self) -> bool:
-        """Whether the norm is an affine map: its statistics are given."""
+        """Returns whether the norm is an affine map: its statistics are given."""
         return self.running is not None and self.running.fixed
 
     def served(self) -> bool:

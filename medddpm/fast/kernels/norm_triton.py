@@ -376,7 +376,7 @@ def summing(n: int, v: int, *widths: int) -> tuple[int, int, int]:
 
 
 def even(v: int, c: int, rows: int, block: int) -> bool:
-    """Whether tiles cover the tensor exactly, and need no mask."""
+    """Returns whether tiles cover the tensor exactly, and need no mask."""
     return v % rows == 0 and c % block == 0
 
 
@@ -504,7 +504,7 @@ def norm_backward(
     slope: float,
     fixed: bool,
 ) -> list[Tensor]:
-    """What the parameters' gradients are made of, (SUMS, N, C_all), and the gradients of x, other and residual.
+    """Returns what the parameters' gradients are made of, (SUMS, N, C_all), and the gradients of x, other and residual.
 
     Args:
         dy: of the norm; in any memory order.
@@ -559,7 +559,7 @@ def _definition(
     slope: float,
     *tensors: Any,
 ) -> tuple[Tensor, ...]:
-    """What `Norm` returns but the tables, in PyTorch's own functions."""
+    """Returns what `Norm` returns but the tables, in PyTorch's own functions."""
     from medddpm.fast.kernels import norm as beside  # which imports this module
 
     running = None if mean is None or variance is None else Running(mean, variance, fixed=True)

@@ -26,12 +26,12 @@ _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
 
 
 def traced() -> bool:
-    """Whether operations are being recorded, or go through a mode that wants to see them."""
+    """Returns whether operations are being recorded, or go through a mode that wants to see them."""
     return torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
 
 
 def twice() -> bool:
-    """Whether a backward pass that runs now is to be differentiated itself: what a launch returns cannot be."""
+    """Returns whether a backward pass that runs now is to be differentiated itself: what a launch returns cannot be."""
     return torch.is_grad_enabled() and not traced()
 
 

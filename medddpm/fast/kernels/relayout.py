@@ -39,7 +39,7 @@ def copy_into(sources: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
 
 
 def takes(source: Tensor, copy: Tensor) -> bool:
-    """Whether the kernel serves these two: 5-D, not empty, one contiguous and the other channels-last."""
+    """Returns whether the kernel serves these two: 5-D, not empty, one contiguous and the other channels-last."""
     if not (dispatch.serves(source.device) and source.device == copy.device):
         return False
     if source.dim() != 5 or source.numel() == 0 or not {source.dtype, copy.dtype} <= {*dispatch.DTYPES}:

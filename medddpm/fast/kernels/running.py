@@ -31,7 +31,7 @@ class Running:
     fixed: bool = False
 
     def plain(self, x: Tensor) -> bool:
-        """Whether the kernels take these statistics beside a volume x (N, C, D, H, W)."""
+        """Returns whether the kernels take these statistics beside a volume x (N, C, D, H, W)."""
         own = [a for a in (self.mean, self.variance, self.count) if a is not None]
         return all(a.device == x.device and a.is_contiguous() for a in own)
 

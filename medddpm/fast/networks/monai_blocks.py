@@ -24,7 +24,7 @@ INDEXED = 2**31  # elements: a tensor of so many is beyond 32-bit indices, and m
 
 
 def is_one(layer: nn.Module, x: Tensor) -> bool:
-    """Whether MAISI's convolution of x, split along one side and joined again, is that of x as a whole.
+    """Returns whether MAISI's convolution of x, split along one side and joined again, is that of x as a whole.
 
     The splits overlap by three voxels, or four, more than a kernel of 3³ reaches. What does not divide into them is
     cut off at the end of the side, and the joining assumes even sizes.
@@ -65,7 +65,7 @@ class PreNormBlock(Forward):
         return layer
 
     def shortcut(self) -> nn.Module | None:
-        """What the input goes through on its way to the sum; None if it is added as it is."""
+        """Returns what the input goes through on its way to the sum; None if it is added as it is."""
         return getattr(self.module, "nin_shortcut", None)
 
     def compute(self, x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class MaisiNorm(Norm):
     """`MaisiGroupNorm3D`: nn.GroupNorm, one group after another to save memory."""
 
     def fits(self) -> bool:
-        """Whether the layer is not to print what it does."""
+        """Returns whether the layer is not to print what it does."""
         return not self.module.print_info
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
@@ -131,7 +131,7 @@ class MaisiConvolution(Forward):
     what = "convolution in one"
 
     def whole(self, x: Tensor) -> bool:
-        """Whether x (N, C_in, D, H, W) need not be split."""
+        """Returns whether x (N, C_in, D, H, W) need not be split."""
         return is_one(self.module, x)
 
     def compute(self, x: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class ResidualBlock(Forward):
         self.handled = tuple(m for name, m in module.named_children() if name in ("nonlin2", "nonlin3"))
 
     def fits(self) -> bool:
-        """Whether it drops no whole samples and weights no channels: both may be switched on later."""
+        """Returns whether it drops no whole samples and weights no channels: both may be switched on later."""
         return not (self.module.apply_stochastic_depth or self.module.apply_se)
 
     def compute(self, x: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def _norm(x: Tensor, layer: nn.GroupNorm, **beside: Any) -> NormArguments:
 
 
 def _is(layers: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether this is a sequence of layers of these kinds, as the network makes it."""
+    """Returns whether this is a sequence of layers of these kinds, as the network makes it."""
     return type(layers) is nn.Sequential and tuple(map(type, layers._modules.values())) == kinds
 
 
@@ -91,7 +91,7 @@ class ResBlockForward(Forward):
 
     @staticmethod
     def made_of(block: Any) -> bool:
-        """Whether it has the layers that the network makes."""
+        """Returns whether it has the layers that the network makes."""
         return (
             _is(block.in_layers, _unet().GroupNorm32, nn.SiLU, nn.Conv3d)
             and _is(block.out_layers, _unet().GroupNorm32, nn.SiLU, nn.Dropout, nn.Conv3d)
@@ -99,7 +99,7 @@ class ResBlockForward(Forward):
         )
 
     def fits(self) -> bool:
-        """Whether it has the layers that the network makes, with their options."""
+        """Returns whether it has the layers that the network makes, with their options."""
         block = self.module
         if not self.made_of(block):
             return False
@@ -175,7 +175,7 @@ class AttentionForward(Forward):
         self.handled = (self.module.norm, self.module.qkv, self.module.proj_out)
 
     def fits(self) -> bool:
-        """Whether its layers are those that the network makes, with their options."""
+        """Returns whether its layers are those that the network makes, with their options."""
         block = self.module
         return _norms(block.norm) and _convolves(block.qkv, self.qkv, 1) and _convolves(block.proj_out, self.out, 1)
 
@@ -209,7 +209,7 @@ class UpsampleForward(Forward):
         self.handled = (self.module.conv,)
 
     def fits(self) -> bool:
-        """Whether its convolution is the one that the network makes, with its options."""
+        """Returns whether its convolution is the one that the network makes, with its options."""
         return _convolves(self.module.conv, self.conv, 3)
 
     def compute(self, x: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class UNetForward(Forward):
 
     @staticmethod
     def made_of(net: Any) -> bool:
-        """Whether it has the stages and the head that the network makes."""
+        """Returns whether it has the stages and the head that the network makes."""
         stages = (*net.input_blocks, net.middle_block, *net.output_blocks)
         made = all(type(stage) is _unet().Stage for stage in stages) and len(stages[0]) == 1
         return made and _is(net.out, _unet().GroupNorm32, nn.SiLU, nn.Conv3d)

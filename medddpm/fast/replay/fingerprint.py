@@ -56,14 +56,14 @@ class Fingerprint:
             self.why = "its modules' attributes hold too much to compare"
 
     def holds(self) -> bool:
-        """Whether all is as it was."""
+        """Returns whether all is as it was."""
         try:
             return self._same() and self._now() == self.places and not hooks_for_all()
         except Exception:  # of values that do not compare as a whole, and are other ones than before
             return False
 
     def works_alike(self) -> bool:
-        """Whether the settings are as they were, and the parameters the same ones, wherever they lie."""
+        """Returns whether the settings are as they were, and the parameters the same ones, wherever they lie."""
         try:
             return self._same() and list(map(id, self._tensors())) == self.places[-1]
         except Exception:

@@ -94,7 +94,7 @@ class Graphs:
 
     @property
     def why(self) -> str:
-        """What is in the way; empty if nothing was met."""
+        """Returns what is in the way; empty if nothing was met."""
         return self._why or next(iter(self.barred.values()), "")
 
     @property
@@ -262,12 +262,12 @@ make_pool: Callable[[torch.device], Any] = Pool
 
 
 def graphable(device: torch.device) -> bool:
-    """Whether there are CUDA graphs on `device`."""
+    """Returns whether there are CUDA graphs on `device`."""
     return device.type == "cuda"
 
 
 def replayable() -> bool:
-    """Whether a graph may stand for what is called now.
+    """Returns whether a graph may stand for what is called now.
 
     Not where graphs are off; where each operation is to be seen, by a mode of the user's or for anomalies; or where
     calls share computed weights until `parametrize.cached` ends: no graph may hold or make those.
@@ -279,7 +279,7 @@ def replayable() -> bool:
 
 
 def elsewhere() -> bool:
-    """Whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
+    """Returns whether this call belongs to something that a replay would break: a larger graph, a trace, a checkpoint.
 
     What compiles, records or transforms functions does not come here: `root.Root` sees to it.
     """
@@ -335,12 +335,12 @@ class Watched:
 
     @property
     def knows_enough(self) -> bool:
-        """Whether this thread may capture what was seen."""
+        """Returns whether this thread may capture what was seen."""
         asks = torch.is_grad_enabled() and self.learns and not self.used  # a backward pass is to come
         return self.calls >= WATCHED and not asks and threading.get_ident() in self.threads
 
     def holds(self) -> bool:
-        """Whether the network is as it was at the calls, and has no hooks."""
+        """Returns whether the network is as it was at the calls, and has no hooks."""
         return self.fingerprint is None or self.fingerprint.holds()
 
     def __call__(self, run: Callable[[Any], Any], value: Any, network: nn.Module, device: torch.device) -> Any:
@@ -403,7 +403,7 @@ class Watched:
 
 
 def _is_as_it_was(t: Tensor, before: Tensor | int) -> bool:
-    """Whether a tensor has its former version, or if an inference tensor, which has none, its former values."""
+    """Returns whether a tensor has its former version, or if an inference tensor, which has none, its former values."""
     if isinstance(before, int):
         return t._version == before
     return bool(((t == before) | (t != t)).all())

@@ -56,7 +56,7 @@ def waits(optimizer: torch.optim.Optimizer) -> BadInput:
 
 
 def numbers(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What it keeps on the host, as a count of its updates: a graph would have that of its capture for ever."""
+    """Returns what it keeps on the host, as a count of its updates: a graph would have that of its capture for ever."""
     host = list(map(_numbers, _tables(optimizer)))
     for p, own in optimizer.state.items():
         host.append(_numbers(own))
@@ -111,7 +111,7 @@ def changed(settings: list[dict[str, Any]], before: list[dict[str, Any]]) -> str
 
 
 def _around(function: Any) -> dict[str, Any]:
-    """What is in a function's cells and in the globals that it names."""
+    """Returns what is in a function's cells and in the globals that it names."""
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return {}

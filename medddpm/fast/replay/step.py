@@ -188,7 +188,7 @@ class TrainingStep:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer updates."""
+        """Returns what the optimizer updates."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
@@ -575,7 +575,7 @@ class TrainingStep:
         return [v for p in self.parameters for v in state.get(p, {}).values() if isinstance(v, Tensor)]
 
     def _state(self, updates: bool) -> list[Tensor]:
-        """What of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
+        """Returns what of optimizer and scaler is in a graph of a call; one that does not update reads the scale."""
         scaler = self._scaling
         scale = [] if scaler is None else [t for t in (scaler._scale, scaler._growth_tracker) if t is not None]
         return [*scale, *self._strays, *(self._moments() if updates else [])]

@@ -80,7 +80,7 @@ def takes_few_in(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], paddi
 
 
 def has_few_channels(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
-    """Whether `few_triton` serves x and a weight (C_out, C_in, *kernel) with these options."""
+    """Returns whether `few_triton` serves x and a weight (C_out, C_in, *kernel) with these options."""
     out, inside, side = weight.shape[:3]
     step = _one(stride)
     if x.shape[1] != inside or set(weight.shape[2:]) != {side} or _one(padding) != side // 2:

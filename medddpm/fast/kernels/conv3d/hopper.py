@@ -38,7 +38,7 @@ def pays(x: Tensor, channels: int) -> bool:
 
 
 def gradient_pays(x: Tensor) -> bool:
-    """Whether `weight_gradient` is worth its partial sums."""
+    """Returns whether `weight_gradient` is worth its partial sums."""
     return tile(x.shape, STRIP)[0] >= COVERED and x.numel() // x.shape[1] >= 32**3
 
 
@@ -58,13 +58,13 @@ def takes(x: Tensor, weight: Tensor) -> bool:
 
 
 def _launched(*tensors: Tensor) -> bool:
-    """Whether the kernels can have these tensors: TMA wants their memory to begin at a multiple of 16 bytes."""
+    """Returns whether the kernels can have these tensors: TMA wants their memory to begin at a multiple of 16 bytes."""
     return works(tensors[0].device) and not any(a.data_ptr() % 16 for a in tensors)
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """Whether `device` is a Hopper GPU on which this Triton's Gluon, which is experimental, computes correctly.
+    """Returns whether `device` is a Hopper GPU on which this Triton's Gluon, which is experimental, computes correctly.
 
     Once in each process a small convolution is compared with PyTorch's; if it fails or differs, rank 0 warns, and
     cuDNN is used.

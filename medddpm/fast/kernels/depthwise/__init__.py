@@ -67,7 +67,7 @@ def depthwise_definition(
 
 
 def _served(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether the kernels take these tensors; what they do not is computed, or refused, by PyTorch."""
+    """Returns whether the kernels take these tensors; what they do not is computed, or refused, by PyTorch."""
     c = weight.shape[0]
     fits = x.dim() == 5 and weight.dim() == 5 and weight.shape[1] == 1 and x.shape[1] == c and weight.dtype == x.dtype
     fits = fits and (bias is None or bias.shape == (c,))

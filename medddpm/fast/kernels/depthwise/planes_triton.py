@@ -170,7 +170,7 @@ def _conv_weight_fold(
 
 
 def suits(x: Tensor, sides: Triple, shape: tuple[Triple, ...], least: int) -> bool:
-    """Whether this is the faster way to outputs of these sides, of `least` voxels or more; and a way at all.
+    """Returns whether this is the faster way to outputs of these sides, of `least` voxels or more; and a way at all.
 
     Args:
         x: the volume that is convolved, 16-bit: float32 would be rounded.
