@@ -48,11 +48,6 @@ def written(value: object) -> Iterator[FunctionType]:
     yield from (f for f in _layers(value)[-1:] if not is_known(f.__module__))
 
 
-def wrapped(value: object) -> Iterator[FunctionType]:
-    """What `written` gives, and the functions that decorators have put around it: they read and call as well."""
-    yield from (f for f in _layers(value) if not is_known(f.__module__))
-
-
 def _layers(value: object) -> list[Any]:
     """A function with the decorators' functions around it, the outermost first; empty if it is none in Python."""
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
@@ -174,13 +169,6 @@ def global_names(code: CodeType) -> frozenset[str]:
     """The globals that compiled code reads, by its instructions: among its names are those of attributes as well."""
     own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
     return frozenset(own).union(*map(global_names, _within(code)))
-
-
-@functools.cache
-def imported(code: CodeType) -> frozenset[str]:
-    """The modules that compiled code imports itself, by full names."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
-    return frozenset(own).union(*map(imported, _within(code)))
 
 
 @functools.cache

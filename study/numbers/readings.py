@@ -28,7 +28,6 @@ CARD = "H100"
 _LARGEST, _RANGES = ("P001", "P002", "P007"), ("P103", "P104", "P199")  # numbers of several cards together
 _UNDECIDED = ("P007", "P199")
 _FROM_OTHERS = ("P001", "P002", "P201")  # follow from other numbers of the paper
-_VIEWS = ("window", "step")
 _REPRODUCED, _DIFFERS = "reproduced", "differs"
 
 
