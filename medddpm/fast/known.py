@@ -7,9 +7,9 @@ written: a subclass that keeps it and overrides no other method counts, a class 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import FunctionType, MethodType
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from torch import nn
@@ -63,21 +63,24 @@ PARTS = (
 PACKAGES = ("medddpm", "torch", "monai", "dynamic_network_architectures", "torchvision")
 """Whose functions a module may hold."""
 
+Known = TypeVar("Known", bound=Callable[..., Any])
+
 _registered: WeakSet[FunctionType] = WeakSet()
 _NO_METHODS = frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 
 
-def register(kind: type[nn.Module]) -> type[nn.Module]:
+def register(known: Known) -> Known:
     """Has `accelerate` capture CUDA graphs of a class of the reader's own by itself, as of MONAI's networks.
 
-    The class's forward, and what it calls, must read nothing but inputs, parameters, buffers and plain attributes
+    The class's methods, and what they call, must read nothing but inputs, parameters, buffers and plain attributes
     (numbers, texts and containers of them). Usable as a decorator.
 
     Args:
-        kind: the class; its forward counts, also in subclasses that keep it.
+        known: the class; its forward counts, also in subclasses that keep it, and so do the methods that it overrides
+            of a known network. Or a function that replaces a method on one network: `model.sampling = register(mean)`.
 
     Returns:
-        `kind`.
+        `known`.
 
     >>> import torch
     >>> @register
@@ -90,8 +93,12 @@ def register(kind: type[nn.Module]) -> type[nn.Module]:
     >>> is_known(Twice())
     True
     """
-    _registered.add(_home(kind).__dict__["forward"])
-    return kind
+    if isinstance(known, type):
+        _registered.add(_home(known).__dict__["forward"])
+        _registered.update(filter(None, map(_function, vars(known).values())))
+    else:
+        _registered.add(known)
+    return known
 
 
 def unknown_in(network: nn.Module) -> str:
@@ -120,11 +127,11 @@ def is_known(module: nn.Module) -> bool:
         return False
     methods = {name for name, value in _members(home) if isinstance(value, FunctionType | property)}
     above = (base for base in kind.__mro__[: kind.__mro__.index(home)] if not _is_at(base.__module__, NETWORKS + PARTS))
-    if any(not methods.isdisjoint(vars(base).keys() - _NO_METHODS) for base in above):
+    overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - _NO_METHODS]
+    replaced = [own[name] for name in methods & own.keys() - {"forward", "_call_impl", "__getstate__"}]
+    if any(_function(value) not in _registered for value in overrides + replaced):
         return False
-    # A method that was replaced on this object; and functions that it holds, which may read anything.
-    replaced = methods & own.keys() - {"forward", "_call_impl", "__getstate__"}
-    return not replaced and all(map(_is_innocent, own.values()))
+    return all(map(_is_innocent, own.values()))  # functions that it holds may read anything
 
 
 def _home(kind: type) -> type:
@@ -136,6 +143,12 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
     for base in kind.__mro__:
         if base not in (nn.Module, object):
             yield from vars(base).items()
+
+
+def _function(value: object) -> FunctionType | None:
+    """Returns the function of a method or property; None of anything else."""
+    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    return function if isinstance(function, FunctionType) else None
 
 
 def _is_listed(home: type, places: tuple[str, ...]) -> bool:
@@ -156,7 +169,7 @@ def _is_at(file: str, places: tuple[str, ...]) -> bool:
 
 def _is_innocent(value: object) -> bool:
     """Returns whether a module's attribute is no function of the reader's."""
-    function = value.__func__ if isinstance(value, MethodType) else value
-    if not isinstance(function, FunctionType) or function in _registered:
+    function = _function(value)
+    if function is None or function in _registered:
         return True
     return _is_at(function.__module__ or "", PACKAGES)

@@ -26,7 +26,8 @@ from medddpm.fast.forward import (
     transformed,
     weights_in,
 )
-from medddpm.fast.graphs import cuda_graphs, nested
+from medddpm.fast.graphs import nested
+from medddpm.fast.graphs.pool import forward_ended
 from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
 from medddpm.fast.kernels import dispatch
 from medddpm.fast.kernels.conv3d import shared
@@ -97,7 +98,7 @@ class Root(Forward):
         lent = nested.Lent(given, taken_in)
         with shared():
             out = self._computed(lent.copy, first, end)
-        cuda_graphs.forward_ended()
+        forward_ended()
         end = nested.once(end)
         lent.returned(end)
         return nested.mapped(out, end, frozenset())

@@ -90,6 +90,33 @@ def test_a_class_is_registered_in_one_call() -> None:
     assert [(each.failed, each.attempted > 2) for each in results] == [(0, True)]
 
 
+def test_a_method_that_is_registered_counts_where_it_replaces_a_known_one() -> None:
+    def silent(self: nn.Module, input: Tensor) -> None:
+        pass
+
+    class Silent(nn.BatchNorm3d):
+        _check_input_dim = silent  # type: ignore[assignment]
+
+    class Later(Silent):
+        def _check_input_dim(self, input: Tensor) -> None:
+            print(input)
+
+    layer: Any = nn.Conv3d(1, 1, 1)
+    layer._conv_forward = silent
+    assert [is_known(module) for module in (Silent(2), layer)] == [False, False]
+    register(Silent)
+    assert [is_known(module) for module in (Silent(2), Later(2), layer)] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["monai-autoencoder", "maisi-autoencoder", "monai-unet", "nnunet-plain"])
+def test_the_benchs_networks_are_known_as_they_are_changed_there(name: str) -> None:
+    pytest.importorskip("monai")
+    from study.bench.networks import NETWORKS as BENCHS
+    from study.bench.networks import build
+
+    assert unknown_in(build(BENCHS[name], 32, 32)) == ""
+
+
 def trained(network: nn.Module, steps: int = 5) -> list[Tensor]:
     optimizer = torch.optim.SGD(network.parameters(), 0.01)
     outputs = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from medddpm.fast.graphs import cuda_graphs, nested
-from medddpm.fast.graphs.copies import Copies
+from medddpm.fast.graphs import nested
 
 SHORT = ("out of memory", "ALLOC_FAILED")
 ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
@@ -28,91 +26,6 @@ CHANGED = (
 )
 unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.unwrap_if_dead
 VERSION = operator.attrgetter("_version")  # quicker than `nested.version`; what learns was not made in inference
-
-
-class Turn:
-    """A forward pass whose backward pass may still come; it lives as long as the outputs' graph does."""
-
-
-class Pool:
-    """The memory that the passes of one network share, and the stream they are captured on.
-
-    What a forward pass leaves for its backward pass lies there, and the next replay of any pass overwrites it.
-
-    Attributes:
-        copies: hands out the parameters' gradients.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.copies = Copies()
-        self.stream = torch.cuda.Stream(device)
-        self.handle = torch.cuda.graph_pool_handle()
-        self._turn: weakref.ref[Turn] | None = None
-        self._holds: Any = None
-        self.last: torch.cuda.Stream | None = None  # that replayed
-
-    @property
-    def busy(self) -> bool:
-        """Returns whether a backward pass may still come: no pass may be replayed now."""
-        return self._turn is not None and self._turn() is not None
-
-    def begin(self) -> Turn:
-        """A forward pass that awaits its backward pass."""
-        turn = Turn()
-        self._turn = weakref.ref(turn)
-        return turn
-
-    def end(self, turn: Turn) -> bool:
-        """Ends a turn; False if it had ended."""
-        current = self._turn is not None and self._turn() is turn
-        if current:
-            self._turn = None
-        return current
-
-    def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        """Captures `function()`, without running it: returns what it returned, and what replays it."""
-        cache = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
-        try:
-            if self._holds is None:  # PyTorch takes no second capture into a pool whose graphs are all gone
-                _, self._holds = self._captured(lambda: torch.zeros((), device=self.device))
-            return self._captured(function)
-        finally:
-            torch.set_autocast_cache_enabled(cache)
-
-    def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.current_stream(self.device)):  # a capture that fails leaves its own current
-            try:
-                with cuda_graphs.capturing(graph, self.stream, self.handle):
-                    found = function()
-            except BaseException:
-                self._recover()
-                raise
-        return found, graph.replay
-
-    def _recover(self) -> None:
-        """After a capture that failed, PyTorch's allocator and generator still take themselves to be in it."""
-        handle, self.handle, self._holds = self.handle, torch.cuda.graph_pool_handle(), None
-        with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self.device.index or 0, handle)
-        with contextlib.suppress(RuntimeError), cuda_graphs.capturing(torch.cuda.CUDAGraph(), self.stream):
-            torch.zeros((), device=self.device)
-
-    def replay(self, replay: Callable[[], None], into: Sequence[Tensor] = (), given: Sequence[Tensor] = ()) -> None:
-        """Copies what is `given` `into` the tensors that a graph reads, and replays it, on the current stream."""
-        self._follow()  # before the copies: another stream's replay may still read what they overwrite
-        for static, tensor in zip(into, given, strict=True):
-            static.copy_(tensor, non_blocking=True)
-        replay()
-
-    def _follow(self) -> None:
-        """Has the current stream wait for what another stream was given of this memory."""
-        stream = torch.cuda.current_stream(self.device)
-        if self.last is not None and self.last != stream:
-            stream.wait_stream(self.last)
-        self.last = stream
 
 
 class GraphedPass:

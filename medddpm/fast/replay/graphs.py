@@ -30,7 +30,8 @@ from medddpm.errors import BadInput
 from medddpm.fast import reports
 from medddpm.fast.as_contiguous import AsContiguous
 from medddpm.fast.graphs import cuda_graphs, nested
-from medddpm.fast.graphs.graphed_pass import GraphedPass, Pool, drawn, is_full
+from medddpm.fast.graphs.graphed_pass import GraphedPass, drawn, is_full
+from medddpm.fast.graphs.pool import Pool, sparing
 from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.kernels.operators import traced
 from medddpm.fast.known import unknown_in
@@ -359,7 +360,7 @@ class Watched:
         host, place = _host_random(), drawn_at(device)
         waits: list[str] = []
         hooked: list[object] = []
-        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), cuda_graphs.sparing():
+        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), sparing():
             out = run(value)  # sparing: the last backward pass, on a thread of its own, left workspaces
         self.calls += 1
         self.threads.add(threading.get_ident())

@@ -16,13 +16,14 @@ from medddpm.errors import BadInput
 from medddpm.fast import reports
 from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.graphs.graphed_pass import is_full, leaves
+from medddpm.fast.graphs.pool import forward_ended
 from medddpm.fast.hooks import check_network, hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.checks import CHECKED, difference, without_graph
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.graphs import FULL, UNCHECKED, UPDATE, Watched, flags, graphable, make_pool, replayable
-from medddpm.fast.replay.warm_up import gradients_kept, on_its_stream
+from medddpm.fast.replay.warm_up import gradients_kept
 from medddpm.fast.root import root_of
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
@@ -425,7 +426,7 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        with self._unchanged(), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
+        with self._unchanged(), warnings.catch_warnings(), pool.on_stream(), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
                 numbers = optimizers.numbers(self.optimizer)
@@ -488,7 +489,7 @@ class TrainingStep:
             raise BadInput("loss_fn", what, "return a scalar, such as its mean")
         loss = loss / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
-        cuda_graphs.forward_ended()  # the loss's too, or that of a model which is not accelerated
+        forward_ended()  # the loss's too, or that of a model which is not accelerated
         if self._others is None:
             loss.backward()
         else:

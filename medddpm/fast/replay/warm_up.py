@@ -1,12 +1,10 @@
-"""What a training step's warm-up leaves as it was, and the stream that it runs on."""
+"""What a training step's warm-up leaves as it was."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -19,19 +17,3 @@ def gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for p, gradient in zip(parameters, kept, strict=True):
             p.grad = gradient
-
-
-@contextlib.contextmanager
-def on_its_stream(pool: Any, device: torch.device) -> Iterator[None]:
-    """Inside, work goes to the stream that captures: autograd's streams of the warm-up then serve the capture."""
-    stream = getattr(pool, "stream", None)
-    if stream is None:
-        yield
-        return
-    current = torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    try:
-        with torch.cuda.stream(stream):
-            yield
-    finally:  # where memory was short, the weights are restored behind what still writes to them
-        current.wait_stream(stream)
