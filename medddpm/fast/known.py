@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from torch import nn
@@ -97,7 +97,7 @@ def register(known: Known) -> Known:
         _registered.add(_home(known).__dict__["forward"])
         _registered.update(filter(None, map(_function, vars(known).values())))
     else:
-        _registered.add(known)
+        _registered.add(cast(FunctionType, known))
     return known
 
 
