@@ -294,7 +294,7 @@ class GaussianDiffusion(nn.Module):
             t = torch.zeros(mask.shape[:1], dtype=torch.int64, device=mask.device)
             return cuda_graphs.GraphedCall(self._step, start, mask, t, start.new_zeros(4), start, start)
 
-        return cuda_graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
+        return cuda_graphs.cached(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
 
     def _times(self, steps: int, sampler: str) -> list[int]:
         """`steps` timesteps from T − 1 down to 0, each at most once.
