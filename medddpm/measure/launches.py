@@ -11,8 +11,8 @@ from typing import Any
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
+from medddpm.measure.former_store import TableStore
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.store import TableStore
 from medddpm.measure.tables import found_at
 from medddpm.runtime.signals import ended_by_sigterm
 

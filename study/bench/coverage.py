@@ -21,14 +21,14 @@ from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
 from medddpm.measure import trace
 from medddpm.measure.families import family_of
+from medddpm.measure.former_store import TableStore
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.schemas import TRACE
-from medddpm.measure.store import TableStore
 from medddpm.measure.tables import both_paths, found_at, read_table, table_of
+from medddpm.measure.tools import searching
 from medddpm.runtime.processes import pick_device
 from study.bench.fits import check_fits
 from study.bench.networks import NETWORKS, Network, Problem, build
-from study.bench.settings import searching
 from study.records import schemas
 
 NAME = "coverage.csv"

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
+from medddpm.measure.former_store import Store
 from medddpm.measure.machine import package_version
 from medddpm.measure.ncu_csv import launches_in
 from medddpm.measure.schemas import Schema
-from medddpm.measure.store import Store
 from medddpm.measure.tables import check_table, write_table
 from medddpm.runtime.files import LARGEST_JSON, check_output, opened, read_json
 from study.convnext.counted import SUMMED, counted

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.store import ONE_RUN, Store
+from medddpm.measure.former_store import ONE_RUN, Store
 from medddpm.measure.tables import (
     check_table,
     found_at,

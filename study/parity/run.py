@@ -19,8 +19,8 @@ import torch
 from medddpm.checkpoints.files import newest_checkpoint
 from medddpm.errors import BadInput
 from medddpm.measure import programs
+from medddpm.measure.former_store import Store
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.store import Store
 from medddpm.measure.tables import found_at
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.signals import ended_by_sigterm

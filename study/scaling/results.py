@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from medddpm.measure.store import TableStore
+from medddpm.measure.former_store import TableStore
 from medddpm.measure.tables import table_of
 from medddpm.switches import SETTINGS
 from study.bench.results import GIB, spread

@@ -16,8 +16,8 @@ import torch
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
+from medddpm.measure.former_store import rows_folder
 from medddpm.measure.launches import Launch, Row, measure
-from medddpm.measure.store import rows_folder
 from study.bench.fits import check_fits
 from study.scaling.cases import GPUS, Case
 from study.scaling.results import Results

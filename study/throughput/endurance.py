@@ -22,8 +22,8 @@ import torch
 from medddpm.data.phantom import write_phantom
 from medddpm.errors import BadInput
 from medddpm.measure import programs
+from medddpm.measure.former_store import TableStore
 from medddpm.measure.machine import machine_meta, now, nvml, of_machine
-from medddpm.measure.store import TableStore
 from medddpm.measure.tables import found_at, table_of
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.processes import pick_device

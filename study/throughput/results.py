@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.store import TableStore
+from medddpm.measure.former_store import TableStore
 from medddpm.measure.tables import table_of
 from study.records import publishing, schemas
 from study.throughput.levers import BY_KEY, LEVERS, Lever

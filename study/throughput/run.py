@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.measure import programs
+from medddpm.measure.former_store import rows_folder
 from medddpm.measure.launches import Launch, Row, measure
-from medddpm.measure.store import rows_folder
 from medddpm.training.network import check_cube
 from study.throughput.levers import BY_KEY, Lever
 from study.throughput.results import Results

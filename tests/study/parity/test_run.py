@@ -28,7 +28,7 @@ from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.measure import tables
-from medddpm.measure.store import ONE_RUN, Store
+from medddpm.measure.former_store import ONE_RUN, Store
 from medddpm.measure.tables import meta_path, read_meta
 from medddpm.switches import SETTINGS
 from medddpm.training.trainer import Trainer
