@@ -123,8 +123,9 @@ def _card() -> str | None:
     """Names this process's card among all of its kind, and tells nothing else of it."""
     import torch
 
-    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
-    return None if uuid is None else _digest(str(uuid))
+    with contextlib.suppress(AssertionError, AttributeError, RuntimeError):  # PyTorch before 2.5 tells none
+        return _digest(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    return None
 
 
 def _digest(text: str) -> str:
