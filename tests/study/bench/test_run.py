@@ -361,7 +361,6 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("medddpm.measure.programs.start", lambda *_: begun.append("row") or pytest.fail("begun"))
     monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: begun.append("row"))
-    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: begun.append("row"))
     asked = [*words, "--out", str(tmp_path / "bench.csv")]
     assert main(asked) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -489,7 +488,6 @@ def test_what_another_process_measures_is_left_to_it(tmp_path: Path, words: list
     out = tmp_path / "bench.csv"
     monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("begun"))
     monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: pytest.fail("begun"))
-    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: pytest.fail("begun"))
     with Store(rows_folder(out), {}).alone():
         assert main([*words, "--out", str(out), *SMALL]) == 1
         said = capsys.readouterr()
