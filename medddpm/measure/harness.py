@@ -153,6 +153,7 @@ class _Running:
     is_ready: bool = False
     has_gone: bool = False
     late: bool = False
+    since: float = field(default_factory=time.monotonic)  # it was started, or last told to go
 
     @property
     def has_ended(self) -> bool:
@@ -284,7 +285,8 @@ class _Call:
                     assert each.channel is not None
                     last = number == each.program.rounds[-1]
                     each.is_ready, each.has_gone = False, True
-                    each.until = time.monotonic() + each.program.limit
+                    each.since = time.monotonic()
+                    each.until = each.since + each.program.limit
                     with contextlib.suppress(OSError):  # it has just ended
                         each.channel.sendall(f"{number}\n".encode())
                         if last:
@@ -337,7 +339,9 @@ class _Call:
                 self.measured += 1
                 self.left -= 1
                 told = job.told(self.store.read(job.key, number) or {})
-                self._say(job, number, f"{told}{self._estimate()}")
+                taken = [f"{time.monotonic() - each.since:.0f} s"] if len(each.program.jobs) == 1 else []
+                then = ", ".join(taken + self._estimate())
+                self._say(job, number, f"{told} ({then})" if then else told)
 
     def _finish(self, each: _Running) -> list[_Program]:
         """Keeps what an ended program left and names what failed; returns what is to be run again."""
@@ -369,12 +373,12 @@ class _Call:
     def _say(self, job: Job, number: int, what: str) -> None:
         print(f"[{self.jobs.index(job) + 1}/{len(self.jobs)}] {job.named(number)}: {what}", flush=True)
 
-    def _estimate(self) -> str:
-        """Returns how long the rest will take if each result takes as long as those so far; empty at the end."""
+    def _estimate(self) -> list[str]:
+        """Returns how long the rest will take if each result takes as long as those so far; nothing at the end."""
         if not self.left:
-            return ""
+            return []
         seconds = (time.monotonic() - self.began) / self.measured * self.left
-        return f" (about {seconds:.0f} s left)" if seconds < 100 else f" (about {seconds / 60:.0f} min left)"
+        return [f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"]
 
 
 def _file() -> IO[bytes]:

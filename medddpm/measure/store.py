@@ -50,12 +50,14 @@ class Store:
         folder: where the results lie, KEY.json, of a second round KEY.2.json.
         meta: `machine_meta` of this call.
         tables: of the results; the first is the one that a user names.
+        write: writes tables in another way than each by itself, in place of `tables`.
         failed: what could not be measured in this call, and why.
     """
 
     folder: Path
     meta: Mapping[str, Any]
     tables: Sequence[Table] = ()
+    write: Callable[[Store], object] | None = None
     failed: dict[str, str] = field(default_factory=dict)
     _locked: bool = False
 
@@ -146,7 +148,9 @@ class Store:
 
     def collect(self) -> list[pd.DataFrame]:
         """Writes the tables of this run's results; returns those that have rows."""
-        results, written = self.results(), []
+        if self.write is not None:
+            self.write(self)
+        results, written = self.results() if self.tables else [], []
         for table in self.tables:
             rows, known = table.rows(results)
             if len(rows):
