@@ -63,8 +63,9 @@ class Store:
 
     @property
     def given(self) -> Path:
-        """Returns what a user calls the results."""
-        return self.tables[0].out if self.tables else self.folder
+        """Returns what a user calls the results: the first table, or the folder where the tables lie in it too."""
+        out = self.tables[0].out if self.tables else self.folder
+        return self.folder if out.parent == self.folder else out
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

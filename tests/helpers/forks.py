@@ -76,6 +76,16 @@ class Fork:
         self.process.terminate()
 
 
+class Here:
+    """What `subprocess.Popen` is for a program, for one that has run to its end in this process."""
+
+    def __init__(self, returncode: int) -> None:
+        self.returncode, self.pid = returncode, os.getpid()
+
+    def poll(self) -> int:
+        return self.returncode
+
+
 class Handed:
     """The number of an open file, which another process gets as its own."""
 

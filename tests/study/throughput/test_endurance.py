@@ -30,26 +30,16 @@ from study.throughput import endurance, tables
 TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 0.2}
 
 
-class Here:
-    """A program that has run to its end in this process, as `subprocess.Popen` shows it."""
-
-    def __init__(self, returncode: int) -> None:
-        self.returncode, self.pid = returncode, 0
-
-    def poll(self) -> int:
-        return self.returncode
-
-
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watching program, so that tests can change what it does."""
 
-    def start(command: list[str], _stdin: int, printed: IO[bytes], _environment: object) -> Here:
+    def start(command: list[str], _stdin: int, printed: IO[bytes], _environment: object) -> forks.Here:
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             status = endurance.main(command[3:])
         printed.write(said.getvalue().encode())
-        return Here(status)
+        return forks.Here(status)
 
     monkeypatch.setattr(programs, "start", start)
 
