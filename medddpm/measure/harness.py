@@ -57,7 +57,7 @@ class Job:
             prepares beside a program whose `gib` is infinite.
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
         told: says what the progress line says of a result.
-        problem: says why the program failed; empty if it did not.
+        problem: says why the program failed; empty if it did not. Raises `BadInput` where no job can be measured.
     """
 
     key: str

@@ -104,9 +104,9 @@ class Store:
         return self._read(self.path(key, number))
 
     def lacks(self, key: str, number: int = 1) -> bool:
-        """Returns whether a result is still to be measured: an interrupted one is too, though it has rows."""
+        """Returns whether a result is still to be measured: a partial one is too, though it has rows."""
         found = self.read(key, number)
-        return found is None or bool(found.get("interrupted"))
+        return found is None or bool(found.get("partial"))
 
     def remove(self, key: str, number: int = 1) -> None:
         """Removes a result that is to be measured anew."""

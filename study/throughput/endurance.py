@@ -135,7 +135,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
         problem = f"it holds another training of {options.title}, of {there['watched']['steps']} steps"
         raise BadInput(out, problem, "give --again to replace it, or choose another name")
     failed = harness.run([job], store, again=options.again, device=options.device)
-    if (store.read(job.key) or {}).get("interrupted"):
+    if (store.read(job.key) or {}).get("partial"):
         raise KeyboardInterrupt
     return failed
 
@@ -173,7 +173,7 @@ def _watch(options: Options, results: Path) -> int:
         steps = logged_steps(run / "tensorboard")
     rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
     if rows:
-        result = {"watched": options.watched, "rows": rows, "interrupted": status == INTERRUPTED}
+        result = {"watched": options.watched, "rows": rows, "partial": status == INTERRUPTED}
         write_json(results / f"{options.key}.json", result)
     elif status != INTERRUPTED:
         remedy = f"give it more than {options.steps} steps"
