@@ -7,8 +7,9 @@ from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
+from medddpm.measure.tools import LAST, ORDINARY, Tool
 from study.bench.networks import NETWORKS
-from study.bench.settings import BENCH_SETTINGS, LAST, ORDINARY, BenchSetting
+from study.bench.settings import BENCH_SETTINGS
 from study.bench.tables import OURS, against, called_of, others, rows_of
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
@@ -61,7 +62,7 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
     return " ".join(sentences)
 
 
-def tool(setting: BenchSetting, *, short: bool = False) -> str:
+def tool(setting: Tool, *, short: bool = False) -> str:
     """Returns what a user would say that this ordinary setting is.
 
     Args:

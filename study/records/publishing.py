@@ -63,7 +63,8 @@ def joined(
     for name in ("accelerated", "failed"):
         if name in meta:
             together[name] = before.get(name, {}) | meta[name]
-    measured = {" ".join(map(str, row)) for row in new[list(key)[:2]].itertuples(index=False)}  # named as a bench does
+    # Named as a bench does: network, setting and measure; until 2026 without the last.
+    measured = {" ".join(map(str, row)) for count in (2, 3) for row in new[list(key)[:count]].itertuples(index=False)}
     if "failed" in together:
         together["failed"] = {name: why for name, why in together["failed"].items() if name not in measured}
     written = write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})

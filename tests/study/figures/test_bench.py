@@ -16,10 +16,11 @@ from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import write_table
+from medddpm.measure.tools import ORDINARY
 from study.bench import sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.results import report_key
-from study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
+from study.bench.settings import BENCH_SETTINGS, LADDER, SAMPLED
 from study.figures import bench
 from study.figures.style import SETTING_COLOURS, save_figure
 from study.records import schemas
