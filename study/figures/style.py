@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import GraphicsContextBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
 from matplotlib.transforms import IdentityTransform, Transform
@@ -63,6 +64,8 @@ PHASE_COLOURS = {"convert": "#FBD9A6", "forward": "#FFFFFF", "backward": "#E4E4E
 VERSION_COLOURS = {"by hand": "#004488", "Triton": "#BB5566", "library": "#DDAA33"}
 MACHINE_COLOURS = ("#777777", "#66CCEE", "#332288", "#DDCC77")
 PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
+# The paper's window and the whole step, light and dark: in grey too they differ.
+VIEW_COLOURS = {"window": "#F0A860", "step": "#1F3A6E"}
 # Layers of the network, whose boxes say what they are besides.
 LAYER_COLOURS = {
     "convolution": "#DADDE2",
@@ -72,6 +75,16 @@ LAYER_COLOURS = {
     "up": "#2AA58C",
     "output": "#DADDE2",
 }
+
+# Options of seaborn: bars with a line from the lowest run to the highest, and the paper's marks, which are hollow.
+BARS: dict[str, Any] = {
+    "saturation": 1,
+    "edgecolor": "black",
+    "linewidth": 0.4,
+    "errorbar": ("pi", 100),
+    "err_kws": {"color": "black", "linewidth": 1},
+}
+PAPER_MARKS: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 0.9, "s": 25, "zorder": 3}
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
@@ -126,9 +139,43 @@ def name_rows(axis: Axes, names: Sequence[str], room: int | None = None) -> None
     axis.tick_params(axis="y", length=0)
 
 
+def source_palette(sources: Sequence[str]) -> dict[str, str]:
+    """Returns a colour for each "card, view", in a legend's order: windows before steps, each further card paler.
+
+    Args:
+        sources: as "H100, window".
+    """
+    known = set(sources)
+    cards = list(dict.fromkeys(source.split(", ")[0] for source in sources))
+    palette = {}
+    for view, colour in VIEW_COLOURS.items():
+        for place, card in enumerate(cards):
+            white = place / len(cards)
+            red, green, blue = (white + (1 - white) * part for part in to_rgb(colour))
+            palette[f"{card}, {view}"] = to_hex((red, green, blue))
+    return {source: colour for source, colour in palette.items() if source in known}
+
+
 def say(mark: Artist, words: str) -> None:
     """Has a saved SVG say `words` where a reader points at the mark."""
     mark.set_gid(SAYS + words)
+
+
+def say_bars(axis: Axes, sources: Iterable[str], rows: Sequence[str], more: Mapping[tuple[str, str, str], str]) -> None:
+    """Has each bar of `sns.barplot` say its source, its row and its value in percent.
+
+    Args:
+        axis: holds the bars, one container a source.
+        sources: the values of `hue`, in the order of `hue_order`; as for `source_palette`.
+        rows: the values of `y`, in the order of `order`.
+        more: words that follow the value, by card, view and row.
+    """
+    for source, bars in zip(sources, axis.containers, strict=True):
+        card, view = source.split(", ")
+        for row, bar in zip(rows, bars, strict=True):
+            words = f"{source}: {row} {bar.get_width():.3g}%"
+            following = more.get((card, view, row))
+            say(bar, f"{words}: {following}" if following else words)
 
 
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
