@@ -246,8 +246,8 @@ def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Arra
 def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:
     """Returns the point of the template that each voxel shows: (3, H, W, D), mm from the template's centre.
 
-    The warp is a random affine (a few degrees, per cent and millimetres) and two smooth fields: one shapes the head, one
-    the gyri.
+    The warp is a random affine (a few degrees, per cent and millimetres) and two smooth fields: one
+    shapes the head, one the gyri.
     """
     from scipy.spatial.transform import Rotation
 
