@@ -28,7 +28,7 @@ POINTS = 2.0**20  # of the grid, in a pixel
 
 Array = npt.NDArray[np.floating]
 
-SAYS = "says: "  # what begins the id of a mark that has words
+SAYS = "says: "  # begins the id of a mark with words
 PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
 
 # A palette for each meaning. Within one any two colours can be told apart by readers of any colour vision, which the
@@ -110,7 +110,7 @@ def use_style() -> None:
 
 
 class Drawing(Figure):
-    """A figure that carries a sentence for readers who cannot see it; a notebook stores it with the picture."""
+    """A figure with a sentence for readers who cannot see it; a notebook stores it with the picture."""
 
     alt = ""
 
@@ -119,14 +119,14 @@ class Drawing(Figure):
         SteadyCanvas(self)  # it becomes the figure's own
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """No picture, which IPython makes itself, but what it shall store beside one."""
+        """Returns no picture, which IPython makes itself, but the metadata to store beside it."""
         return {}, {"image/png": {"alt": self.alt}} if self.alt else {}
 
 
 def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
-    """An empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
+    """Returns an empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
 
-    It is made without pyplot, so a notebook shows it once, where it is returned.
+    It is made without pyplot, so that a notebook shows it once, where it is returned.
     """
     use_style()
     return Drawing(figsize=(width, height), layout="constrained")
@@ -157,12 +157,12 @@ def source_palette(sources: Sequence[str]) -> dict[str, str]:
 
 
 def say(mark: Artist, words: str) -> None:
-    """Has a saved SVG say `words` where a reader points at the mark."""
+    """Makes a saved SVG show `words` when a reader points at the mark."""
     mark.set_gid(SAYS + words)
 
 
 def say_bars(axis: Axes, sources: Iterable[str], rows: Sequence[str], more: Mapping[tuple[str, str, str], str]) -> None:
-    """Has each bar of `sns.barplot` say its source, its row and its value in percent.
+    """Makes each bar of `sns.barplot` show its source, its row and its value in percent, as `say` does.
 
     Args:
         axis: holds the bars, one container a source.
@@ -182,11 +182,11 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
     """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
 
     Args:
-        figure: to be saved; it remembers `alt`.
+        figure: the one to save; it stores `alt`.
         name: of the files.
-        folder: where they go.
-        alt: what the figure shows, in a sentence for readers who cannot see it; both files and the page carry it. A
-            figure that has one is warned of where its texts cannot be read.
+        folder: of the files.
+        alt: a sentence for readers who cannot see the figure; both files and the page carry it. With it, a warning
+            names texts that cannot be read.
     """
     if alt and isinstance(figure, Drawing):
         figure.alt = alt
@@ -207,9 +207,9 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
 
 
 def _with_numbered_clips(svg: str) -> str:
-    """With clips named by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
+    """Names clips by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
     names = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)), 1)}
-    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda found: names.get(found[0], found[0]), svg)
+    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda match: names.get(match[0], match[0]), svg)
 
 
 class SteadyCanvas(FigureCanvasAgg):
@@ -222,7 +222,7 @@ class SteadyCanvas(FigureCanvasAgg):
     renderer: RendererAgg | None = None
 
     def get_renderer(self) -> RendererAgg:
-        """Returns the renderer, made anew when size or resolution changed."""
+        """Returns the renderer; makes a new one when size or resolution has changed."""
         size, dpi = self.get_width_height(physical=True), self.figure.dpi
         if self.renderer is None or (self.renderer.width, self.renderer.height, self.renderer.dpi) != (*size, dpi):
             self.renderer = _SteadyRenderer(*size, dpi)  # type: ignore[no-untyped-call]
