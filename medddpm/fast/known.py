@@ -121,17 +121,17 @@ def known_networks(model: nn.Module) -> Iterator[nn.Module]:
 
 def is_known(module: nn.Module) -> bool:
     """Returns whether the module's forward, of its class and of this object, is one of the table or registered."""
-    kind, own = type(module), module.__dict__
+    kind, attributes = type(module), module.__dict__
     home = _home(kind)
-    if not _is_listed(home, NETWORKS + PARTS) or not isinstance(own.get("forward"), Forward | None):
+    if not _is_listed(home, NETWORKS + PARTS) or not isinstance(attributes.get("forward"), Forward | None):
         return False
     methods = {name for name, value in _members(home) if isinstance(value, FunctionType | property)}
     above = (base for base in kind.__mro__[: kind.__mro__.index(home)] if not _is_at(base.__module__, NETWORKS + PARTS))
     overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - _NO_METHODS]
-    replaced = [own[name] for name in methods & own.keys() - {"forward", "_call_impl", "__getstate__"}]
+    replaced = [attributes[name] for name in methods & attributes.keys() - {"forward", "_call_impl", "__getstate__"}]
     if any(_function(value) not in _registered for value in overrides + replaced):
         return False
-    return all(map(_is_innocent, own.values()))  # functions that it holds may read anything
+    return all(map(_is_innocent, attributes.values()))  # functions that it holds may read anything
 
 
 def _home(kind: type) -> type:

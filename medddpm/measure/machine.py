@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -16,7 +17,7 @@ from typing import Any
 from medddpm.errors import BadInput
 from medddpm.measure import programs
 
-MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit")
+MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit", "host", "card")
 """What a row may say of the machine that measured it, of `machine_meta`."""
 
 
@@ -54,6 +55,8 @@ def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> 
         "date": now(),
         **_git_state(),
         "command": _without_folders(sys.argv if command is None else command),
+        "host": _host(),
+        "card": _card() if cuda and device != "cpu" else None,
     }
 
 
@@ -108,6 +111,25 @@ def nvml(uuid: object = None) -> Iterator[tuple[Any, Any]]:
         yield pynvml, handle
     finally:
         pynvml.nvmlShutdown()
+
+
+def _host() -> str | None:
+    """Names this machine since it was started last, and tells nothing else of it."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return _digest(boot.read_text().strip()) if boot.is_file() else None
+
+
+def _card() -> str | None:
+    """Names this process's card among all of its kind, and tells nothing else of it."""
+    import torch
+
+    with contextlib.suppress(AssertionError, AttributeError, RuntimeError):  # PyTorch before 2.5 tells none
+        return _digest(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _driver_state() -> dict[str, Any]:

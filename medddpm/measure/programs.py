@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 CUDA = "/usr/local/cuda/bin"  # where NVIDIA's installer leaves its tools, on the PATH or not
 TIMED_OUT = 124  # what timeout(1) returns
@@ -31,6 +32,15 @@ def run(command: Sequence[str], seconds: float | None = None) -> subprocess.Comp
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, TIMED_OUT, f"it took more than {seconds:g} s")
+
+
+def start(
+    command: Sequence[str], stdin: int, printed: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts a program that prints to a file on both streams; it has this process's locks too, as in `run`."""
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=printed, stderr=subprocess.STDOUT, env=environment, close_fds=False
+    )
 
 
 def output(*command: str, seconds: float = 20) -> str | None:

@@ -6,7 +6,10 @@ convolution over channels-last memory, or a matrix product. What else the step l
 
 from __future__ import annotations
 
+import argparse
+import functools
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,16 +22,19 @@ from medddpm.errors import BadInput, first_line
 from medddpm.fast.patch import accelerate
 from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
-from medddpm.measure import trace
+from medddpm.measure import harness, programs, trace
 from medddpm.measure.families import family_of
+from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.schemas import TRACE
-from medddpm.measure.store import TableStore
-from medddpm.measure.tables import both_paths, found_at, read_table, table_of
+from medddpm.measure.store import Store, Table, rows_folder
+from medddpm.measure.tables import both_paths, read_table, table_of
+from medddpm.measure.tools import searching
+from medddpm.runtime.exits import end
+from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
 from study.bench.fits import check_fits
 from study.bench.networks import NETWORKS, Network, Problem, build
-from study.bench.settings import searching
 from study.records import schemas
 
 NAME = "coverage.csv"
@@ -48,30 +54,6 @@ def kind_of(kernel: str) -> str:
     return "product"
 
 
-class Results(TableStore):
-    """The results beside a table: a file for each network. The table has those of one base width."""
-
-    schema = schemas.COVERAGE
-
-    def __init__(self, out: Path, meta: Mapping[str, Any], width: int) -> None:
-        super().__init__(out, meta)
-        self.width = width
-
-    def of(self, network: Network, side: int) -> Path:
-        """The file of a network."""
-        return self.row(f"{network.name}_{network.size(side)}_{self.width}")
-
-    def collect(self) -> pd.DataFrame:
-        """Writes the table of this run's results (schema `COVERAGE`), in the networks' order; returns it."""
-        kept = [found for path in sorted(self.folder.glob(f"*_{self.width}.json")) if (found := self.read(path))]
-        kept.sort(key=lambda found: list(NETWORKS).index(found["network"]))
-        table = table_of([row for found in kept for row in found["rows"]], schemas.COVERAGE)
-        if len(table):
-            reports = {found["network"]: found["accelerated"] for found in kept}
-            self.put(table, schemas.COVERAGE, {**self.description(kept), "accelerated": reports})
-        return table
-
-
 def measure(
     names: Sequence[str],
     out: Path,
@@ -82,7 +64,7 @@ def measure(
     width: int = 64,
     again: bool = False,
     dry_run: bool = False,
-) -> dict[str, str]:
+) -> int:
     """Records the coverage of each network that is missing, and writes the table (schema `COVERAGE`) after it.
 
     Args:
@@ -92,54 +74,71 @@ def measure(
         command: the command line, for the record.
         device: "auto", "cuda" or "cpu". On a CPU the operators of PyTorch stand for kernels: a rehearsal.
         side: of the volumes; by default each network's own.
-        width: the base width; 64 is each network's own.
+        width: the base width; 64 is each network's own. The table has the results of one.
         again: whether existing results are recorded anew.
-        dry_run: whether to print what would be recorded, and run nothing.
+        dry_run: whether to print the commands and run nothing.
 
     Returns:
-        why networks failed, by name; the others are measured all the same.
+        the number of networks that failed; the others are measured all the same.
 
     Raises:
-        BadInput: the table cannot be written, or another process measures there.
+        BadInput: the table cannot be written, another process measures there, or nothing was measured.
     """
+    folder = rows_folder(out)
+    jobs = []
+    for network in map(NETWORKS.__getitem__, names):
+        size = side or network.side
+        words = {"network": network.name, "side": size, "channels": width, "device": device, "folder": folder}
+        line = (sys.executable, "-m", "study.bench.coverage", *programs.options(words))
+        jobs.append(Job(key_of(network, size, width), network.title, line, Need.ALONE, told=_told))
     if dry_run:
-        for network in map(NETWORKS.__getitem__, names):
-            grid = network.size(side or network.side)
-            print(f"{network.title}: one accelerated step, {grid}, batch {network.batch}, width {width}")
-        return {}
-    store = Results(out, machine_meta(command, device), width)
-    store.check()
-    where = pick_device(device)
-    with store.alone():
-        for place, name in enumerate(names, 1):
-            network = NETWORKS[name]
-            size, label = side or network.side, f"[{place}/{len(names)}] {network.title}"
-            path = store.of(network, size)
-            if store.read(path) is not None and not again:
-                print(f"{label}: there already", flush=True)
-                continue
-            path.unlink(missing_ok=True)
-            print(f"{label} … ", end="", flush=True)
-            try:
-                check_fits([(name, size, width)])
-                done, launches = _recorded(network, size, width, where)
-            except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too: the next may fit
-                print("failed", flush=True)
-                store.fail(name, first_line(error))
-            else:
-                found = rows_of(name, size, network.batch, launches)
-                total = sum(row["ms"] for row in found)
-                covered = sum(row["ms"] for row in found if row["kind"] != "left")
-                print(f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered", flush=True)
-                kept = {"network": name, "rows": found, "accelerated": str(done), "command": store.meta["command"]}
-                store.write(path, kept)
-            if where.type == "cuda":
-                torch.cuda.empty_cache()
-            store.collect()
-        table = store.collect()
-    if len(table):
-        print(f"{found_at(out)}: {len(table)} rows", flush=True)
-    return store.failed
+        return harness.show(jobs)
+    table = Table(out, schemas.COVERAGE, functools.partial(_table, width=width))
+    return harness.run(jobs, Store(folder, machine_meta(command, device), [table]), again=again, device=device)
+
+
+def key_of(network: Network, side: int, width: int) -> str:
+    """The key of a network's result."""
+    return f"{network.name}_{network.size(side)}_{width}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Records one network and writes FOLDER/KEY.json; returns the exit code. A failure is one line on stderr."""
+    top = argparse.ArgumentParser(prog="python -m study.bench.coverage", description=__doc__)
+    top.add_argument("--network", required=True, choices=list(NETWORKS))
+    top.add_argument("--side", type=int, required=True, help="of the volume, voxels")
+    top.add_argument("--channels", type=int, default=64, help="base width (64)")
+    top.add_argument("--device", default="auto", help="auto, cuda, cpu")
+    top.add_argument("--folder", type=Path, required=True, help="of the result")
+    arguments = top.parse_args(argv)
+    network, size, width = NETWORKS[arguments.network], arguments.side, arguments.channels
+    try:
+        check_fits([(network.name, size, width)])
+        done, launches = _recorded(network, size, width, pick_device(arguments.device))
+    except (BadInput, RuntimeError, ValueError, TypeError) as error:  # out of memory too
+        print(first_line(error), file=sys.stderr)
+        return 1
+    rows = rows_of(network.name, size, network.batch, launches)
+    result = {"network": network.name, "width": width, "rows": rows, "accelerated": str(done)}
+    write_json(arguments.folder / f"{key_of(network, size, width)}.json", result)
+    return 0
+
+
+def _told(result: Mapping[str, Any]) -> str:
+    total = sum(row["ms"] for row in result["rows"])
+    covered = sum(row["ms"] for row in result["rows"] if row["kind"] != "left")
+    return f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered"
+
+
+def _table(results: Sequence[Mapping[str, Any]], width: int) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of results of a base width (schema `COVERAGE`), in the networks' order, and what was accelerated."""
+    those = sorted(
+        (result for result in results if result["width"] == width),
+        key=lambda result: list(NETWORKS).index(result["network"]),
+    )
+    reports = {result["network"]: result["accelerated"] for result in those}
+    rows = [row for result in those for row in result["rows"]]
+    return table_of(rows, schemas.COVERAGE), {"accelerated": reports}
 
 
 def rows_of(name: str, side: int, batch: int, launches: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
@@ -229,3 +228,7 @@ def shares(table: pd.DataFrame, most: int = 3) -> pd.DataFrame:
         )  # fmt: skip
     columns = ["network", "ms", "covered", "own", "product", "left"]
     return pd.DataFrame(rows, columns=columns).set_index("network").sort_values("covered", ascending=False)
+
+
+if __name__ == "__main__":
+    end(main())

@@ -7,9 +7,11 @@ from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
+from medddpm.measure.tools import LAST, ORDINARY, Tool
 from study.bench.networks import NETWORKS
-from study.bench.settings import BENCH_SETTINGS, LAST, ORDINARY, BenchSetting
+from study.bench.settings import BENCH_SETTINGS
 from study.bench.tables import OURS, against, called_of, others, rows_of
+from study.words import listed
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
@@ -61,7 +63,7 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
     return " ".join(sentences)
 
 
-def tool(setting: BenchSetting, *, short: bool = False) -> str:
+def tool(setting: Tool, *, short: bool = False) -> str:
     """Returns what a user would say that this ordinary setting is.
 
     Args:
@@ -267,11 +269,6 @@ def parts(network: object) -> tuple[str, str, str]:
     title, _, variant = NETWORKS[str(network)].title.partition(", ")
     maker, _, kind = title.partition(" ")
     return maker, kind, variant
-
-
-def listed(parts: list[str]) -> str:
-    """Returns names as prose lists them: "P001, P002 and P007"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def apart(hours: float) -> str:

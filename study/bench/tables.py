@@ -13,9 +13,10 @@ import pandas as pd
 from medddpm.measure.families import family_named
 from medddpm.measure.machine import gpu_folder_name
 from medddpm.measure.tables import of_every_machine, read_meta, read_table
+from medddpm.measure.tools import CAPTURED, LAST, ORDINARY, TOOLS
 from study.bench.networks import NETWORKS
 from study.bench.results import CEILINGS_TABLE, report_key
-from study.bench.settings import BENCH_SETTINGS, CAPTURED, LADDER, LAST, ORDINARY, TOOLS
+from study.bench.settings import BENCH_SETTINGS, LADDER
 from study.records import schemas
 
 NAME = "bench.csv"

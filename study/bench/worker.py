@@ -1,21 +1,23 @@
-"""The process that `python -m study bench` starts for a row: one network under one setting.
+"""The program that `python -m study bench` starts for a row: one network under one setting.
 
-It writes FOLDER/KEY_MEASURE.json after each measure, so that a killed process loses only the measure it was taking. The
-optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and the
-last one's output and gradient can be compared with BASE's.
+It writes FOLDER/KEY_MEASURE.json after each measure that is not there, so that a killed program loses only the measure
+it was taking. The network is built before the first round; whatever runs on it, and so chooses its kernels, is in one.
+The optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and
+the last one's output and gradient can be compared with BASE's.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import itertools
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,19 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput, first_line
 from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.replay.step import graphed_step
-from medddpm.measure.machine import now
+from medddpm.measure.machine import now, package_version
+from medddpm.measure.ready import round_path, rounds
+from medddpm.measure.tools import Tool
 from medddpm.runtime.exits import end
-from medddpm.runtime.files import replacing, write_json
+from medddpm.runtime.files import opened, replacing, write_json
 from medddpm.runtime.processes import pick_device, wait
 from study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
 from study.bench.power import drawn
-from study.bench.settings import BASE, BY_SLUG, BenchSetting
+from study.bench.settings import BASE, BY_SLUG
 
+REFERENCE = "reference"
 MEASURES = ("forward", "step", "sample")  # in the order they are taken: the forward pass before the optimizer has state
+PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
 SETTLING = 3.0  # s
 WARMUP, WARMUP_SECONDS = 3, 5.0  # runs; no third where the second took so long: the first may compile or search
 SAMPLES_OF_A_VOLUME, SAMPLING_SECONDS = 3, 30.0  # whole volumes; no more once they took so long
@@ -62,13 +68,18 @@ class Case:
         """The start of the names of the case's files."""
         return f"{self.network}_{self.side}_b{self.batch}_c{self.channels}"
 
+    @property
+    def reference_key(self) -> str:
+        """The key of the result that tells of BASE's output and gradient."""
+        return f"{self.key}.reference"
+
     def reference(self, folder: Path) -> Path:
         """The file of BASE's output and gradient."""
-        return folder / f"{self.key}.reference.pt"
+        return folder / f"{self.reference_key}.pt"
 
-    def result(self, folder: Path, setting: BenchSetting, measure: str) -> Path:
-        """The file of one measure under a setting; "failure" is a measure too."""
-        return folder / f"{self.key}_{setting.slug}_{measure}.json"
+    def result_key(self, setting: Tool, measure: str) -> str:
+        """The key of the result of one measure under a setting."""
+        return f"{self.key}_{setting.slug}_{measure}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,10 +104,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--network", required=True, choices=list(NETWORKS))
     top.add_argument("--setting", required=True, choices=list(BY_SLUG))
     top.add_argument(
-        "--measure",
-        default="",
-        help="of forward, step, sample, separated by commas (none: BASE's output and gradient alone)",
-    )
+        "--measure", nargs="+", choices=[REFERENCE, *MEASURES], required=True,
+        help="which to take; reference: only write the output and the gradient of a step, under base",
+    )  # fmt: skip
     top.add_argument("--side", type=int, required=True, help="of the volume, voxels")
     top.add_argument("--batch", type=int, required=True, help="volumes at once")
     top.add_argument("--channels", type=int, default=64, help="base width (64)")
@@ -111,23 +121,34 @@ def run(arguments: argparse.Namespace) -> None:
     setting, network = BY_SLUG[arguments.setting], NETWORKS[arguments.network]
     case = Case(network.name, arguments.side, arguments.batch, arguments.channels)
     device = pick_device(arguments.device)
-    wanted = [name for name in MEASURES if name in arguments.measure.split(",")]
     model = build(network, case.side, case.channels).to(device)
     with setting.on(model) as called:
         row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
-        if setting == BASE and not case.reference(arguments.folder).is_file():
-            save_reference(row, case.reference(arguments.folder))
-        for name in wanted:
-            found = (
-                sampled(row, TIMESTEPS)
-                if name == "sample"
-                else [repeated(row, name, arguments.samples, arguments.folder)]
-            )
-            result = {"rows": found, "date": now()}
-            if setting.switches.fast:
-                result["acceleration"] = str(getattr(model, "acceleration", ""))
-            write_json(case.result(arguments.folder, setting, name), result)
-            row.drop()
+        for number in rounds():
+            for name in (REFERENCE, *MEASURES):
+                if name in arguments.measure:
+                    measure(row, name, number, arguments.samples, arguments.folder)
+            row.end()
+
+
+def measure(row: Row, name: str, number: int, samples: int, folder: Path) -> None:
+    """Takes one measure of a row in a round, and writes its result, unless that is there."""
+    known: dict[str, Any] = {"case": asdict(row.case), "setting": row.setting.name, "date": now()}
+    if name == REFERENCE:
+        path = folder / f"{row.case.reference_key}.json"
+        if not path.is_file():
+            save_reference(row, row.case.reference(folder))
+            write_json(path, {**known, "sha256": digest(row.case.reference(folder))})
+        return
+    path = round_path(folder / f"{row.case.result_key(row.setting, name)}.json", number)
+    if path.is_file():
+        return
+    rows = sampled(row, TIMESTEPS) if name == "sample" else [repeated(row, name, samples, folder)]
+    if row.setting.switches.fast:
+        known["acceleration"] = str(getattr(row.model, "acceleration", ""))
+    packages = {package: package_version(package) for package in PACKAGES}
+    write_json(path, {**known, "rows": rows, "packages": packages})
+    row.drop()
 
 
 @dataclass(frozen=True)
@@ -143,7 +164,7 @@ class Row:
     """
 
     case: Case
-    setting: BenchSetting
+    setting: Tool
     problem: Problem
     model: nn.Module
     called: nn.Module
@@ -195,6 +216,13 @@ class Row:
         gc.collect()  # an optimizer is part of a cycle: its state, twice the weights, would count in the next peak
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def end(self) -> None:
+        """Frees what a round captured and compiled, too: other programs are timed before the next one."""
+        cuda_graphs.forget(self.model)
+        if self.setting.compiled:
+            torch._dynamo.reset()
+        self.drop()
 
     def _begin(self) -> None:
         """Says that nobody needs the last step's tensors: else what we keep of it makes each step another graph."""
@@ -310,6 +338,12 @@ def save_reference(row: Row, path: Path) -> None:
     with replacing(path) as temporary:
         torch.save({"output": output.cpu(), "gradient": row.gradient()}, temporary)
     row.drop()
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with opened(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:

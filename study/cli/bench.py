@@ -169,7 +169,7 @@ def bench(arguments: argparse.Namespace) -> int:
         ("opponents", ours and arguments.setting is None, "of med-ddpm and med-ddpm-brats, without --setting"),
         ("all_samples", drawn and arguments.setting is None, "with samples of med-ddpm, without --setting"),
     )
-    jobs = plan(
+    rows = plan(
         networks,
         arguments.setting,
         measures,
@@ -180,7 +180,7 @@ def bench(arguments: argparse.Namespace) -> int:
         batch=arguments.batch,
         channels=arguments.channels,
     )
-    if unmeasured := [name for name in networks if name not in {job.case.network for job in jobs}]:
+    if unmeasured := [name for name in networks if name not in {row.case.network for row in rows}]:
         arguments.wrong(f"argument --measure: nothing of {', '.join(unmeasured)}: only med-ddpm draws samples")
     options = Options(
         samples=arguments.samples,
@@ -189,7 +189,7 @@ def bench(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         rounds=arguments.rounds,
     )
-    return 1 if measure_rows(jobs, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
+    return 1 if measure_rows(rows, arguments.out, options, command=sys.argv, dry_run=arguments.dry_run) else 0
 
 
 def coverage(arguments: argparse.Namespace) -> int:

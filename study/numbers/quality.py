@@ -80,6 +80,6 @@ def redrawn_loss_above(root: Path, plan: str) -> str:
 
 def redrawn_slices_apart(root: Path, plan: str) -> str:
     """Returns how far one model's slices under FAST lie from those under BASE, in grey levels of 256: "0.08"."""
-    kept = _recorded(root, plan)
-    runs = {run["setting"]: run for run in tables.drawn(kept.of(plan)).to_dict("records")}
-    return f"{np.mean(sentences.slices_apart(kept, runs['BASE'], runs['FAST'])):.2f}"
+    records = _recorded(root, plan)
+    runs = {run["setting"]: run for run in tables.drawn(records.of(plan)).to_dict("records")}
+    return f"{np.mean(sentences.slices_apart(records, runs['BASE'], runs['FAST'])):.2f}"

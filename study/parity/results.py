@@ -34,36 +34,37 @@ LARGEST_SLICES = 2**28  # bytes of a file of slices, unpacked: a hundred times t
 LARGEST = 3_000_000  # bytes of slices that a commit should carry
 
 
-def collect(out: Path, meta: Mapping[str, Any], tables: Path) -> pd.DataFrame:
-    """Writes the results in `out` of this machine and commit, and joins them with what is in `tables`.
+def collect(store: Store, tables: Path) -> pd.DataFrame:
+    """Writes the results of this machine and commit, and joins them with what is in `tables`.
 
     Args:
-        out: holds a folder for each run.
-        meta: `machine.machine_meta` of this call.
+        store: of the folder that holds a folder for each run.
         tables: folder of the tables; a run that they hold already is replaced.
 
     Returns:
-        the table of quality (schema `QUALITY`) of the runs in `out`.
+        the table of quality (schema `QUALITY`) of the runs in the store.
     """
-    store = Store(out, meta)
     quality: list[dict[str, Any]] = []
     loss: list[dict[str, Any]] = []
     slices: Slices = {}
     runs: dict[str, Any] = {}
-    for path in sorted(out.glob(f"*/{RESULT}")):
-        found = store.read(path)
-        if found is None:
-            continue
-        run = TrainingRun.of(found["spec"])
-        known = _known(run) | {"step": found["step"]}
-        quality += [{**known, **row, "sampler_steps": row["sampler_steps"] or 0} for row in found["quality"]]
-        loss += [{**known, **row} for row in found["loss"]]
-        runs[run.key] = _run_meta(run, found, meta)
+    for result in store.results():
+        run = TrainingRun.of(result["spec"])
+        known = _known(run) | {"step": result["step"]}
+        quality += [{**known, **row, "sampler_steps": row["sampler_steps"] or 0} for row in result["quality"]]
+        loss += [{**known, **row} for row in result["loss"]]
+        runs[run.key] = _run_meta(run, result, store.meta)
+        path = store.path(key_of(run))
         slices |= read_slices(path.with_name("slices.npz"), f"remove {path.name} beside it, and run the same again")
     table = table_of(quality, schemas.QUALITY)
     if len(table):
-        join(tables, table, table_of(loss, schemas.LOSS), slices, {**meta, "runs": runs})
+        join(tables, table, table_of(loss, schemas.LOSS), slices, {**store.meta, "runs": runs})
     return table
+
+
+def key_of(run: TrainingRun) -> str:
+    """The key of a run's result: it lies in the run's folder."""
+    return f"{run.key}/{RESULT.removesuffix('.json')}"
 
 
 def check_tables(tables: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from medddpm.measure.store import TableStore
 from medddpm.measure.tables import table_of
 from medddpm.switches import SETTINGS
 from study.bench.results import GIB, spread
@@ -23,18 +22,9 @@ KEY = (
 MIB = 2**20
 
 
-class Results(TableStore):
-    """The results beside a table."""
-
-    schema = schemas.SCALING
-
-    def collect(self) -> pd.DataFrame:
-        """Writes the table of this run's results (schema `SCALING`); returns it."""
-        kept = [found for path in sorted(self.folder.glob("*.json")) if (found := self.read(path)) is not None]
-        table = ordered(table_of([_row(found) for found in kept], schemas.SCALING))
-        if len(table):
-            self.put(table, schemas.SCALING, self.description(kept))
-        return table
+def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of results (schema `SCALING`)."""
+    return ordered(table_of([_row(result) for result in results], schemas.SCALING)), {}
 
 
 def publish(out: Path, folder: Path) -> list[Path]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.store import TableStore
+from medddpm.measure.store import Store
 from medddpm.measure.tables import table_of
 from study.records import publishing, schemas
 from study.throughput.levers import BY_KEY, LEVERS, Lever
@@ -19,41 +18,23 @@ GIB = 2**30
 KEY = ("group", "choice", "size", "batch")  # names a row
 
 
-class Results(TableStore):
-    """The results beside a table. A lever names its row, so all are of one size and base width.
+def check_place(store: Store, side: int, channels: int) -> None:
+    """Checks that the rows of this run, which a lever alone names, are of this size and base width.
 
-    Args:
-        out, meta: as for `TableStore`.
-        place: the side and channels of this call's rows.
+    Raises:
+        BadInput: some are of another.
     """
+    for there in store.results():
+        if (there["side"], there["channels"]) != (side, channels):
+            words = f"--size {there['side']} --channels {there['channels']}"
+            raise BadInput(store.given, f"its rows are of {words}", "give the same, or another --out")
 
-    schema = schemas.THROUGHPUT
 
-    def __init__(self, out: Path, meta: Mapping[str, Any], place: Mapping[str, int] = MappingProxyType({})) -> None:
-        super().__init__(out, meta)
-        self.place = place
-
-    def check(self) -> None:
-        """As `TableStore.check`.
-
-        Raises:
-            BadInput: also where this run has rows of another size or base width.
-        """
-        super().check()
-        for key in BY_KEY:
-            there = self.read(self.row(key)) or {}
-            known = {name: there.get(name, value) for name, value in self.place.items()}
-            if known != dict(self.place):
-                words = f"--size {known['side']} --channels {known['channels']}"
-                raise BadInput(self.out, f"its rows are of {words}", "give the same, or another --out")
-
-    def collect(self) -> pd.DataFrame:
-        """Writes the table of this run's results (schema `THROUGHPUT`), in the levers' order; returns it."""
-        found = {key: kept for key in BY_KEY if (kept := self.read(self.row(key))) is not None}
-        table = table_of([_row(BY_KEY[key], kept, found) for key, kept in found.items()], schemas.THROUGHPUT)
-        if len(table):
-            self.put(table, schemas.THROUGHPUT, self.description(found.values()))
-        return table
+def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table of results (schema `THROUGHPUT`), in the levers' order."""
+    by_key = {result["key"]: result for result in results}
+    rows = [_row(lever, by_key[key], by_key) for key, lever in BY_KEY.items() if key in by_key]
+    return table_of(rows, schemas.THROUGHPUT), {}
 
 
 def publish(out: Path, folder: Path) -> list[Path]:

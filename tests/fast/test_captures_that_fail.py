@@ -127,7 +127,7 @@ def test_a_step_goes_on_as_a_loop_would(
         assert not pair.step._pools
     else:
         assert not pair.step.why
-        assert {key[0][1][0][-1] for key in pair.step._kept} == {5}
+        assert {key[0][1][0][-1] for key in pair.step._graphs} == {5}
     assert len(caplog.messages) == 1
 
 
@@ -230,7 +230,7 @@ def test_a_network_without_memory_for_a_graph_has_what_the_attempt_took(where: s
     assert len(outputs) == (where == "backward")
     assert set(alive) == {0}
     assert twins.graphs.why == "there is no memory for one"
-    assert not twins.graphs.kept
+    assert not twins.graphs.by_key
     assert not twins.graphs.pools
     assert loss_of_twin(twins.fast(twins.x())) > 0
 

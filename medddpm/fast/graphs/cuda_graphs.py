@@ -108,7 +108,7 @@ def off() -> Iterator[None]:
         _allowed = before
 
 
-def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
+def cached(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
     """Returns the graph that `capture` made for this key, and captures it again only if it no longer fits.
 
     One graph is kept for each acceleration of a network, and freed with it. It fits as long as the tensors of `owner`
@@ -123,18 +123,18 @@ def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[
     acceleration = network.acceleration
     places = tuple(tensor.data_ptr() for tensor in (*owner.parameters(), *owner.buffers()))
     number, key = id(acceleration), (key, places, precision_flags(), network.training)
-    known = _kept.get(number)
-    if known is None or known[1] != key:
-        _kept.pop(number, None)  # its memory is free for the new one
-        of = weakref.ref(acceleration, lambda _, kept=_kept: kept.pop(number, None))  # type: ignore[misc]
-        known = _kept[number] = (of, key, capture())
-    return known[2]
+    entry = _cached.get(number)
+    if entry is None or entry[1] != key:
+        _cached.pop(number, None)  # its memory is free for the new one
+        of = weakref.ref(acceleration, lambda _, graphs=_cached: graphs.pop(number, None))  # type: ignore[misc]
+        entry = _cached[number] = (of, key, capture())
+    return entry[2]
 
 
 def forget(network: nn.Module) -> None:
-    """Frees the graph `kept` for a network, and its memory."""
-    _kept.pop(id(getattr(network, "acceleration", None)), None)
+    """Frees the graph `cached` for a network, and its memory."""
+    _cached.pop(id(getattr(network, "acceleration", None)), None)
 
 
 _allowed = True
-_kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}
+_cached: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}

@@ -81,9 +81,13 @@ class GraphedPass:
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
-        own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
+        statistics = {
+            id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)
+        }
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
-        self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
+        self.changed = [
+            t for t in changed if id(t) not in statistics
+        ]  # of a norm in training nothing reads its statistics
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
@@ -106,8 +110,8 @@ class GraphedPass:
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
         given = list(map(unwrapped, nested.distinct(value)))
-        found = APPLY(self, *given, *self.parameters) if self.used else self._replayed(given)
-        return nested.filled(self.outputs, found)
+        outputs = APPLY(self, *given, *self.parameters) if self.used else self._replayed(given)
+        return nested.filled(self.outputs, outputs)
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
@@ -135,7 +139,7 @@ class GraphedPass:
         again = torch.is_grad_enabled()
         if not again:
             inputs = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
-        kept = [t.clone() for t in self.buffers]
+        left = [t.clone() for t in self.buffers]
         with torch.enable_grad(), self._as_it_was():
             if not self.unchanged():
                 raise RuntimeError(
@@ -147,8 +151,8 @@ class GraphedPass:
                     buffer.data.copy_(was)
                 out = nested.distinct(self.function(nested.filled(self.value, inputs)))
             finally:
-                for buffer, left in zip(self.buffers, kept, strict=True):
-                    buffer.data.copy_(left)  # a graph that holds it is as it was
+                for buffer, value in zip(self.buffers, left, strict=True):
+                    buffer.data.copy_(value)  # a graph that holds it is as it was
         pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
         now = [*inputs, *self.parameters]
         places = [at for at, (t, want) in enumerate(zip(now, wanted, strict=True)) if want and t.requires_grad]
@@ -156,8 +160,8 @@ class GraphedPass:
             return [None] * len(now)
         outputs, directions = zip(*pairs, strict=True)
         sought = [now[at] for at in places]
-        found = torch.autograd.grad(outputs, sought, directions, create_graph=again, allow_unused=True)
-        by_place = dict(zip(places, found, strict=True))
+        gradients_of_sought = torch.autograd.grad(outputs, sought, directions, create_graph=again, allow_unused=True)
+        by_place = dict(zip(places, gradients_of_sought, strict=True))
         return [by_place.get(at) for at in range(len(now))]
 
     @contextlib.contextmanager
@@ -182,7 +186,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, graphed: GraphedPass, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.graphed, ctx.turn = graphed, graphed.pool.begin()
-        ctx.drawn = drawn(graphed.pool.device) if graphed.draws else None
+        ctx.generator_place = generator_place(graphed.pool.device) if graphed.draws else None
         ctx.before = [t.detach().clone() for t in graphed.changed]
         ctx.versions = list(map(VERSION, graphed.parameters))
         outputs = graphed._replayed(tensors[: len(graphed.inputs)])
@@ -206,7 +210,7 @@ class _Replay(torch.autograd.Function):
         inputs = ctx.saved_tensors
         if not same:
             raise RuntimeError(CHANGED)
-        with redrawn(graphed.pool.device, ctx.drawn):
+        with generator_at(graphed.pool.device, ctx.generator_place):
             return (None, *graphed._computed(inputs, wanted, gradients, ctx.before))
 
 
@@ -219,21 +223,21 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
     """Inside, the network's modules hold other parameters, by the `id` of their own."""
     tables = [(module._parameters, module._parameters.copy()) for module in network.modules()]
     try:
-        for table, own in tables:
-            table.update({name: others[id(p)] for name, p in own.items() if id(p) in others})
+        for table, parameters in tables:
+            table.update({name: others[id(p)] for name, p in parameters.items() if id(p) in others})
         yield
     finally:
-        for table, own in tables:
-            table.update(own)
+        for table, parameters in tables:
+            table.update(parameters)
 
 
 def is_full(error: RuntimeError) -> bool:
-    """Whether it says that memory is short: CUDA, where it makes a graph, and its libraries do so in words only."""
+    """Returns whether the error means that memory is short; CUDA's graphs and libraries say so in words alone."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
 
 
 def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """What a backward pass from `tensors` would bring gradients to."""
+    """Yields the leaves to which a backward pass from `tensors` would bring gradients."""
     stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(stack)
     while stack:
@@ -245,14 +249,14 @@ def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
         stack += new
 
 
-def drawn(device: torch.device) -> tuple[int, int]:
-    """Where the device's generator stands: its seed, and how far it has drawn."""
+def generator_place(device: torch.device) -> tuple[int, int]:
+    """Returns the seed of the device's generator and its offset."""
     generator = torch.cuda.default_generators[device.index or 0]
     return generator.initial_seed(), generator.get_offset()
 
 
 @contextlib.contextmanager
-def redrawn(device: torch.device, place: tuple[int, int] | None) -> Iterator[None]:
+def generator_at(device: torch.device, place: tuple[int, int] | None) -> Iterator[None]:
     """Inside, the device's generator draws from there again; None leaves it alone."""
     if place is None:
         yield

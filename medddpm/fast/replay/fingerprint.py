@@ -41,14 +41,15 @@ class Fingerprint:
         self.why = hooks_within(network)
         self.modules = list(modules_of(network))
         self.attributes = [module.__dict__ for module in self.modules]
-        parts = [own["_modules"] for own in self.attributes]
+        parts = [attributes["_modules"] for attributes in self.attributes]
         self.hooks = [table for module in self.modules if module is not network for table in hook_tables(module)]
-        self.tables, self.leaves = self.attributes + [own for own in parts if own], [own for own in parts if not own]
+        self.tables = self.attributes + [names for names in parts if names]
+        self.leaves = [names for names in parts if not names]
         self.order = self._order()
         self.containers = list(_containers(self.attributes))  # which a user changes in place
-        self.before, self.copies = [own.copy() for own in self.tables], [each.copy() for each in self.containers]
+        self.before, self.copies = [table.copy() for table in self.tables], [each.copy() for each in self.containers]
         self.classes = list(map(type, self.modules))
-        self.loose = [(own, name) for own in self.attributes for name, t in own.items() if isinstance(t, Tensor)]
+        self.loose = [(each, name) for each in self.attributes for name, t in each.items() if isinstance(t, Tensor)]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
         self.alike = all(self._lies(t) and not t.is_complex() for t in self._tensors())
         self.places = self._now()
@@ -106,7 +107,7 @@ class Fingerprint:
         return nested.version(t) if t.layout != torch.strided else t.item()
 
     def _lies(self, t: Tensor) -> bool:
-        """Whether it has a place in memory; beside tensors of another device, one without a dimension is a number."""
+        """Returns whether a tensor has a place in memory; a host's scalar among a device's tensors is a number."""
         if is_lazy(t) or t.layout != torch.strided:
             return False
         return self.on_host or t.is_cuda or t.dim() > 0

@@ -1,4 +1,4 @@
-"""What a training step's warm-up leaves as it was."""
+"""Restores the gradients that a training step's warm-up overwrites."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 @contextlib.contextmanager
-def gradients_kept(parameters: Sequence[Tensor]) -> Iterator[None]:
+def gradients_restored(parameters: Sequence[Tensor]) -> Iterator[None]:
     """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
-    kept = [p.grad for p in parameters]
+    gradients = [p.grad for p in parameters]
     try:
         yield
     finally:
-        for p, gradient in zip(parameters, kept, strict=True):
+        for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient

@@ -60,7 +60,7 @@ def replayed(monkeypatch) -> type[Replayed]:
     monkeypatch.setattr(
         cuda_graphs, "wanted", lambda network: cuda_graphs._allowed and hasattr(network, "acceleration")
     )
-    monkeypatch.setattr(cuda_graphs, "_kept", {})
+    monkeypatch.setattr(cuda_graphs, "_cached", {})
     monkeypatch.setattr(Replayed, "made", 0)
     return Replayed
 
@@ -259,7 +259,7 @@ def test_a_graph_is_kept_as_long_as_it_fits() -> None:
     assert captures() == 1
     network.acceleration = Acceleration()
     gc.collect()
-    assert not cuda_graphs._kept, "a graph goes with the acceleration it was captured under"
+    assert not cuda_graphs._cached, "a graph goes with the acceleration it was captured under"
 
 
 # What decides
