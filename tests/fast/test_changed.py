@@ -14,13 +14,12 @@ from torch import nn
 
 from medddpm.fast import forward
 
-SOME = 6
 
-
+@pytest.mark.parametrize("some", [3, pytest.param(12, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", [name for name in changed_networks.NAMES if name not in HEAVY])
-def test_a_network_with_one_module_changed(name: str) -> None:
-    found = {str(case): fault for case, fault in faults(name, SOME)}
-    assert len(found) == SOME
+def test_a_network_with_one_module_changed(name: str, some: int) -> None:
+    found = {str(case): fault for case, fault in faults(name, some)}
+    assert len(found) == some
     assert not {case: fault for case, fault in found.items() if fault}
 
 

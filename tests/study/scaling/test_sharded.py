@@ -83,6 +83,7 @@ with joined(device):
 """
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
     """As a whole training of one process, but for the order in which gradients are summed."""
