@@ -135,6 +135,7 @@ def test_they_are_planned_where_the_setting_leaves_weights_alone() -> None:
     assert [row for row in plan(["med-ddpm"], gpus=[1, 2])[-1] if row.weights == "sharded"] == []
 
 
+@pytest.mark.long
 def test_a_row_of_them(tmp_path) -> None:
     place = {"network": "med-ddpm", "setting": "OPT1", "gpus": 2, "side": 8, "channels": 32}
     row: Case = case("step:2:bf16:sharded", **place)
