@@ -1,4 +1,4 @@
-"""A network that a user has changed somewhere is, accelerated, the changed network: some changes of those that it has rules for.
+"""A network that a user has changed somewhere is, accelerated, the changed network: some changes of some networks.
 
 `tests/changed_networks.py` tries all.
 """
