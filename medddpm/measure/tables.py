@@ -239,11 +239,11 @@ def _fits(values: pd.Series[Any], column: Column, name: str, path: Path) -> pd.S
 def _parsed(text: pd.Series[str], column: Column, name: str, path: Path) -> pd.Series[Any]:
     """The fields of a column as its type; an empty field is a missing value."""
     if column.dtype == "str":
-        values: pd.Series[Any] = text.astype("object").where(text != "", None)
+        values: pd.Series[Any] = pd.Series([field or None for field in text.tolist()], dtype="object")
     else:
         convert = _int64 if column.dtype == "int64" else float
         numbers: list[float] = []
-        for row, field in enumerate(text):
+        for row, field in enumerate(text.tolist()):
             try:
                 numbers.append(convert(field) if field else np.nan)
             except ValueError:
@@ -262,13 +262,19 @@ def _int64(field: str) -> int:
 
 
 def _values_fit(values: pd.Series[Any], column: Column, name: str, path: Path) -> None:
-    missing = values.isna() | (values == "")
-    wrong = missing & (not column.nullable)
-    if column.dtype != "str":
-        numbers = values.astype("float64")
-        wrong |= np.isinf(numbers) | (~missing & ~numbers.between(*column.within))
+    # On arrays: a record has forty short columns, and each operation on a Series costs a tenth of a millisecond.
+    if column.dtype == "str":
+        texts = values.to_numpy(object)
+        missing = pd.isna(texts) | (texts == "")
+        wrong = np.zeros_like(missing)
+    else:
+        numbers, (least, most) = values.to_numpy("float64"), column.within
+        missing = np.isnan(numbers)
+        wrong = np.isinf(numbers) | (~missing & ~((least <= numbers) & (numbers <= most)))
+    if not column.nullable:
+        wrong |= missing
     if column.allowed:
-        wrong |= ~missing & ~values.isin(column.allowed)
+        wrong |= ~missing & ~values.isin(column.allowed).to_numpy()
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         held = "nothing" if missing[row] else str(values[row])

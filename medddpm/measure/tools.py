@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -67,6 +67,38 @@ class Tool:
         """The context of forward pass and loss."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
 
+    def generate(self, work: Callable[[], object]) -> None:
+        """Traces what `work` compiles and generates its code, but runs none of the code and times nothing.
+
+        A later compilation finds the code in PyTorch's caches. What times a choice while it compiles, as max-autotune
+        does everywhere, is left to that, and so is what fails.
+        """
+        if not self.compiled:
+            return
+        from torch._functorch import config
+        from torch._inductor import compile_fx
+        from torch._inductor.runtime import benchmarking
+
+        compiled, timer = compile_fx.compile_fx, benchmarking.benchmarker
+        timed = [name for name in dir(timer) if name.startswith("benchmark")]
+        backward = "force_non_lazy_backward_lowering"  # of PyTorch 2.8 on: else only the forward pass is generated
+
+        def generated(*graph: Any, **how: Any) -> Callable[..., object]:
+            compiled(*graph, **how)
+            return _stop
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch._dynamo.reset)
+            stack.callback(setattr, compile_fx, "compile_fx", compiled)
+            compile_fx.compile_fx = generated  # type: ignore[assignment]
+            for name in timed:
+                stack.callback(delattr, timer, name)
+                setattr(timer, name, _stop)
+            if hasattr(config, backward):
+                stack.enter_context(config.patch({backward: True}))
+            with contextlib.suppress(Exception):
+                work()
+
     @contextlib.contextmanager
     def on(self, network: nn.Module) -> Iterator[nn.Module]:
         """Puts the process and `network` under the setting; yields the module to call in the network's place."""
@@ -86,6 +118,11 @@ class Tool:
                 if self.switches.channels_last and not self.switches.fast:
                     stack.callback(self.switches.converting(called).remove)  # outside of what is compiled
             yield called
+
+
+def _stop(*_inputs: object, **_options: object) -> None:
+    """Takes the place of what is not to run now."""
+    raise RuntimeError("code is generated, and nothing is run")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """The program that `python -m study bench` starts for a row: one network under one setting.
 
 It writes FOLDER/KEY_MEASURE.json after each measure that is not there, so that a killed program loses only the measure
-it was taking. The network is built before the first round; whatever runs on it, and so chooses its kernels, is in one.
-The optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and
-the last one's output and gradient can be compared with BASE's.
+it was taking. Before the first round the network is built, and code for it generated; whatever runs it, and so chooses
+kernels, is in a round. The optimizer's learning rate is 0: it does its work and the weights stay, so that every sample
+computes the same, and the last one's output and gradient can be compared with BASE's.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = build(network, case.side, case.channels).to(device)
     with setting.on(model) as called:
         row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
+        row.prepare(arguments.measure)
         for number in rounds():
             for name in (REFERENCE, *MEASURES):
                 if name in arguments.measure:
@@ -178,6 +179,13 @@ class Row:
     def graphed(self) -> bool:
         """Returns whether its work is replayed from CUDA graphs; a CPU has none."""
         return self.setting.graph and self.device.type == "cuda"
+
+    def prepare(self, measures: Sequence[str]) -> None:
+        """Has the code of a compiled network generated, as far as that can be done beside other programs."""
+        if "forward" in measures:
+            self.setting.generate(lambda: self._forward()(*self.problem.forward_inputs()))
+        if "step" in measures:
+            self.setting.generate(self._loss)
 
     def work(self, measure: str) -> Callable[[], Tensor]:
         """What a sample of "forward" or "step" does; returns the network's output. It captures its graph, if any."""
@@ -237,6 +245,10 @@ class Row:
                 return next(nested.tensors(self.called(*inputs)))
 
         return forward
+
+    def _loss(self) -> Tensor:
+        with self.setting.autocasting(self.device):
+            return self.problem.loss(self.called, *self.problem.inputs)[0]
 
     def _optimizer(self) -> torch.optim.Optimizer:
         # Other people's networks are always trained with the fused Adam: it is a user's choice, not this package's.

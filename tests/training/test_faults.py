@@ -239,6 +239,7 @@ def children(process: BaseProcess) -> dict[int, int]:
     return processes
 
 
+@pytest.mark.long
 def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_folder: Path, tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("reads /proc")

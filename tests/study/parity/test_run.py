@@ -716,7 +716,7 @@ def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path:
         patched.setattr(plans.shipped, "weights", lambda: pytest.fail("the shipped model is not asked for"))
         with pytest.raises(BadInput, match="no model to draw from"):
             planned(["redrawn_fp32"])
-    run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16))
+    run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16), image_size=8)  # no attention over all voxels
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)

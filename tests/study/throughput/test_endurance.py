@@ -50,6 +50,7 @@ def few_subjects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MEDDDPM_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.long
 def test_a_training_is_watched_and_ended_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is over after four rows in which it trained, on any machine."""
     out, trained, watched, row = tmp_path / "endurance.csv", list[bool](), endurance._watched, endurance._row
