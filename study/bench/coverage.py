@@ -90,7 +90,7 @@ def measure(
         size = side or network.side
         words = {"network": network.name, "side": size, "channels": width, "device": device, "folder": folder}
         line = (sys.executable, "-m", "study.bench.coverage", *programs.options(words))
-        jobs.append(Job(key_of(network, size, width), network.title, line, Need.ALONE, told=_told))
+        jobs.append(Job(key_of(network, size, width), network.title, line, Need.ALONE, describe=_describe))
     if dry_run:
         return harness.show(jobs)
     table = Table(out, schemas.COVERAGE, functools.partial(_table, width=width))
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(result: Mapping[str, Any]) -> str:
+def _describe(result: Mapping[str, Any]) -> str:
     total = sum(row["ms"] for row in result["rows"])
     covered = sum(row["ms"] for row in result["rows"] if row["kind"] != "left")
     return f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered"

@@ -37,7 +37,7 @@ def check_width(store: Store, widths: set[int]) -> None:
     there = {Case(**result["case"]).channels for result in store.results() if "case" in result}
     if others := there - widths:
         words = " and ".join(f"--channels {width}" for width in sorted(others))
-        raise BadInput(store.given, f"its rows are of {words}", "give the same, or another --out")
+        raise BadInput(store.out, f"its rows are of {words}", "give the same, or another --out")
 
 
 def check_reference(store: Store, case: Case) -> None:

@@ -159,7 +159,7 @@ def _job(row: Row, measure: str, options: Options, folder: Path) -> Job:
         limit=options.seconds,
         gib=_gib(row.case),
         rounds=options.rounds,
-        told=_time,
+        describe=_time,
     )
 
 
@@ -189,7 +189,7 @@ def _ceilings(options: Options, folder: Path) -> Job:
     command = (sys.executable, "-m", "study.bench.ceilings", *programs.options(words))
     return Job(
         ceilings.KEY, "ceilings", command, Need.READY, limit=options.seconds, gib=PREPARED,
-        told=lambda result: ", ".join(
+        describe=lambda result: ", ".join(
             f"{row['ceiling']} {row['value']:.3g} {row['unit']}" for row in result["ceilings"]
         ),
     )  # fmt: skip

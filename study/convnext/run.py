@@ -12,7 +12,7 @@ from medddpm.measure import harness, ncu, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta, package_version
 from medddpm.measure.store import Store
-from medddpm.measure.tables import found_at
+from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device
 from study.convnext.counters import COUNTERS
 from study.convnext.results import PACKAGES, TABLES, check, tables
@@ -76,7 +76,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
 
 def publish(out: Path, folder: Path) -> list[Path]:
     """Copies the tables of `out` and their descriptions into a machine's records; returns the copies."""
-    return copied([path for name in TABLES if (path := found_at(out / f"{name}.csv")).is_file()], folder)
+    return copied([path for name in TABLES if (path := table_file(out / f"{name}.csv")).is_file()], folder)
 
 
 def _command(part: str, out: Path, options: Options) -> tuple[str, ...]:

@@ -91,12 +91,12 @@ def _job(model: Model, precisions: Sequence[str], out: Path) -> Job:
         title=model.name,
         command=(sys.executable, "-m", "study.generative.one_model", *programs.options(words)),
         need=Need.ALONE,
-        told=_told,
+        describe=_describe,
         problem=_problem,
     )
 
 
-def _told(result: dict[str, Any]) -> str:
+def _describe(result: dict[str, Any]) -> str:
     return ", ".join(f"{row['precision']} {row['ipc_geometric']:.3f} inst/cycle" for row in result["rows"])
 
 

@@ -16,10 +16,10 @@ from medddpm.errors import BadInput
 from medddpm.measure.store import ONE_RUN, Store
 from medddpm.measure.tables import (
     check_table,
-    found_at,
     has_description,
     read_meta,
     read_table,
+    table_file,
     table_of,
     write_table,
 )
@@ -79,7 +79,7 @@ def check_tables(tables: Path) -> None:
     try:
         read(tables)
     except BadInput as error:  # without the first of them all are written anew, from the results of each run
-        remedy = f"restore it, or remove {found_at(tables / QUALITY)} and run the same again"
+        remedy = f"restore it, or remove {table_file(tables / QUALITY)} and run the same again"
         raise BadInput(error.path, error.problem, remedy) from None
 
 
@@ -142,7 +142,7 @@ def read(tables: Path) -> Kept | None:
     Raises:
         BadInput: one of them is broken.
     """
-    if not found_at(tables / QUALITY).is_file():
+    if not table_file(tables / QUALITY).is_file():
         return None
     quality, loss = (read_table(tables / n, s) for n, s in ((QUALITY, schemas.QUALITY), (LOSS, schemas.LOSS)))
     slices = read_slices(tables / SLICES, "restore it (git checkout)")

@@ -20,7 +20,7 @@ from medddpm.measure import harness
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store
-from medddpm.measure.tables import found_at
+from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device
 from study.parity.checking import check_runs
 from study.parity.plans import SPEC, TrainingRun
@@ -75,7 +75,7 @@ def parity(
         table = collect(store, tables)
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{found_at(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")
+    print(f"{table_file(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")
     return failed
 
 
@@ -93,14 +93,14 @@ def train(runs: Sequence[TrainingRun], store: Store, device: str, cards: Sequenc
             title=run.key,
             command=tuple(worker_command(store.folder / run.key, store.folder / "data", device)),
             need=Need.QUEUE,
-            told=functools.partial(_told, resumed=(store.folder / run.key / WATCH).is_file()),
+            describe=functools.partial(_describe, resumed=(store.folder / run.key / WATCH).is_file()),
         )
         for run in runs
     ]
     return harness.run(jobs, store, device=device, cards=cards)
 
 
-def _told(result: Mapping[str, Any], resumed: bool) -> str:
+def _describe(result: Mapping[str, Any], resumed: bool) -> str:
     loss = next(row["value"] for row in result["quality"] if row["metric"] == "held_out_loss")
     training = f"{result['training_s']:.0f} s" + (" (with earlier calls)" if resumed else "")
     evaluation = f"{result['evaluation_s']:.0f} s"

@@ -90,7 +90,7 @@ def measure_cases(
             need=Need.ALONE,
             word=case.word,
             limit=options.limit,
-            told=_told,
+            describe=_describe,
             problem=_problem,
         )
         for cases in planned
@@ -125,7 +125,7 @@ def _problem(done: subprocess.CompletedProcess[str]) -> str:
     return said or programs.problem(done)
 
 
-def _told(found: dict[str, Any]) -> str:
+def _describe(found: dict[str, Any]) -> str:
     median = float(np.median(found["ms"]))
     alone = found.get("alone_ms")
     return f"{median:.4g} ms" + ("" if alone is None or found["case"]["gpus"] == 1 else f", alone {alone:.4g} ms")

@@ -123,7 +123,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     }  # fmt: skip
     line = (sys.executable, "-m", "study.throughput.endurance", *programs.options(words))
     line += ("--files",) if options.files else ()
-    job = Job(options.key, options.title, line, Need.ALONE, limit=options.seconds + MARGIN, told=_told)
+    job = Job(options.key, options.title, line, Need.ALONE, limit=options.seconds + MARGIN, describe=_describe)
     if dry_run:
         return harness.show([job])
     check_cube(options.side, options.channels)
@@ -186,7 +186,7 @@ def _rows(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str,
     return table_of([{**row, **each["machine"]} for each in results for row in each["rows"]], schemas.ENDURANCE), {}
 
 
-def _told(result: Mapping[str, Any]) -> str:
+def _describe(result: Mapping[str, Any]) -> str:
     last = result["rows"][-1]
     return f"step {last['step']} after {last['seconds']:.0f} s"
 

@@ -27,7 +27,7 @@ def check_place(store: Store, side: int, channels: int) -> None:
     for there in store.results():
         if (there["side"], there["channels"]) != (side, channels):
             words = f"--size {there['side']} --channels {there['channels']}"
-            raise BadInput(store.given, f"its rows are of {words}", "give the same, or another --out")
+            raise BadInput(store.out, f"its rows are of {words}", "give the same, or another --out")
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -64,7 +64,7 @@ def measure_levers(
             command=lever_command(lever, options, folder),
             need=Need.ALONE,
             limit=options.limit,
-            told=lambda result: f"{result['volumes_a_second']:.4g} volumes/s",
+            describe=lambda result: f"{result['volumes_a_second']:.4g} volumes/s",
         )
         for lever in levers
     ]
