@@ -34,8 +34,8 @@ class Tool:
         graph: whether a step is one CUDA graph.
         untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
             cuDNN's convolutions to TF32, and not those of matrix products.
-        reader: what a reader calls: "accelerate", in an ordinary loop, or "graphed_step" as well; empty for the rest,
-            whose graph, if any, is the measuring program's own.
+        reader: the function that a reader calls: "accelerate", in an ordinary loop, or "graphed_step"; empty for other
+            tools, whose graph, if any, is the measuring program's own.
     """
 
     switches: Switches
@@ -60,18 +60,18 @@ class Tool:
 
     @property
     def replays(self) -> bool:
-        """Returns whether `torch.compile` records CUDA graphs of its own, and has to be told where a step begins."""
+        """True if `torch.compile` records its own CUDA graphs, so that the start of each step has to be marked."""
         return self.compiled in ("reduce-overhead", "max-autotune")
 
     def autocasting(self, device: torch.device) -> torch.autocast:
-        """The context of forward pass and loss."""
+        """Returns the context of forward pass and loss."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
 
     def generate(self, work: Callable[[], object]) -> None:
         """Traces what `work` compiles and generates its code, but runs none of the code and times nothing.
 
-        A later compilation finds the code in PyTorch's caches. What times a choice while it compiles, as max-autotune
-        does everywhere, is left to that, and so is what fails.
+        A later compilation finds the code in PyTorch's caches. A graph that times a choice while it compiles, as
+        max-autotune always does, or that fails, is left to the later compilation.
         """
         if not self.compiled:
             return
@@ -121,7 +121,7 @@ class Tool:
 
 
 def _stop(*_inputs: object, **_options: object) -> None:
-    """Takes the place of what is not to run now."""
+    """Takes the place of code that is not to run now."""
     raise RuntimeError("code is generated, and nothing is run")
 
 
@@ -194,11 +194,11 @@ CAPTURED = tuple(
     )
     for base, suffix, layout in _layouts
 )
-"""What `graphed_step` is held against: the whole step, compiled, as PyTorch's documentation has a user capture it.
+"""The rivals of `graphed_step`: the whole step, compiled and captured as PyTorch's documentation shows.
 
 https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
 """
 ORDINARY = tuple(tool.name for tool in (*AUTOCAST, *COMPILED, *OPPONENTS))
-"""What a user gets without this package: the fast path is compared with the best of these."""
+"""The tools that a user has without this package: the fast path is compared with the best of them."""
 TOOLS = (*ORDINARY, *(tool.name for tool in CAPTURED))
-"""These, and what else `graphed_step` is held against."""
+"""The ordinary tools, and the further rivals of `graphed_step`."""

@@ -88,7 +88,7 @@ def job(store: Store, name: str, *how: str, need: Need = Need.READY, **known: An
     code = PROGRAM.format(root=str(Path(harness.__file__).parents[2]))
     command = (sys.executable, "-c", code, str(store.folder), name, *how)
     known.setdefault("gib", 1.0)
-    return Job(name, f"job {name}", command, need, told=lambda result: f"{result['value']:g} ms", **known)
+    return Job(name, f"job {name}", command, need, describe=lambda result: f"{result['value']:g} ms", **known)
 
 
 def events(folder: Path) -> list[tuple[float, str, str]]:
@@ -206,7 +206,7 @@ def test_the_table_is_written_after_each_result_and_says_what_is_left(tmp_path: 
         rows.append(len(read_table(tmp_path / "t.csv", SCHEMA)) if (tmp_path / "t.csv").exists() else 0)
         return "done"
 
-    jobs = [replace(job(store, name), told=told) for name in "abc"]
+    jobs = [replace(job(store, name), describe=told) for name in "abc"]
     assert harness.run(jobs, store, device="cpu") == 0
     assert rows == [0, 1, 2]
     lines = capsys.readouterr().out.splitlines()

@@ -810,7 +810,7 @@ def test_a_table_that_grew_past_the_limit_keeps_its_rows(tmp_path: Path, played:
 
 
 def test_the_schemas_hold_what_a_run_leaves() -> None:
-    kept = results.Kept()
+    kept = results.QualityRecord()
     assert list(kept.quality.columns) == list(schemas.QUALITY.columns)
     assert list(kept.loss.columns) == list(schemas.LOSS.columns)
     assert not len(kept.of("short"))
