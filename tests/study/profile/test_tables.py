@@ -24,11 +24,11 @@ from study.profile.tables import (
     VIEWS,
     Record,
     each_run,
-    found,
     kernels,
     launches,
     next_run,
     over_runs,
+    records,
     spread,
 )
 
@@ -61,7 +61,7 @@ def test_records_are_ordered_by_machine_run_setting_and_part(tmp_path: Path) -> 
         put_kernels(tmp_path, gpu, name)
     put_launches(tmp_path, "H200", "base_window_run1", "conv")
     (tmp_path / "figures" / "records" / "H200" / "training.csv").write_text("not of this kind\n")
-    listed = found(tmp_path)
+    listed = records(tmp_path)
     assert [r.gpu for r in listed] == ["A100"] * 9 + ["H200"] * 10
     assert [(r.table, r.run, r.setting, r.part) for r in listed[9:]] == [
         ("kernels", 1, "BASE", "window"),
@@ -248,7 +248,7 @@ def test_no_setting_is_recorded_by_half() -> None:
         assert recorded >= set(launches(ROOT, str(gpu))) >= set(PAPERS)
 
 
-STEPS = [record for record in found(ROOT) if record.table == "kernels" and record.part == "step"]
+STEPS = [record for record in records(ROOT) if record.table == "kernels" and record.part == "step"]
 
 
 BUSY = {"H100": (0.6, 0.9), "H200": (0.6, 0.9)}  # share of a step in which an SM is active; of other cards nobody knows
