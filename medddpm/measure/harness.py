@@ -160,9 +160,24 @@ class _Running:
         return self.process.poll() is not None
 
     def give_up(self) -> None:
-        """Kills the process if its time is over."""
+        """Ends the process if its time is over."""
         if time.monotonic() > self.until and not self.has_ended:
             self.late = True
+            self.tell_to_end()
+            self.wait(GRACE)
+
+    def tell_to_end(self) -> None:
+        """Kills a ready program, which starts none; gives any other the time to end those that it started."""
+        if self.program.need is Need.READY:
+            self.process.kill()
+        else:
+            self.process.terminate()
+
+    def wait(self, seconds: float | None) -> None:
+        """Waits for the process to end, and kills it after so many seconds."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
@@ -242,15 +257,9 @@ class _Call:
             for run in started:
                 if run.channel is not None:
                     run.channel.close()
-                    run.process.kill()
-                else:
-                    run.process.terminate()
+                run.tell_to_end()
             for run in started:
-                try:
-                    run.process.wait(None if run.program.need is Need.QUEUE else GRACE)
-                except subprocess.TimeoutExpired:
-                    run.process.kill()
-                    run.process.wait()
+                run.wait(None if run.program.need is Need.QUEUE else GRACE)
                 self._take(run)
                 run.printed.close()
 
@@ -352,7 +361,7 @@ class _Call:
         self._take(run)
         behind: list[tuple[Job, int]] = []
         if missing := run.program.missing:
-            job, number = missing[0]
+            job, number = min(missing, key=lambda pair: pair[1])  # a round of every job comes before the next round
             self._fail(job, number, job.problem(done) or "it left no result")
             behind = [(later, its_round) for later, its_round in missing if later != job]
             self.left -= len(missing) - len(behind)

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from medddpm.runtime.signals import ended_by_sigterm
+
 CUDA = "/usr/local/cuda/bin"  # where NVIDIA's installer leaves its tools, on the PATH or not
 TIMED_OUT = 124  # what timeout(1) returns
 SHELLS = 128  # a shell returns this plus the signal's number for a program that a signal ended
@@ -22,14 +24,15 @@ def find(name: str) -> str | None:
 def run(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end; `stdout` of the result holds the output of both streams.
 
-    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`. It inherits this process's locks: if
-    this process is killed, no other measures beside the program.
+    A program that takes longer than `seconds` is killed, and returns `TIMED_OUT`; it is killed as well if this process
+    is told to end. It inherits this process's locks: if this process is killed, no other measures beside the program.
     """
     try:
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            errors="replace", timeout=seconds, close_fds=False,
-        )  # fmt: skip
+        with ended_by_sigterm():
+            return subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+                errors="replace", timeout=seconds, close_fds=False,
+            )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, TIMED_OUT, f"it took more than {seconds:g} s")
 

@@ -119,12 +119,17 @@ class Store:
                 path.unlink()
 
     def stamp(self, key: str, number: int = 1, title: str = "") -> bool:
-        """Marks a result as one of this run, with command and machine; returns whether there is such a result."""
+        """Marks a result as one of this run, with command and machine; returns whether there is such a result.
+
+        A damaged one, of a program that ended while writing, does not count.
+        """
         path = self.path(key, number)
-        if not path.is_file():
+        try:
+            result = read_json(path, "")
+        except BadInput:
             return False
         known = {"key": key, "title": title, "command": self.meta.get("command"), "machine": of_machine(self.meta)}
-        write_json(path, {**read_json(path, "measure it again"), **known, "run": self.run})
+        write_json(path, {**result, **known, "run": self.run})
         return True
 
     def results(self) -> list[dict[str, Any]]:

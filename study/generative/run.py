@@ -23,7 +23,7 @@ from medddpm.measure.machine import machine_meta
 from medddpm.measure.ncu_csv import CLOSED
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import read_table
-from medddpm.runtime.exits import end
+from medddpm.runtime.exits import INTERRUPTED, end
 from study.generative.models import MODELS, Model, parse_names
 from study.generative.results import NAME, key_of, raw_path, rows_of, trace_path
 from study.generative.worker import parse_precisions
@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"medddpm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("medddpm: interrupted; the same command goes on where it was", file=sys.stderr)
+        return INTERRUPTED
     shown = ["model", "precision", "parameters", "ipc_geometric", "ipc_total", "step_ms", "launches", "matched"]
     print(table[shown].to_string(index=False, float_format="{:.3f}".format))
     return int(len(table) < len(models) * len(precisions))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +53,11 @@ time.sleep(0.2)
 for number in rounds():
     note(f"go{{number}}")
     for word in [word for word in how if word.startswith("key:")] or [f"key:{{name}}"]:
-        if "fails" in word:
+        if word == "key:fails" or word == f"key:fails{{number}}":
             sys.exit("it broke")
+        if word == "key:damaged":
+            (folder / "damaged.json").write_text('{{"value": ')
+            continue
         leave(word.removeprefix("key:"), number, card=os.environ.get("CUDA_VISIBLE_DEVICES"))
     if "hangs" in how:
         (folder.parent / "hanging").touch()
@@ -160,6 +164,27 @@ def test_after_a_result_that_fails_those_behind_it_are_measured(tmp_path: Path, 
     assert read_meta(tmp_path / "t.csv")["failed"] == {"fails": "it broke"}
 
 
+def test_in_a_round_that_fails_the_job_that_failed_is_named_and_the_others_have_every_round(
+    tmp_path: Path, store: Store, capsys
+) -> None:
+    code = job(store, "a").command
+    jobs = [Job(key, key, code, Need.READY, word=f"key:{key}", rounds=2) for key in ("one", "fails", "three")]
+    assert harness.run(jobs, store, device="cpu") == 1
+    assert capsys.readouterr().err == "medddpm: [2/3] fails, round 1 of 2: it broke\n"
+    found = read_table(tmp_path / "t.csv", SCHEMA)
+    assert sorted(zip(found["name"], found["value"], strict=True)) == [
+        (name, number) for name in ("one", "three") for number in (1.0, 2.0)
+    ]
+
+
+@pytest.mark.parametrize("need", list(Need))
+def test_a_damaged_result_is_a_failure_and_the_others_are_measured(store: Store, need: Need, capsys) -> None:
+    jobs = [job(store, "damaged", "key:damaged", need=need), job(store, "b", need=need)]
+    assert harness.run(jobs, store, device="cpu") == 1
+    assert capsys.readouterr().err == "medddpm: [1/2] job damaged: it left no result\n"
+    assert store.read("b")
+
+
 def test_what_cannot_prepare_fails_and_the_others_go(tmp_path: Path, store: Store, capsys) -> None:
     assert harness.run([job(store, "a", "unprepared"), job(store, "b")], store, device="cpu") == 1
     said = capsys.readouterr()
@@ -171,6 +196,21 @@ def test_a_program_by_hand_goes_at_once(store: Store) -> None:
     store.folder.mkdir()
     subprocess.run(job(store, "a").command, check=True, stdin=subprocess.DEVNULL)
     assert json.loads(store.path("a").read_text())["value"] == 1
+
+
+@pytest.mark.parametrize("given", [subprocess.DEVNULL, subprocess.PIPE])
+def test_a_harness_that_is_none_is_not_waited_for(store: Store, given: int) -> None:
+    store.folder.mkdir()
+    environment = {**os.environ, "MEDDDPM_HARNESS": "ready"}
+    subprocess.run(job(store, "a").command, check=True, stdin=given, env=environment, timeout=60)
+    assert json.loads(store.path("a").read_text())["value"] == 1
+
+
+def test_a_program_that_closed_its_input_measures_nothing(store: Store) -> None:
+    store.folder.mkdir()
+    environment = {**os.environ, "MEDDDPM_HARNESS": "ready"}
+    subprocess.run(job(store, "a").command, check=True, preexec_fn=lambda: os.close(0), env=environment, timeout=60)
+    assert not store.path("a").exists(), "others may have their turn"
 
 
 # results
@@ -226,6 +266,26 @@ def test_what_takes_too_long_is_given_up(store: Store, need: Need, capsys) -> No
     jobs = [job(store, "a", "hangs", need=need, limit=1.5), job(store, "b", need=need)]
     assert harness.run([replace(jobs[0], key="none"), jobs[1]], store, device="cpu") == 1
     assert capsys.readouterr().err == "medddpm: [1/2] job a: it took more than 1.5 s\n"
+
+
+def test_what_is_given_up_leaves_no_program_of_its_own(tmp_path: Path, store: Store, monkeypatch) -> None:
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(f'0 a begin {os.getpid()}\\n'); time.sleep(600)"
+    parent = f"import sys; sys.path.insert(0, {str(Path(harness.__file__).parents[2])!r}); "
+    parent += "from medddpm.measure import programs; programs.run([sys.executable, '-c', *sys.argv[1:]])"
+    begun = tmp_path / "events"
+
+    def now() -> float:  # its time is over as soon as its child has begun
+        return math.inf if begun.exists() and begun.read_text().endswith("\n") else time.monotonic()
+
+    monkeypatch.setattr(harness, "time", types.SimpleNamespace(monotonic=now, sleep=time.sleep))
+    slow = Job("a", "job a", (sys.executable, "-c", parent, child, str(begun)), Need.ALONE, limit=300)
+    try:
+        with pytest.raises(BadInput, match="nothing was measured"):
+            harness.run([slow], store, device="cpu")
+        assert living(tmp_path) == set()
+    finally:
+        for pid in living(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_nothing_measured_is_an_error(store: Store, capsys) -> None:

@@ -375,6 +375,15 @@ def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) 
     assert capsys.readouterr().err.startswith("medddpm: --models: unknown: sd9")
 
 
+def test_an_interruption_is_one_line(tmp_path: Path, machine: Machine, monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.harness, "run", interrupted)
+    assert run.main(["--out", str(tmp_path / "out"), "--models", "dit"]) == 130
+    assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
+
+
 def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(programs, "find", lambda name: name)
