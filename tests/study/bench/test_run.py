@@ -612,7 +612,7 @@ def test_the_bench_s_own_step_has_a_graph(name: str, monkeypatch: pytest.MonkeyP
     )
     for _ in range(2):
         step(*problem.inputs)
-    assert (step.why, len(step._kept)) == ("", 1)
+    assert (step.why, len(step._graphs)) == ("", 1)
 
 
 def test_a_graphed_step_without_its_graph_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
