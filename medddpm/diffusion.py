@@ -125,12 +125,12 @@ class GaussianDiffusion(nn.Module):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Mean |ε − ε_θ(x_t ⊕ mask, t)|, with one t for each volume, uniform on 0 … T − 1.
+        """Returns the mean |ε − ε_θ(x_t ⊕ mask, t)|, with one t for each volume, uniform on 0 … T − 1.
 
         Args:
             image: (N, C, D, H, W) in [-1, 1], floating point.
             mask: (N, M, D, H, W), floating point.
-            t, noise: drawn from `generator` where not given.
+            t, noise: drawn from `generator` by default.
             generator: on any device; one on the CPU gives the same draws on every machine.
 
         Returns:
@@ -139,7 +139,7 @@ class GaussianDiffusion(nn.Module):
         Raises:
             BadArgument: the network does not take the image or the mask, or returns another shape than the image's.
         """
-        self._check_given(mask, image)
+        self._check_inputs(mask, image)
         if t is None:
             source = _source(image, generator)
             t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
@@ -149,7 +149,7 @@ class GaussianDiffusion(nn.Module):
                 noise += self.offset_noise * _normal(image[:, :, :1, :1, :1], generator)
         return (noise - self._predicted(self.add_noise(image, t, noise), mask, t)).abs().mean()
 
-    forward = loss  # so that what wraps `forward` can train it: DistributedDataParallel, torch.compile
+    forward = loss  # for wrappers of `forward`: DistributedDataParallel, torch.compile
 
     @torch.no_grad()
     def sample(
@@ -185,7 +185,7 @@ class GaussianDiffusion(nn.Module):
                 mask, or does not say its `out_channels`; or there are not as many generators as masks.
         """
         steps = self.checked_steps(steps, sampler)
-        self._check_given(mask)
+        self._check_inputs(mask)
         channels: int | None = getattr(self.denoise_fn, "out_channels", None)
         if channels is None:
             problem = f"{type(self.denoise_fn).__name__} has no attribute out_channels"
@@ -215,7 +215,7 @@ class GaussianDiffusion(nn.Module):
         return x.clone()  # a graph's next step would overwrite it
 
     def checked_steps(self, steps: int | None, sampler: str) -> int:
-        """The number of network evaluations that `sample` makes with these arguments.
+        """Returns the number of network evaluations that `sample` makes with these arguments.
 
         Raises:
             BadArgument: the sampler is unknown, or cannot take that number of steps.
@@ -230,25 +230,27 @@ class GaussianDiffusion(nn.Module):
             raise BadArgument("steps", f"{sampler} cannot take {steps}", f"choose 1 to {self.timesteps}")
         return steps
 
-    def _check_given(self, mask: Tensor, image: Tensor | None = None) -> None:
-        """Refuses what the network cannot take, as it was given: the network's own line counts both channels together.
+    def _check_inputs(self, mask: Tensor, image: Tensor | None = None) -> None:
+        """Refuses a mask or image that the network cannot take; the network's error would count both channels together.
 
         Raises:
             BadArgument: the dtype is no floating-point one, or the shape does not fit.
         """
         network: Any = self.denoise_fn
-        for name, given in (("image", image), ("mask", mask)):
-            if given is None:
+        for name, tensor in (("image", image), ("mask", mask)):
+            if tensor is None:
                 continue
-            if not given.is_floating_point():
-                raise BadArgument(name, f"its dtype is {given.dtype}", f"give floating-point numbers: {name}.float()")
-            fits, takes = given.dim() == 5, "give (N, channels, D, H, W)"
-            if hasattr(network, "takes"):  # `UNet3D`, which says what it takes; of another network only it knows
-                wanted = network.out_channels if name == "image" else network.in_channels - network.out_channels
-                fits = fits and given.shape[1] == wanted and not any(side % network.stride for side in given.shape[2:])
-                takes = f"this network takes (N, {wanted}, D, H, W) with D, H and W multiples of {network.stride}"
+            if not tensor.is_floating_point():
+                raise BadArgument(name, f"its dtype is {tensor.dtype}", f"give floating-point numbers: {name}.float()")
+            fits, takes = tensor.dim() == 5, "give (N, channels, D, H, W)"
+            if hasattr(network, "takes"):  # a `UNet3D`; other networks do not declare their inputs
+                channels = network.out_channels if name == "image" else network.in_channels - network.out_channels
+                fits = (
+                    fits and tensor.shape[1] == channels and not any(side % network.stride for side in tensor.shape[2:])
+                )
+                takes = f"this network takes (N, {channels}, D, H, W) with D, H and W multiples of {network.stride}"
             if not fits:
-                raise BadArgument(name, f"it is {tuple(given.shape)}", takes)
+                raise BadArgument(name, f"it is {tuple(tensor.shape)}", takes)
         if image is not None and (image.shape[0], image.shape[2:]) != (mask.shape[0], mask.shape[2:]):
             problem = f"it is {tuple(mask.shape)}, and the image {tuple(image.shape)}"
             raise BadArgument("mask", problem, "give both with the same N, D, H and W")
@@ -261,8 +263,8 @@ class GaussianDiffusion(nn.Module):
         """
         predicted = self.denoise_fn(torch.cat([x, mask], dim=1), t)
         if not isinstance(predicted, Tensor) or predicted.shape != x.shape:
-            given = tuple(predicted.shape) if isinstance(predicted, Tensor) else f"a {type(predicted).__name__}"
-            problem = f"{type(self.denoise_fn).__name__} returns {given} for an image {tuple(x.shape)}"
+            returned = tuple(predicted.shape) if isinstance(predicted, Tensor) else f"a {type(predicted).__name__}"
+            problem = f"{type(self.denoise_fn).__name__} returns {returned} for an image {tuple(x.shape)}"
             raise BadArgument("denoise_fn", problem, "give a network that returns one tensor of the image's shape")
         return predicted
 
@@ -294,10 +296,10 @@ class GaussianDiffusion(nn.Module):
             t = torch.zeros(mask.shape[:1], dtype=torch.int64, device=mask.device)
             return cuda_graphs.GraphedCall(self._step, start, mask, t, start.new_zeros(4), start, start)
 
-        return cuda_graphs.kept(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
+        return cuda_graphs.cached(self, self.denoise_fn, (mask.shape, mask.dtype), capture)
 
     def _times(self, steps: int, sampler: str) -> list[int]:
-        """`steps` timesteps from T − 1 down to 0, each at most once.
+        """Returns `steps` timesteps from T − 1 down to 0, each at most once.
 
         They are evenly spaced in t; for dpm++ in λ = log(α/σ), as its authors advise, except at the ends, where one
         timestep may span more λ than a step.
@@ -307,15 +309,15 @@ class GaussianDiffusion(nn.Module):
         if sampler.endswith("dpm++"):
             alphas_cumprod = self.alphas_cumprod.double().cpu().numpy()
             half_snr = 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
-            wanted = np.linspace(half_snr[last], half_snr[0], steps)
-            times = np.interp(wanted, half_snr[::-1], np.arange(last, -1, -1)).round().astype(int)
+            levels = np.linspace(half_snr[last], half_snr[0], steps)
+            times = np.interp(levels, half_snr[::-1], np.arange(last, -1, -1)).round().astype(int)
             offset = np.arange(steps)
             times = np.minimum.accumulate(times + offset) - offset  # strictly down…
             times = np.maximum(times, offset[::-1])  # …with a timestep left for each step to come
         return times.tolist()
 
     def _coefficients(self, times: Sequence[int], sampler: str) -> list[tuple[float, float, float, float]]:
-        """The weights of x, x_0, fresh noise and the previous x_0 in x at the next timestep, a row a step."""
+        """Returns the weights of x, x_0, fresh noise and the previous x_0 in x at the next timestep, a row a step."""
         if sampler.endswith("dpm++"):
             return self._dpm_solver(times, stochastic=sampler.startswith("sde"))
         return {"ddpm": self._ancestral, "ddim": self._ddim}[sampler](times)
@@ -336,8 +338,8 @@ class GaussianDiffusion(nn.Module):
         alpha, sigma = self._alpha_sigma()
         rows = []
         for t, following in zip(times, [*times[1:], -1], strict=True):
-            kept = sigma[following] / sigma[t]
-            rows.append((kept, alpha[following] - kept * alpha[t], 0.0, 0.0))
+            scale = sigma[following] / sigma[t]
+            rows.append((scale, alpha[following] - scale * alpha[t], 0.0, 0.0))
         return rows
 
     def _dpm_solver(self, times: Sequence[int], stochastic: bool) -> list[tuple[float, float, float, float]]:
@@ -354,32 +356,32 @@ class GaussianDiffusion(nn.Module):
         for t, following in itertools.pairwise(times):
             h = math.log(alpha[following] / sigma[following]) - math.log(alpha[t] / sigma[t])
             forgotten = -math.expm1(-2 * h if stochastic else -h)
-            kept = sigma[following] / sigma[t] * (math.exp(-h) if stochastic else 1.0)
+            scale = sigma[following] / sigma[t] * (math.exp(-h) if stochastic else 1.0)
             fresh = sigma[following] * math.sqrt(forgotten) if stochastic else 0.0
             weight, extrapolation = alpha[following] * forgotten, 0.5 * h / h_before
-            rows.append((kept, weight * (1 + extrapolation), fresh, -weight * extrapolation))
+            rows.append((scale, weight * (1 + extrapolation), fresh, -weight * extrapolation))
             h_before = h
         return [*rows, (0.0, 1.0, 0.0, 0.0)]
 
 
 def _at(schedule: Tensor, t: Tensor) -> Tensor:
-    """The schedule's value at each of t (N,), (N, 1, 1, 1, 1)."""
+    """Returns the schedule's value at each of t (N,), as (N, 1, 1, 1, 1)."""
     return schedule[t].view(-1, 1, 1, 1, 1)
 
 
 def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor]:
     """Yields `count` draws of `_normal`.
 
-    What the host draws for a GPU it draws ahead, while the device works: a volume of 128³ takes the host about as long
-    as a step takes an H200.
+    For a GPU the host draws ahead while the device works: a volume of 128³ takes the host about as long as a step takes
+    an H200.
     """
-    draws = (_drawn(like, generator) for _ in range(count))
+    draws = (_noise(like, generator) for _ in range(count))
     for noise in ahead(draws) if like.is_cuda and _source(like, generator).type == "cpu" else draws:
         yield noise.to(like.device, non_blocking=True)
 
 
 def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yields the same items, each made in a thread while the previous one is used."""
+    """Yields the items; a thread makes each one while the previous one is used."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -388,17 +390,17 @@ def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _normal(like: Tensor, generator: Generators) -> Tensor:
-    """Standard normal of `like`'s shape, dtype and device, drawn on the generator's device."""
-    return _drawn(like, generator).to(like.device, non_blocking=True)
+    """Draws a standard normal of `like`'s shape, dtype and device, on the generator's device."""
+    return _noise(like, generator).to(like.device, non_blocking=True)
 
 
-def _drawn(like: Tensor, generator: Generators) -> Tensor:
-    """Draws `_normal` on the generator's device; on the host for a GPU, in pinned memory."""
+def _noise(like: Tensor, generator: Generators) -> Tensor:
+    """Draws `_normal` and leaves it on the generator's device; noise for a GPU lies in pinned memory of the host."""
     source = _source(like, generator)
     noise = torch.empty(like.shape, dtype=like.dtype, device=source, pin_memory=like.is_cuda and source.type == "cpu")
     if isinstance(generator, Sequence):
-        for volume, own in zip(noise, generator, strict=True):
-            volume.normal_(generator=own)
+        for volume, volume_generator in zip(noise, generator, strict=True):
+            volume.normal_(generator=volume_generator)
         return noise
     return noise.normal_(generator=generator)
 
@@ -407,16 +409,16 @@ def _source(like: Tensor, generator: Generators) -> torch.device:
     """Returns the device that draws.
 
     Raises:
-        BadArgument: it is no generator, or they are not one for each volume.
+        BadArgument: `generator` is no generator, or a sequence of another length than the batch.
     """
     if generator is None:
         return like.device
-    own: Sequence[Any] = generator if isinstance(generator, Sequence) else [generator]
-    for one in own:
-        if not isinstance(one, torch.Generator):
-            problem = f"it is of type {type(one).__name__}"
+    generators: Sequence[Any] = generator if isinstance(generator, Sequence) else [generator]
+    for each in generators:
+        if not isinstance(each, torch.Generator):
+            problem = f"it is of type {type(each).__name__}"
             raise BadArgument("generator", problem, "give torch.Generator().manual_seed(…)")
-    if own is generator and len(own) != len(like):
-        problem = f"there are {len(own)} for {len(like)} volumes"
+    if generators is generator and len(generators) != len(like):
+        problem = f"there are {len(generators)} for {len(like)} volumes"
         raise BadArgument("generator", problem, "give one for each, or one for all")
-    return own[0].device
+    return generators[0].device

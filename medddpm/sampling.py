@@ -1,4 +1,4 @@
-"""Draws synthetic volumes on their masks' own grids: checkpoint and mask files in, volume files out."""
+"""Samples synthetic volumes on their masks' grids: checkpoint and mask files in, volume files out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from medddpm.runtime.ranks import share
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
 
-_OF = ", of "  # in a note, between how a volume is drawn and the digest of what it is drawn from
+_OF = ", of "  # in a note, between a volume's seed and sampler and the digest of its inputs
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt(3)
 
@@ -53,52 +53,52 @@ def sample_to_files(
     device: str = "auto",
     progress: bool = False,
     force: bool = False,
-    told: Callable[[Path], None] = lambda _file: None,
+    on_file: Callable[[Path], None] = lambda _file: None,
 ) -> list[Path]:
-    """Draws volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
+    """Samples volumes for `mask` from the model in `checkpoint`, and writes them with the mask's affine and header.
 
-    All masks are read before any volume is drawn. Under torchrun each process draws its share of the batches; the
-    volumes are the same.
+    All masks are read before any volume is sampled. Under torchrun each process samples its share of the batches; the
+    volumes do not change.
 
-    Each file says from what it was drawn. A volume that is there, whole and drawn alike, is kept: after an interruption
-    the same call draws those that are missing.
+    Each file notes its seed, its sampler and a digest of its inputs. A whole volume with an equal note is not sampled
+    again: after an interruption the same call samples the missing ones.
 
     Args:
-        checkpoint: published, ours or released, or a run's folder, of which the newest is taken;
+        checkpoint: published, ours or released, or a run's folder, whose newest checkpoint is read;
             `checkpoints.shipped.weights()` is the shipped model's.
         mask: labels as the model was trained with, any size and orientation; or a folder of such files, or a CSV that
             names them (`medddpm.data.mask_lists`).
         out: a .nii or .nii.gz, or for several masks a folder. A model of several channels writes one file each,
             ``OUT_t1.nii.gz`` and so on.
         images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.
-        steps, sampler: as for `GaussianDiffusion.sample`; without a sampler, what a released model's file recommends,
+        steps, sampler: as for `GaussianDiffusion.sample`; by default those that a released model's file recommends,
             else "ddpm".
         weights: "ema" or "model".
-        seed: gives the same noise on every machine, and to every mask; each further volume of a mask takes the next.
+        seed: gives the same noise on every machine and to every mask; a mask's further volumes take the next seeds.
         count: volumes of each mask; several are numbered, ``OUT_1.nii.gz`` and so on.
-        batch: volumes computed at once, also of several masks; it changes them by rounding at most.
+        batch: volumes computed at once, also of several masks; it changes volumes by rounding at most.
         setting: the switches to compute under.
         device: "auto", "cpu", "cuda", …
         progress: shows a bar with its rate.
-        force: draws anew, and replaces samples that are there already.
-        told: called with each file of this process's volumes once it is whole, also of those that were kept.
+        force: samples anew, and replaces existing samples.
+        on_file: called with each file of this process's volumes once it is whole, also if it existed already.
 
     Returns:
-        the files of this process's volumes, also of those that were kept.
+        the files of this process's volumes, also those that existed already.
 
     Raises:
-        BadInput: a file is not what it should be, a sample is there that was drawn otherwise, or the sampler cannot
-            take that number of steps. Where several masks are not, a warning names each.
+        BadInput: a file is bad, a sample with another note exists, or the sampler cannot take that number of steps. If
+            several masks are bad, a warning names each.
     """
-    mask, out, given = Path(mask), Path(out), [Path(image) for image in images]
-    requests = find_requests(mask, out, given, seed)
-    if missing := [image for image in given if not image.is_file()]:
+    mask, out, image_files = Path(mask), Path(out), [Path(image) for image in images]
+    requests = find_requests(mask, out, image_files, seed)
+    if missing := [image for image in image_files if not image.is_file()]:
         raise BadInput(missing[0], "no such file", "check the name, or leave out --image")
     checkpoint = newest_checkpoint(checkpoint)
     content = read_checkpoint(checkpoint)
     diffusion = diffusion_from(content, checkpoint, weights)
     layout, size = trained_on(content, diffusion, checkpoint)
-    if given and layout != BRATS:
+    if image_files and layout != BRATS:
         raise BadInput("--image", "only a BraTS mask needs one, and the model is none of BraTS", "leave it out")
     if sampler is None:
         advised = recommended(content)
@@ -124,42 +124,42 @@ def sample_to_files(
         report(f"{out}: a file for each of {', '.join(layout.image_folders)}, {first.name} and so on")
     rank, world = share()
     batches = [volumes[first : first + batch] for first in range(rank * batch, len(volumes), batch * world)]
-    own = [volume for volumes in batches for volume in volumes]  # another process draws the others
+    assigned = [volume for volumes in batches for volume in volumes]  # another process samples the others
     read = _identities([checkpoint, *(path for request in requests for path in (request.mask, *request.images))])
-    kept = {volume for volume in own if _is_drawn(volume, read, force)}
-    if kept:
-        report(f"{out}: {len(kept)} of {len(own)} volumes kept, which were there already and drawn alike")
+    existing = {volume for volume in assigned if _exists(volume, read, force)}
+    if existing:
+        report(f"{out}: {len(existing)} of {len(assigned)} volumes kept, which were there already and drawn alike")
     where = pick_device(device)
     diffusion.to(where).eval()
     try:
         with setting.on(diffusion.denoise_fn):
             for volumes in batches:
-                if not kept.issuperset(volumes):
-                    drawn = conditions.of([volume.request for volume in volumes])
-                    samples = diffusion.sample(  # the kept ones of a batch too: the others are then the same to a bit
-                        torch.stack([condition for condition, _ in drawn]).to(where),
+                if not existing.issuperset(volumes):
+                    inputs = conditions.of([volume.request for volume in volumes])
+                    samples = diffusion.sample(  # of existing volumes too: then the others are the same to the last bit
+                        torch.stack([condition for condition, _ in inputs]).to(where),
                         steps,
                         sampler,
                         generator=[torch.Generator().manual_seed(volume.seed) for volume in volumes],
                         progress=progress,
                     )
-                    for sample, volume, (_, reference) in zip(samples, volumes, drawn, strict=True):
-                        if volume not in kept:
+                    for sample, volume, (_, reference) in zip(samples, volumes, inputs, strict=True):
+                        if volume not in existing:
                             write_sample_volumes(sample, volume.path, reference, layout, size, volume.note)
                 for file in (file for volume in volumes for file in volume.files):
-                    told(file)
+                    on_file(file)
     except KeyboardInterrupt:
-        whole = sum(all(note_of(file) == volume.note for file in volume.files) for volume in own)
-        counted = f"{whole} of {len(own)} volumes are" if world == 1 else "volumes that are whole are"
+        finished = sum(all(note_of(file) == volume.note for file in volume.files) for volume in assigned)
+        counted = f"{finished} of {len(assigned)} volumes are" if world == 1 else "volumes that are whole are"
         remedy = "with --force the same command draws all anew" if force else "the same command draws what is missing"
         raise KeyboardInterrupt(f"{out}: interrupted, and {counted} kept; {remedy}") from None
-    return [file for volume in own for file in volume.files]
+    return [file for volume in assigned for file in volume.files]
 
 
 class _Conditions:
-    """The conditions of masks, and the masks on whose grids their volumes are written.
+    """A cache of masks' conditions, and of the masks themselves, on whose grids volumes are written.
 
-    Only those asked for last are kept: a thousand masks of 128³ would take 16 GB.
+    It holds only the last requests: a thousand masks of 128³ would take 16 GB.
 
     Args:
         layout, size: of the volumes that the model was trained on.
@@ -170,10 +170,10 @@ class _Conditions:
         self._known: dict[Request, tuple[Tensor, nib.Nifti1Image]] = {}
 
     def of(self, requests: Sequence[Request]) -> list[tuple[Tensor, nib.Nifti1Image]]:
-        """Returns each one's condition, (M, D, W, H) float32, and its mask as read.
+        """Returns each request's condition, (M, D, W, H) float32, and its mask.
 
         Raises:
-            BadInput: a mask or an image is not as it should be.
+            BadInput: a mask or an image is bad.
         """
         self._known = {request: self._known.get(request) or self._read(request) for request in requests}
         return [self._known[request] for request in requests]
@@ -189,14 +189,14 @@ class _Conditions:
 
 
 def _digests(
-    requests: Sequence[Request], given: Path, conditions: _Conditions, weights: str, setting: Switches, progress: bool
+    requests: Sequence[Request], source: Path, conditions: _Conditions, weights: str, setting: Switches, progress: bool
 ) -> list[str]:
-    """Reads every mask; returns what each one's volumes are drawn from, as a digest.
+    """Reads every mask; returns the digest of the inputs of its volumes.
 
     Raises:
-        BadInput: a mask is not as it should be.
+        BadInput: a mask is bad.
     """
-    found, problems = list[str](), list[BadInput]()
+    digests, problems = list[str](), list[BadInput]()
     several = len(requests) > 1
     shown = tqdm(requests, desc="reading", unit="mask", leave=False, disable=not (progress and several), **bars())
     for request in shown:
@@ -205,15 +205,15 @@ def _digests(
         except BadInput as error:
             problems.append(error)
         else:
-            found.append(_digest(weights, mask, reference, setting))
+            digests.append(_digest(weights, mask, reference, setting))
     if problems and not several:
         raise problems[0]
     for problem in problems:
         log.warning(str(problem))
     if problems:
-        what = f"{len(problems)} of its {len(requests)} masks cannot be drawn for"
-        raise BadInput(given, what, "mend them or take them out; no volume was drawn")
-    return found
+        summary = f"{len(problems)} of its {len(requests)} masks cannot be drawn for"
+        raise BadInput(source, summary, "mend them or take them out; no volume was drawn")
+    return digests
 
 
 def _check_distinct(volumes: Sequence[_Volume]) -> None:
@@ -228,7 +228,7 @@ def _check_distinct(volumes: Sequence[_Volume]) -> None:
 
 @dataclass(frozen=True)
 class _Volume:
-    """A volume to draw: for what, its path, a file a channel, its noise's seed, and the note of how it is drawn."""
+    """A volume to sample: its request, its path, a file for each channel, its noise's seed, and its note."""
 
     request: Request
     path: Path
@@ -238,23 +238,23 @@ class _Volume:
 
 
 def _digest(weights: str, mask: Tensor, reference: nib.Nifti1Image, setting: Switches) -> str:
-    """Returns what a volume is drawn from: the weights, the mask as the model sees it and its grid, and the setting."""
+    """Returns the digest of a volume's inputs: weights, mask on the model's grid, the mask's grid, and setting."""
     header, affine = np.frombuffer(reference.header.binaryblock, np.uint8), np.asarray(reference.affine, np.float64)
     grid = {"mask": mask, "header": torch.from_numpy(header.copy()), "affine": torch.from_numpy(affine.copy())}
     return hashlib.sha256(" ".join([weights, released.digest(grid), setting.name]).encode()).hexdigest()[:12]
 
 
 def _identities(files: Iterable[Path]) -> set[tuple[int, int]]:
-    """Returns what tells the files that are there from all others, whatever their names."""
-    found = [file.stat() for file in files if file.exists()]
-    return {(known.st_dev, known.st_ino) for known in found}
+    """Returns device and inode of the files that exist, which identify them under any name."""
+    statuses = [file.stat() for file in files if file.exists()]
+    return {(status.st_dev, status.st_ino) for status in statuses}
 
 
-def _is_drawn(volume: _Volume, inputs: set[tuple[int, int]], force: bool) -> bool:
-    """Returns whether a volume is there, whole and drawn as it would be now. If not, its files may be written.
+def _exists(volume: _Volume, inputs: set[tuple[int, int]], force: bool) -> bool:
+    """Returns whether a volume exists, whole and with an equal note. If not, its files may be written.
 
     Raises:
-        BadInput: a file is there that was drawn otherwise, or that may not be replaced.
+        BadInput: a file exists that has another note, or that may not be replaced.
     """
     notes = {file: None if force else note_of(file) for file in volume.files}
     alike = [file for file, note in notes.items() if note == volume.note]
@@ -283,9 +283,9 @@ def _difference(there: str, note: str) -> str:
 
 
 def recommended(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The `sampler` and `steps` for `GaussianDiffusion.sample` that a checkpoint's file recommends.
+    """Returns the `sampler` and `steps` for `GaussianDiffusion.sample` that a checkpoint's file recommends.
 
-    A released model's file names them; any other gets ancestral sampling over all timesteps, as published.
+    A released model's file names them; the default is ancestral sampling over all timesteps, as published.
     """
     return {"sampler": "ddpm", "steps": None, **content.get("sampling", {})}
 

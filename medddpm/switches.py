@@ -17,9 +17,9 @@ from medddpm.fast.reports import log
 
 @dataclass(frozen=True)
 class Switches:
-    """One setting of the study. Every switch is set, on or off, and put back on leaving, also after an exception.
+    """A setting of the study. Every switch is set, on or off, and restored on exit, also after an exception.
 
-    >>> with OPT1:                      # the precision flags, for whatever runs inside
+    >>> with OPT1:                      # the precision flags, for all code inside
     ...     loss = diffusion.loss(image, mask)
     >>> with OPT12.on(network):         # the flags, and this network's weights and inputs in the layout
     ...     loss = diffusion.loss(image, mask)
@@ -41,7 +41,7 @@ class Switches:
 
     @property
     def fast(self) -> bool:
-        """Returns whether networks are accelerated: fused kernels, and CUDA graphs around the steps that use them."""
+        """True if networks are accelerated: fused kernels, and CUDA graphs around the steps that use them."""
         return self.precision != "fp32"
 
     @property
@@ -71,13 +71,13 @@ class Switches:
     def on(self, network: nn.Module, inputs: bool = True) -> Iterator[Switches]:
         """Sets the flags, lays out `network`'s 5-D parameters and buffers, and converts every 5-D input of its calls.
 
-        Only strides change, not values; the optimizer may hold the parameters already. A fast setting also accelerates
-        the network, unless it is accelerated. On leaving, every tensor has its former strides, and the network runs as
-        it did before. Settings may be nested, on one network or several.
+        Only strides change, not values; the optimizer may have the parameters already. A fast setting also accelerates
+        the network, unless it is accelerated. On exit, every tensor has its former strides, and the network runs as
+        before. Settings may be nested, on one network or several.
 
         Args:
-            network: whose weights are laid out.
-            inputs: whether its calls convert their inputs; `torch.compile` would make that a graph of its own.
+            network: its weights are laid out.
+            inputs: whether its calls convert their inputs; `torch.compile` would make the conversion a separate graph.
         """
         restore_flags = _set_tf32(self.tf32)
         tensors = [t for t in (*network.parameters(), *network.buffers()) if t.dim() == 5]
@@ -94,7 +94,7 @@ class Switches:
             yield self
 
     def converting(self, module: nn.Module) -> RemovableHandle:
-        """Has each call of `module` convert its 5-D inputs, until the handle's `remove`."""
+        """Makes each call of `module` convert its 5-D inputs, until the handle's `remove`."""
         return module.register_forward_pre_hook(self._convert_inputs, with_kwargs=True)
 
     def _accelerate(self, network: nn.Module, undo: contextlib.ExitStack) -> None:
@@ -103,7 +103,7 @@ class Switches:
 
         first = next(network.parameters(), None)
         if first is None or not too_old(first.device):  # which accelerate would warn of as well
-            # No graph of its own: a training step or a sampler's step is a larger one.
+            # No graph of the network alone: a training step or a sampler's step is captured as a whole.
             accelerate(network, self.precision, only=self.features, graph=False, report=None)
             undo.callback(restore, network)
         if first is not None and not serves(first.device):
@@ -138,7 +138,7 @@ def _warn_once(line: str) -> None:
 
 
 def _set_tf32(on: bool) -> Callable[[], None]:
-    """Sets the TF32 flags of matrix products and of cuDNN; returns a function that puts the former state back.
+    """Sets the TF32 flags of matrix products and of cuDNN; returns a function that restores the former state.
 
     cuDNN's flag is True in a fresh process, so a run that sets nothing is not float32. The named flags are those of
     the paper's Algorithm 1; PyTorch 2.9 added a precision string for each operator, which the flags update only in

@@ -133,7 +133,7 @@ class Stage(nn.Sequential):
 
 
 RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
-"""What the backward pass may compute again instead of keeping it: see `UNet3D.recompute`."""
+"""The choices of activations that the backward pass computes again: see `UNet3D.recompute`."""
 
 
 def called(module: nn.Module, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -261,19 +261,19 @@ class UNet3D(nn.Module):
             "norm_groups": self.norm_groups,
         }
 
-    def recompute(self, what: str) -> None:
-        """Chooses activations that the backward pass computes again instead of keeping; the result is the same.
+    def recompute(self, activations: str) -> None:
+        """Chooses activations that the backward pass computes again instead of storing; results do not change.
 
         Args:
-            what: "none"; "attention": those inside attention; "1", "2", …: those inside the blocks of so many of the
+            activations: "none"; "attention": those inside attention; "1", "2", …: those inside the blocks of that many
                 finest levels; "all": those inside every block.
 
         Raises:
-            ValueError: it is none of `RECOMPUTED`.
+            ValueError: `activations` is none of `RECOMPUTED`.
         """
-        if what not in RECOMPUTED:
-            raise ValueError(f"recompute is {what!r}: it must be one of {', '.join(RECOMPUTED)}")
-        levels = int(what) if what.isdecimal() else len(self.channel_mult) if what == "all" else 0
+        if activations not in RECOMPUTED:
+            raise ValueError(f"recompute is {activations!r}: it must be one of {', '.join(RECOMPUTED)}")
+        levels = int(activations) if activations.isdecimal() else len(self.channel_mult) if activations == "all" else 0
         down: list[Any] = list(self.input_blocks)
         up: list[Any] = list(self.output_blocks)
         level, of_down = 0, []
@@ -281,14 +281,14 @@ class UNet3D(nn.Module):
             of_down.append(level)
             level += isinstance(stage[0], Downsample)
         of_up = [level - place // (self.num_res_blocks + 1) for place in range(len(up))]
-        for stage, own in zip(down + up, of_down + of_up, strict=True):
-            stage.recomputed = isinstance(stage[0], ResBlock) and own < levels
+        for stage, stage_level in zip(down + up, of_down + of_up, strict=True):
+            stage.recomputed = isinstance(stage[0], ResBlock) and stage_level < levels
         middle: Any = self.middle_block
-        middle.recomputed = what == "all"
+        middle.recomputed = activations == "all"
         for module in self.modules():
             if isinstance(module, AttentionBlock):
                 attention: Any = module
-                attention.recomputed = what == "attention"
+                attention.recomputed = activations == "attention"
 
     def takes(self, x: Tensor) -> bool:
         """Returns whether `x` is (N, in_channels, D, H, W) with sides that are multiples of `stride`."""

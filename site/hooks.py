@@ -82,7 +82,10 @@ def complete_source(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def complete_notebook(text: str, name: str) -> str:
-    """The notebook with its code folded, a text for each picture, and links to its figures and their data."""
+    """Returns the notebook with a text for each picture, links to its figures and their data, and its code folded.
+
+    A cell tagged `show-input` stays open: a group-by or a plot that a reader may want to change.
+    """
     notebook = json.loads(text)
     notebook["metadata"]["kernelspec"]["name"] = "python3"
     heading = name
@@ -97,7 +100,9 @@ def complete_notebook(text: str, name: str) -> str:
             if cells and cells[-1]["cell_type"] == "code" and not cells[-1]["outputs"]:
                 body = f"{''.join(cells.pop()['source'])}\n\n{body}"  # one fold for cells that follow each other
                 cell["source"] = body
-            cell["metadata"].setdefault("tags", []).append("hide-input")
+            tags = cell["metadata"].setdefault("tags", [])
+            if "show-input" not in tags:
+                tags.append("hide-input")
             saved = SAVED.findall(body)
             said = [o["metadata"].get("image/png", {}).get("alt") for o in cell["outputs"] if o.get("metadata")]
             picture = cell["metadata"].setdefault("mystnb", {}).setdefault("image", {})

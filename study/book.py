@@ -45,7 +45,7 @@ class Notebook:
         path: notebooks/NAME.ipynb.
         title: its first heading.
         cells: number of code cells.
-        source: digest of every cell's text and tags and of what it declares.
+        source: digest of every cell's text and tags and of its declarations.
         inputs: globs of the files it reads, relative to the repository.
         outputs: globs of the files it writes, likewise. Its metadata declares both under "medddpm".
         parameters: names assigned in its cell tagged `parameters`.
@@ -73,10 +73,10 @@ def run_book(
     force: bool = False,
     refresh: bool = False,
 ) -> int:
-    """Runs what is stale, and what depends on it, each executed copy going to runs/book/NAME.ipynb.
+    """Runs stale notebooks and those that depend on them; executed copies go to runs/book/NAME.ipynb.
 
     A notebook is fresh while its text, its parameters, the package's code and the contents of its inputs are what
-    they were when it last ran well, and its outputs stand as it left them.
+    they were at its last successful run, and its outputs are unchanged since.
 
     Args:
         root: the repository.
@@ -84,7 +84,7 @@ def run_book(
         start: a notebook's number or name: run from this one to the end of the chain, fresh or not.
         measure: hand `measure=True` to every notebook that has that parameter.
         force: run everything, fresh or not.
-        refresh: copy each executed notebook back to notebooks/, without what changes from run to run.
+        refresh: copy each executed notebook back to notebooks/, without the parts that change from run to run.
 
     Returns:
         0. A failing cell ends the run; the next call resumes at its notebook.
@@ -114,10 +114,10 @@ def run_book(
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The repository: the nearest folder upward from `start` (by default here) or from the package that holds the book.
+    """Returns the repository: the nearest folder upward from `start` (by default here) or from this package.
 
     Raises:
-        BadInput: neither place has one above it.
+        BadInput: there is none.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
@@ -127,7 +127,7 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def read_chain(root: Path) -> list[Notebook]:
-    """The numbered notebooks of the repository at `root` in the order they run: by number, 00 last.
+    """Reads the numbered notebooks of the repository at `root` in the order they run: by number, 00 last.
 
     Raises:
         BadInput: there is none, or one is not a notebook.
@@ -139,7 +139,7 @@ def read_chain(root: Path) -> list[Notebook]:
 
 
 class _Book:
-    """The state of one run: what earlier runs left, and what this one has written so far."""
+    """The state of one run: the results of earlier runs, and the files that this one has written."""
 
     def __init__(self, root: Path, measure: bool, refresh: bool) -> None:
         self.root, self.measure, self.refresh = root, measure, refresh
@@ -150,8 +150,8 @@ class _Book:
 
     def bring_up_to_date(self, notebook: Notebook, forced: bool, place: str) -> None:
         parameters = {"measure": True} if self.measure and "measure" in notebook.parameters else {}
-        own = _files(self.root, notebook.outputs)
-        inputs = _files(self.root, notebook.inputs) - own
+        outputs = _files(self.root, notebook.outputs)
+        inputs = _files(self.root, notebook.inputs) - outputs
         parts = (notebook.source, json.dumps(parameters), self.code, _digest(self.root, inputs))
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if not forced and not inputs & self.written and self._is_fresh(notebook, digest):
@@ -162,9 +162,9 @@ class _Book:
             _refresh(self.folder / notebook.path.name, notebook.path)
 
     def _is_fresh(self, notebook: Notebook, digest: str) -> bool:
-        left = self.state.get(notebook.name, {})
+        before = self.state.get(notebook.name, {})
         executed = (self.folder / notebook.path.name).is_file()
-        return executed and left.get("digest") == digest and left.get("outputs") == self._outputs(notebook)
+        return executed and before.get("digest") == digest and before.get("outputs") == self._outputs(notebook)
 
     def _run(self, notebook: Notebook, parameters: Mapping[str, Any], digest: str, place: str) -> None:
         if self.state.pop(notebook.name, None):
@@ -189,7 +189,7 @@ class _Book:
             state = read_json(self.folder / "state.json", "remove it")
         except BadInput:
             return {}  # nothing known is nothing fresh
-        return {name: left for name, left in state.items() if isinstance(left, dict)}
+        return {name: run for name, run in state.items() if isinstance(run, dict)}
 
     def _save(self) -> None:
         write_json(self.folder / "state.json", self.state, indent=1)
@@ -207,8 +207,8 @@ def _read_notebook(path: Path) -> Notebook:
         raise BadInput(path, f"is not a notebook ({problem})", "restore it (git checkout)") from None
     declared = _declared(nb.metadata.get("medddpm", {}), path)
     tags = [cell.metadata.get("tags", []) for cell in nb.cells]
-    content = [(cell.cell_type, cell.source, own) for cell, own in zip(nb.cells, tags, strict=True)]
-    literals = "\n".join(cell.source for cell, own in zip(nb.cells, tags, strict=True) if "parameters" in own)
+    content = [(cell.cell_type, cell.source, of_cell) for cell, of_cell in zip(nb.cells, tags, strict=True)]
+    literals = "\n".join(cell.source for cell, of_cell in zip(nb.cells, tags, strict=True) if "parameters" in of_cell)
     inputs, outputs = declared["inputs"], declared["outputs"]
     return Notebook(
         path=path,
@@ -222,8 +222,8 @@ def _read_notebook(path: Path) -> Notebook:
 
 
 def _declared(metadata: object, path: Path) -> dict[str, tuple[str, ...]]:
-    """Returns what the notebook at `path` says that it reads and writes: patterns of files."""
-    found = {}
+    """Returns the patterns of files that the notebook at `path` declares as inputs and outputs."""
+    declared = {}
     for name in ("inputs", "outputs"):
         patterns = metadata.get(name, []) if isinstance(metadata, dict) else metadata
         try:
@@ -235,22 +235,22 @@ def _declared(metadata: object, path: Path) -> dict[str, tuple[str, ...]]:
                 next(path.parent.glob(pattern), None)  # raises for what is no pattern
         except (TypeError, ValueError):
             raise BadInput(path, f"declares {name} {patterns!r}", "name files relative to the repository") from None
-        found[name] = tuple(patterns)
-    return found
+        declared[name] = tuple(patterns)
+    return declared
 
 
 def _named(chain: list[Notebook], name: str, option: str) -> Notebook:
-    """The one notebook whose name begins with `name`, which may also be its file's path."""
-    wanted = Path(name).name.removesuffix(".ipynb")
-    found = [n for n in chain if n.name == wanted] or [n for n in chain if wanted and n.name.startswith(wanted)]
-    if len(found) != 1:
-        problem = f"{name!r} names {len(found)} notebooks"
+    """Returns the one notebook whose name begins with `name`, which may also be its file's path."""
+    stem = Path(name).name.removesuffix(".ipynb")
+    matches = [n for n in chain if n.name == stem] or [n for n in chain if stem and n.name.startswith(stem)]
+    if len(matches) != 1:
+        problem = f"{name!r} names {len(matches)} notebooks"
         raise BadInput(option, problem, f"give one of {', '.join(sorted(n.name for n in chain))}")
-    return found[0]
+    return matches[0]
 
 
 def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], place: str) -> None:
-    """Runs `notebook` in its own folder, as nbval does, and keeps the executed copy, also of one that failed."""
+    """Runs `notebook` in its folder, as nbval does, and writes the executed copy, also of a notebook that failed."""
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from papermill.exceptions import PapermillExecutionError
@@ -261,8 +261,8 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
     try:
         with _environment():
             papermill.execute_notebook(
-                _braces_kept(notebook.path),
-                _braces_kept(copy),
+                _escape_braces(notebook.path),
+                _escape_braces(copy),
                 dict(parameters) or None,
                 kernel_name="python3",
                 progress_bar=bar,
@@ -276,13 +276,13 @@ def _execute(notebook: Notebook, copy: Path, parameters: Mapping[str, Any], plac
         problem = f"cell [{error.exec_count}] failed: {error.ename}: {why}"
     except (NoSuchKernel, RuntimeError, TimeoutError) as error:
         problem = f"its kernel failed: {first_line(error)}"
-    kept = f"{copy.parent.parent.name}/{copy.parent.name}/{copy.name}"
-    raise BadInput(notebook.path, problem, f"open {kept}, mend the cause and run the same command: it resumes here")
+    executed = f"{copy.parent.parent.name}/{copy.parent.name}/{copy.name}"
+    raise BadInput(notebook.path, problem, f"open {executed}, mend the cause and run the same command: it resumes here")
 
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Inside, kernels inherit `ENVIRONMENT` and no plotting backend but the notebook's own."""
+    """Lets kernels inherit `ENVIRONMENT`, and no plotting backend but the notebook's."""
     before = {name: os.environ.get(name) for name in (*ENVIRONMENT, "MPLBACKEND")}
     os.environ.update(ENVIRONMENT)
     os.environ.pop("MPLBACKEND", None)
@@ -296,12 +296,12 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _braces_kept(path: Path) -> str:
+def _escape_braces(path: Path) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats the paths it is given
 
 
 def _refresh(executed: Path, committed: Path) -> None:
-    """Replaces the committed notebook by the executed copy, without what differs from run to run."""
+    """Replaces the committed notebook by the executed copy, without the parts that differ from run to run."""
     import nbformat
 
     nb = nbformat.read(executed, as_version=4)
@@ -317,12 +317,12 @@ def _refresh(executed: Path, committed: Path) -> None:
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> set[Path]:
-    found = (path for pattern in patterns for path in root.glob(pattern))
-    return {p for p in found if p.is_file() and not p.name.startswith(".")}
+    paths = (path for pattern in patterns for path in root.glob(pattern))
+    return {p for p in paths if p.is_file() and not p.name.startswith(".")}
 
 
 def _digest(root: Path, files: set[Path]) -> str:
-    """One digest of the names, relative to `root`, and the contents of `files`."""
+    """Returns one digest of the names, relative to `root`, and the contents of `files`."""
     total = hashlib.sha256()
     for path in sorted(files):
         with opened(path) as stream:

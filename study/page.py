@@ -1,4 +1,4 @@
-"""A notebook at work: whether its parameters can be answered, and where it may write."""
+"""Opens a notebook: checks its parameters, and chooses the folders that it writes to."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from study.book import find_root
 
 @dataclass(frozen=True)
 class Page:
-    """Where an opened notebook reads and writes.
+    """The folders and the card of an opened notebook.
 
     Args:
         root: the book's repository, whose records are read.
-        figures: where figures go: the repository's figures/, but for a notebook that `why` tells of.
-        runs: where runs go: the repository's runs/, or a folder beside a copy that lies elsewhere.
-        gpu: the card that is shown: the parameter `gpu`, or this machine's where it was measured.
-        why: what this run differs in from the book's own; empty if in nothing.
-        measured: whether this run records anew what the sentences are about.
+        figures: the folder for figures: the repository's figures/, unless `why` says otherwise.
+        runs: the folder for runs: the repository's runs/, or one beside a copy that lies elsewhere.
+        gpu: the card that is shown: the parameter `gpu`, or this machine's card if it measures.
+        why: the difference from the book's own run; empty if there is none.
+        measured: whether this run measures anew the subject of the sentences.
     """
 
     root: Path
@@ -37,25 +37,26 @@ class Page:
 
     @contextlib.contextmanager
     def check(self, sentence: str) -> Iterator[None]:
-        """Holds a sentence against the records, by the assertions in the block.
+        """Checks a sentence of the text by the assertions in the block.
 
-        In the book's own run an assertion that fails stops the notebook. In a reader's the sentence need not hold, nor
-        the records have the rows that it is about: it is printed, in one line, and the notebook goes on.
+        In the book's own run a failed assertion stops the notebook with the sentence as its error. In a reader's run
+        the sentence need not hold, and the records may lack its rows: the sentence is printed, in one line, and the
+        notebook goes on.
         """
         try:
             yield
-        except (AssertionError, LookupError):
+        except (AssertionError, LookupError) as error:
             if not self.why and not self.measured:
-                raise
+                raise AssertionError(f"{sentence} {error}".rstrip()) from error
             print(f"not so here ({self.why or f'the {self.gpu}'}): {sentence}")
 
 
 def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parameters: object) -> Page:
-    """Checks a notebook's parameters and says where it may write; the first thing that a notebook does with them.
+    """Checks a notebook's parameters and chooses its folders; a notebook calls it first.
 
-    The committed figures are drawn with the parameters that the notebook declares in its metadata, from notebooks/.
-    Whatever else is run leaves them alone: with other parameters, or under another name, figures go to runs/figures/;
-    a copy elsewhere writes to figures/ and runs/ beside itself. There `Page.check` stops nothing.
+    The committed figures are drawn with the parameters that the notebook declares in its metadata, from notebooks/. Any
+    other run leaves them alone: with other parameters, or under another name, figures go to runs/figures/; a copy
+    elsewhere writes to figures/ and runs/ beside itself. There `Page.check` stops nothing.
 
     Args:
         name: the notebook's file without its suffix.
@@ -95,33 +96,33 @@ def open_page(name: str, measure: bool = False, needs_gpu: bool = True, **parame
     return page
 
 
-def one_of(found: Iterable[str], parameter: str, value: str, what: str = "records") -> str:
-    """The value of a notebook's parameter, if there is something under it.
+def one_of(values: Iterable[str], parameter: str, value: str, things: str = "records") -> str:
+    """Returns the value of a notebook's parameter if there are records of it.
 
     Args:
-        found: the values that there is something under.
+        values: the values with records.
         parameter: its name.
-        value: what it was set to.
-        what: what is looked for.
+        value: the parameter's value.
+        things: the error's word for records.
 
     Raises:
-        BadInput: it is not among `found`; names the parameter, and what there is.
+        BadInput: `value` is not among `values`; the message names the parameter and them.
     """
-    kept = list(found)
-    if value not in kept:
-        there = ", ".join(kept) or "none"
-        raise BadInput(f"{parameter} = {value!r}", f"no {what} of {value}", f"there are: {there}")
+    present = list(values)
+    if value not in present:
+        there = ", ".join(present) or "none"
+        raise BadInput(f"{parameter} = {value!r}", f"no {things} of {value}", f"there are: {there}")
     return value
 
 
 def none_failed(failed: int) -> None:
-    """Ends a notebook whose measurement left something undone.
+    """Ends a notebook whose measurement is incomplete.
 
     Args:
-        failed: how many runs failed; each was named where it did.
+        failed: the number of failed runs; each was named when it failed.
 
     Raises:
-        BadInput: any.
+        BadInput: a run failed.
     """
     if failed:
         raise BadInput(
@@ -137,14 +138,14 @@ def _declared(root: Path, name: str) -> dict[str, Any]:
 
 def _check_type(parameter: str, value: object, declared: object) -> None:
     if type(value) is not type(declared):
-        wanted = type(declared).__name__
-        raise BadInput(f"{parameter} = {value!r}", f"is not of type {wanted}", f"give such a value, as {declared!r}")
+        expected = type(declared).__name__
+        raise BadInput(f"{parameter} = {value!r}", f"is not of type {expected}", f"give such a value, as {declared!r}")
     if type(declared) is int and isinstance(value, int) and value < min(declared, 1):
         raise BadInput(f"{parameter} = {value!r}", "is too small", f"give {min(declared, 1)} or more")
 
 
 def _card_here() -> str:
-    """The records folder of this machine's GPU."""
+    """Returns the records folder of this machine's GPU."""
     import torch
 
     if not torch.cuda.is_available():

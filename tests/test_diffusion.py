@@ -63,30 +63,30 @@ def test_the_loss_draws_from_its_generator_alone() -> None:
     diffusion = gaussian(0.3)
     image, mask = torch.rand(4, 1, 4, 4, 4), torch.zeros(4, 2, 4, 4, 4)
 
-    def drawn(seed: int) -> Tensor:
+    def sample(seed: int) -> Tensor:
         return diffusion.loss(image, mask, generator=torch.Generator().manual_seed(seed))
 
-    first = drawn(1)
+    first = sample(1)
     torch.rand(7)
-    assert torch.equal(first, drawn(1))
-    assert not torch.equal(first, drawn(2))
+    assert torch.equal(first, sample(1))
+    assert not torch.equal(first, sample(2))
 
 
 def test_offset_noise_moves_each_volume_as_a_whole_and_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     image, mask = torch.zeros(400, 1, 4, 4, 4), torch.zeros(400, 2, 4, 4, 4)
-    seen: dict[float, Tensor] = {}
+    noises: dict[float, Tensor] = {}
     for offset in (0.0, 2.0):
         diffusion = gaussian(0.5)
         diffusion.offset_noise = offset
         inner = diffusion.add_noise
 
         def note(image: Tensor, t: Tensor, noise: Tensor, offset: float = offset, inner: Any = inner) -> Tensor:
-            seen[offset] = noise
+            noises[offset] = noise
             return inner(image, t, noise)
 
         monkeypatch.setattr(diffusion, "add_noise", note)
         diffusion.loss(image, mask, generator=torch.Generator().manual_seed(0))
-    plain, moved = seen[0.0], seen[2.0]
+    plain, moved = noises[0.0], noises[2.0]
     difference = moved - plain  # the same draws beneath
     assert difference.flatten(1).std(dim=1).max() < 1e-6
     assert difference.mean(dim=(1, 2, 3, 4)).std() == pytest.approx(2, rel=0.1)
@@ -210,9 +210,9 @@ def test_a_shape_is_refused_as_it_was_given(image: tuple | None, mask: tuple, me
     """Not as the network sees it, with the noisy image's channel and the mask's together."""
     diffusion = GaussianDiffusion(UNet3D(8, model_channels=32, channel_mult=(1, 1)), 3)
     call = diffusion.sample if image is None else diffusion.loss
-    given = [torch.zeros(shape) for shape in (image, mask) if shape is not None]
+    inputs = [torch.zeros(shape) for shape in (image, mask) if shape is not None]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        call(*given)
+        call(*inputs)
 
 
 class Other(nn.Module):
@@ -243,11 +243,11 @@ IMAGE, MASK = torch.zeros(2, 1, 4, 4, 4), torch.zeros(2, 2, 4, 4, 4)
         (None, MASK[0], "mask: it is (2, 4, 4, 4); give (N, channels, D, H, W)"),
     ],
 )
-@pytest.mark.parametrize("own", [False, True], ids=["another network", "UNet3D"])
-def test_what_no_network_takes_is_refused_as_it_was_given(own: bool, image: Any, mask: Tensor, message: str) -> None:
-    network = UNet3D(8, model_channels=32, channel_mult=(1,)) if own else Other(1)
+@pytest.mark.parametrize("ours", [False, True], ids=["another network", "UNet3D"])
+def test_what_no_network_takes_is_refused_as_it_was_given(ours: bool, image: Any, mask: Tensor, message: str) -> None:
+    network = UNet3D(8, model_channels=32, channel_mult=(1,)) if ours else Other(1)
     diffusion = GaussianDiffusion(network, 3)
-    if own:
+    if ours:
         message = message.replace("give (N, channels, D, H, W)", "this network takes (N, ")
     with pytest.raises(BadArgument, match=f"^{re.escape(message)}"):
         diffusion.sample(mask) if image is None else diffusion.loss(image, mask)
@@ -326,8 +326,8 @@ def test_a_step_is_the_papers_equation(sampler: str) -> None:
                 fresh = torch.randn(x.shape, generator=draws).double()
                 expected += math.sqrt(beta * (1 - b) / (1 - a)) * fresh
         elif sampler == "ddim":
-            kept = (x - math.sqrt(a) * clean) / math.sqrt(1 - a)
-            expected = math.sqrt(b) * clean + math.sqrt(1 - b) * kept
+            noise_in_x = (x - math.sqrt(a) * clean) / math.sqrt(1 - a)
+            expected = math.sqrt(b) * clean + math.sqrt(1 - b) * noise_in_x
         elif s < 0:
             expected = clean
         else:
@@ -351,12 +351,12 @@ def test_a_volume_with_a_generator_of_its_own_is_the_same_in_any_batch(sampler: 
     diffusion = gaussian(0.3, timesteps=20)
     masks = torch.zeros(3, 2, 4, 4, 4)
 
-    def drawn(*seeds: int) -> Tensor:
+    def sample(*seeds: int) -> Tensor:
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         return diffusion.sample(masks[: len(seeds)], 20, sampler, generator=generators)
 
-    together = drawn(3, 4, 5)
-    assert torch.equal(together, torch.cat([drawn(3), drawn(4, 5)]))
+    together = sample(3, 4, 5)
+    assert torch.equal(together, torch.cat([sample(3), sample(4, 5)]))
     assert torch.equal(
         together[1:2], diffusion.sample(masks[:1], 20, sampler, generator=torch.Generator().manual_seed(4))
     )

@@ -102,15 +102,15 @@ def test_after_interruptions_the_same_call_draws_what_is_missing(sampled: Sample
 
 def test_volumes_that_are_all_there_are_not_drawn_again_but_with_force(sampled: Sampled, monkeypatch) -> None:
     before = contents(files := sampled())
-    drawn: list[int] = []
+    counts: list[int] = []
     sample = GaussianDiffusion.sample
     monkeypatch.setattr(
-        GaussianDiffusion, "sample", lambda *how, **more: drawn.append(len(how[1])) or sample(*how, **more)
+        GaussianDiffusion, "sample", lambda *how, **more: counts.append(len(how[1])) or sample(*how, **more)
     )
     assert sampled() == files
-    assert not drawn
+    assert not counts
     assert contents(sampled(force=True)) == before
-    assert drawn == [2, 2, 1]
+    assert counts == [2, 2, 1]
 
 
 def test_names_may_be_strings(inputs: Path, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_of_a_volume_of_several_channels_all_files_count(inputs: Path, tmp_path:
     )  # fmt: skip
     files = draw()
     assert [file.name for file in files] == [f"v_{channel}.nii" for channel in ("t1", "t1ce", "t2", "flair")]
-    told = [record.message for record in caplog.records]
-    assert told == [f"{tmp_path / 'v.nii'}: a file for each of t1, t1ce, t2, flair, v_t1.nii and so on"]
+    lines = [record.message for record in caplog.records]
+    assert lines == [f"{tmp_path / 'v.nii'}: a file for each of t1, t1ce, t2, flair, v_t1.nii and so on"]
     before = contents(files)
     files[2].unlink()
     assert contents(draw()) == before
@@ -217,10 +217,10 @@ def test_a_folder_s_masks_have_each_the_volume_that_it_has_alone(
     loaded: list[Path] = []
     read = sampling.read_checkpoint
     monkeypatch.setattr(sampling, "read_checkpoint", lambda path: loaded.append(path) or read(path))
-    told: list[Path] = []
-    files = sampled("out", mask=inputs / "mask", count=1, batch=1, told=told.append)
+    reported: list[Path] = []
+    files = sampled("out", mask=inputs / "mask", count=1, batch=1, on_file=reported.append)
     assert loaded == [inputs / "0.pt"]
-    assert files == told == [tmp_path / "out" / name for name in NAMES]
+    assert files == reported == [tmp_path / "out" / name for name in NAMES]
     assert contents(files) == [alone(inputs, tmp_path, name) for name in NAMES]
     together = sampled("together", mask=inputs / "mask", count=1, batch=2)
     for file, other in zip(together, files, strict=True):
@@ -259,8 +259,8 @@ def test_several_processes_divide_the_masks(sampled: Sampled, inputs: Path, monk
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, number in (("1", "2"), ("0", "1")):
         monkeypatch.setenv("RANK", rank)
-        drawn = sampled("out", mask=inputs / "mask", count=2, batch=1)
-        assert [file.name for file in drawn] == [f"phantom_0000_{number}.nii.gz", f"phantom_0001_{number}.nii.gz"]
+        files = sampled("out", mask=inputs / "mask", count=2, batch=1)
+        assert [file.name for file in files] == [f"phantom_0000_{number}.nii.gz", f"phantom_0001_{number}.nii.gz"]
     monkeypatch.delenv("WORLD_SIZE")
     assert contents(sampled("out", mask=inputs / "mask", count=2, batch=1)) == undisturbed
 
@@ -270,8 +270,8 @@ def test_all_bad_masks_are_named_before_any_volume_is_drawn(
 ) -> None:
     masks = tmp_path / "masks"
     shutil.copytree(inputs / "mask", masks)
-    drawn = sampled("out", mask=masks, count=1)
-    before = contents(drawn)
+    files = sampled("out", mask=masks, count=1)
+    before = contents(files)
     (masks / "a.nii.gz").write_bytes(b"damaged")
     (masks / "b.nii").write_bytes(b"")
     shutil.copy(masks / NAMES[0], masks / "c.nii.gz")
@@ -282,7 +282,7 @@ def test_all_bad_masks_are_named_before_any_volume_is_drawn(
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line.split(": ")[0] for line in lines] == [str(masks / "a.nii.gz"), str(masks / "b.nii")]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == NAMES
-    assert contents(drawn) == before
+    assert contents(files) == before
 
 
 def test_no_mask_is_replaced_by_a_volume(sampled: Sampled, inputs: Path, tmp_path: Path) -> None:

@@ -90,6 +90,12 @@ def test_code_is_folded_and_what_it_printed_is_shown(pages: dict[str, BeautifulS
     assert inputs
     assert all(cell.find_parent("details") is not None for cell in inputs)
     assert all(output.find_parent("details") is None for output in page.select("div.cell_output"))
+    inputs = pages["notebooks/08_fig06_kernel_mix"].select("div.cell_input")
+    shown = "\n".join(cell.text for cell in inputs if cell.find_parent("details") is None)
+    assert "groupby(" in shown
+    assert "sns.barplot(" in shown
+    assert "import pandas" not in shown
+    assert "page.check(" not in shown
 
 
 def test_every_claim_has_an_anchor_and_is_linked(pages: dict[str, BeautifulSoup]) -> None:

@@ -47,11 +47,11 @@ class Spy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv3d(3, 4, 3)
-        self.seen: list[bool] = []
+        self.layouts: list[bool] = []
 
     def forward(self, x: Tensor, t: Tensor, *, mask: Tensor) -> Tensor:
         assert t.shape == (2,)
-        self.seen += [is_channels_last(x), is_channels_last(mask)]
+        self.layouts += [is_channels_last(x), is_channels_last(mask)]
         return self.conv(x)
 
 
@@ -142,10 +142,10 @@ def test_inputs_are_laid_out_both_ways_while_inside(setting: Switches) -> None:
     with setting.on(spy):
         spy(plain, torch.zeros(2), mask=last)
         spy(last, torch.zeros(2), mask=plain)
-    assert spy.seen == [setting.channels_last] * 4
-    spy.seen.clear()
+    assert spy.layouts == [setting.channels_last] * 4
+    spy.layouts.clear()
     spy(plain, torch.zeros(2), mask=last)
-    assert spy.seen == [False, True]
+    assert spy.layouts == [False, True]
 
 
 @EVERY
@@ -155,8 +155,8 @@ def test_what_fits_both_layouts_gets_the_strides_of_the_setting(setting: Switche
     expected = [p.detach().to(memory_format=torch.channels_last_3d).stride() for p in net.parameters() if p.dim() == 5]
     contiguous = [p.stride() for p in net.parameters() if p.dim() == 5]
     assert all(a != b for a, b in zip(expected, contiguous, strict=True))
-    seen: list[tuple[int, ...]] = []
-    net[0].forward = lambda x: seen.append(x.stride()) or x.expand(-1, 4, -1, -1, -1)  # type: ignore[func-returns-value]
+    of_inputs: list[tuple[int, ...]] = []
+    net[0].forward = lambda x: of_inputs.append(x.stride()) or x.expand(-1, 4, -1, -1, -1)  # type: ignore[func-returns-value]
     x = torch.zeros(1, 1, 4, 5, 6)
     with setting.on(net):
         strides = [p.stride() for p in net.parameters() if p.dim() == 5]
@@ -166,7 +166,7 @@ def test_what_fits_both_layouts_gets_the_strides_of_the_setting(setting: Switche
     with setting.on(net):
         net(last)
     if not setting.fast:
-        assert seen == [last.stride() if setting.channels_last else x.stride()] * 2
+        assert of_inputs == [last.stride() if setting.channels_last else x.stride()] * 2
 
 
 @EVERY

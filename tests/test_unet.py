@@ -87,8 +87,10 @@ def test_configuration_is_read_off_the_tensors(arguments: dict) -> None:
     with torch.device("meta"):
         network = UNet3D(**arguments)
     read = config_from_tensors(network.state_dict())
-    kept = {k: v for k, v in network.config.items() if k not in ("attention_rates", "norm_groups")}  # no tensor's shape
-    assert {k: read[k] for k in kept} == kept
+    config = {
+        k: v for k, v in network.config.items() if k not in ("attention_rates", "norm_groups")
+    }  # no tensor's shape
+    assert {k: read[k] for k in config} == config
     with torch.device("meta"):
         rebuilt = UNet3D(**read)  # type: ignore[arg-type]
     assert rebuilt.state_dict().keys() == network.state_dict().keys()
@@ -131,7 +133,7 @@ def test_groups_of_several_channels_show_the_brightness_that_groups_of_one_take_
     """Away from the border: padding tells the brightness from nothing, also to the norm that takes it away."""
     x = torch.randn(1, 3, 32, 32, 32, generator=torch.Generator().manual_seed(0))
     inside = (..., slice(8, 24), slice(8, 24), slice(8, 24))
-    told = {}
+    change = {}
     for groups in (32, 8):
         torch.manual_seed(0)
         block = ResBlock(32, 128, 32, groups)
@@ -139,8 +141,8 @@ def test_groups_of_several_channels_show_the_brightness_that_groups_of_one_take_
         lift = nn.Conv3d(3, 32, 3, padding=1, bias=False)
         with torch.no_grad():
             plain, shifted = (block(lift(v), torch.zeros(1, 128)) - lift(v) for v in (x, x + 3.0))
-        told[groups] = float((shifted - plain)[inside].norm() / plain[inside].norm())
-    assert told[32] < 0.4 * told[8], told
+        change[groups] = float((shifted - plain)[inside].norm() / plain[inside].norm())
+    assert change[32] < 0.4 * change[8], change
     network = UNet3D(**{**SMALL, "norm_groups": 8})
     assert {m.num_groups for m in network.modules() if isinstance(m, nn.GroupNorm)} == {8}
     assert UNet3D(**network.config).config == network.config  # type: ignore[arg-type]
@@ -153,22 +155,24 @@ def test_the_embedding_has_the_published_period() -> None:
     torch.testing.assert_close(emb[1, 31], torch.cos(torch.tensor(7 * 1000 ** (-31 / 32))))
 
 
-def gradient(net: UNet3D, what: str) -> tuple[list[Tensor], int]:
+def gradient(net: UNet3D, activations: str) -> tuple[list[Tensor], int]:
     """The gradients of a step whose network recomputes `what`, and the bytes kept between its two passes."""
-    net.recompute(what)
+    net.recompute(activations)
     net.zero_grad()
     x, t = torch.randn(1, 3, 16, 16, 16, generator=torch.Generator().manual_seed(1)), torch.tensor([7])
-    kept: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        stored[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     # Inside, recomputed regions have hooks of their own: what those keep does not reach these.
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = net(x, t).square().mean()
     loss.backward()
-    return [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None], sum(kept.values())
+    return [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None], sum(
+        stored.values()
+    )
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -180,11 +184,11 @@ def test_what_is_recomputed_changes_memory_and_not_the_gradient(fast: bool) -> N
     if fast:
         accelerate(net, report=None)
     whole, most = gradient(net, "none")
-    found = {what: gradient(net, what) for what in ("attention", "1", "2", "all")}
-    for grads, _ in found.values():
+    by_choice = {activations: gradient(net, activations) for activations in ("attention", "1", "2", "all")}
+    for grads, _ in by_choice.values():
         assert len(grads) == len(whole)
         assert all(map(torch.equal, grads, whole))
-    sizes = {what: size for what, (_, size) in found.items()}
+    sizes = {activations: size for activations, (_, size) in by_choice.items()}
     assert sizes["attention"] < most
     assert sizes["all"] < sizes["2"] < sizes["1"] < 0.8 * most
     assert gradient(net, "none")[1] == most

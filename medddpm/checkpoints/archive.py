@@ -1,4 +1,4 @@
-"""What a checkpoint's archive claims, checked before PyTorch reads it: nothing torn, nothing inflated, no code.
+"""Checks a checkpoint's archive before PyTorch reads it: nothing torn, nothing inflated, no code.
 
 `torch.save` writes a zip of one pickle, which builds the tensors, and one record a storage. `torch.load` checks neither
 the records' checksums, nor that they lie apart, nor that a storage is as long as the pickle says.
@@ -27,7 +27,7 @@ def check_archive(path: Path) -> None:
     """Checks that a file is a whole archive of `torch.save`, of tensors alone and no larger in memory than on disk.
 
     Raises:
-        BadInput: it is not; says which.
+        BadInput: it is not; the message says which.
     """
     try:
         with opened(path) as stream:
@@ -56,12 +56,12 @@ def check_archive(path: Path) -> None:
 
 
 def damaged(path: Path) -> BadInput:
-    """The error for a file that is not a whole checkpoint."""
+    """Returns the error for a file that is not a whole checkpoint."""
     return BadInput(path, "it is damaged, or no PyTorch checkpoint", "fetch it again, or use an earlier one")
 
 
 def _directory(stream: BinaryIO) -> int:
-    """Returns where the archive's directory begins, which is at the end of the file, as PyTorch writes it."""
+    """Returns the offset of the archive's directory, which PyTorch writes at the end of the file."""
     end = stream.seek(0, os.SEEK_END) - _END.size
     signature, *_, length, begin, comment = _END.unpack(_at(stream, end, _END.size))
     if signature != b"PK\x05\x06" or comment:
@@ -86,7 +86,7 @@ def _check(archive: zipfile.ZipFile, stream: BinaryIO, directory: int) -> None:
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     records, end = {entry.filename.partition("/")[2]: entry for entry in entries}, 0
     for entry in entries:
-        # PyTorch stores; what is packed could unpack to anything, and what lies in another record is read twice.
+        # PyTorch stores. A compressed record could unpack to any size; one inside another would be read twice.
         signature, name, more = _LOCAL.unpack(_at(stream, entry.header_offset, _LOCAL.size))
         stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
         if signature != b"PK\x03\x04" or not stored or entry.header_offset < end:

@@ -1,8 +1,8 @@
-"""What the pickle of a checkpoint claims, read without building any of it.
+"""Reads the claims of a checkpoint's pickle without building any of its objects.
 
-Each opcode costs a constant: containers are only counted, and what is made from others is charged with their size. So
-neither a memo's index, nor a container mentioned a thousand times, nor a copy of a copy takes memory or time here or,
-afterwards, in PyTorch, which reads no other opcodes than these.
+Each opcode costs a constant: a container is only counted, and an object made from others is charged with their size. So
+no memo index, no container mentioned a thousand times and no copy of a copy takes memory or time here; nor in PyTorch
+afterwards, which reads no other opcodes than these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTHS = {"DoubleStorage": 8, "LongStorage": 8, "ComplexFloatStorage": 8, "Float
 _PLAIN = {"collections OrderedDict", "collections Counter", "torch Size", "torch device", "_codecs encode",
           "torch.serialization _get_layout", *(f"{module} {name}" for module in ("__builtin__", "builtins")
           for name in ("bytes", "bytearray", "complex", "set"))}  # fmt: skip
-"""What `torch.load(weights_only=True)` calls beside what builds tensors: nothing of the file's author runs."""
+"""The functions that `torch.load(weights_only=True)` calls beside those that build tensors: no code of the file."""
 _KNOWN = {
     *_PLAIN,
     "torch._utils _rebuild_tensor_v2",
@@ -39,11 +39,11 @@ _MARK = object()
 
 
 class Foreign(Exception):
-    """The pickle asks for something that builds no tensor."""
+    """Raised for a pickle that asks for something other than tensors and plain values."""
 
 
 class Storage:
-    """A storage of the archive, by what the pickle claims of it: its record's name, bytes, and number of elements."""
+    """A storage as the pickle describes it: its record's name, bytes, and number of elements."""
 
     __slots__ = ("bytes", "key", "length")
 
@@ -52,9 +52,9 @@ class Storage:
 
 
 class _Value:
-    """A container, a tensor or a function, of which only the kind and the number of values inside count.
+    """A container, a tensor or a function, reduced to its kind and the number of values inside.
 
-    Of a tuple the values are kept, for it may be the arguments of a call.
+    A tuple also holds its values, since it may be the arguments of a call.
     """
 
     __slots__ = ("hashable", "kind", "sealed", "values", "weight")
@@ -65,11 +65,11 @@ class _Value:
 
 
 def storages_of(pickled: bytes) -> list[Storage]:
-    """Returns the storages that a checkpoint's pickle asks for, each as often as it does.
+    """Returns the storages that a checkpoint's pickle asks for, once for each mention.
 
     Raises:
-        Foreign: it names something else than tensors and plain values.
-        Exception: of a dozen kinds: it is broken, or claims more than its size can hold.
+        Foreign: it names something other than tensors and plain values.
+        Exception: one of a dozen kinds: it is broken, or claims more than its size can hold.
     """
     reader = _Reader()
     for number, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
@@ -86,7 +86,7 @@ class _Reader:
         self.storages: list[Storage] = []
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._made = 0  # the values that calls were given in all
+        self._made = 0  # the number of values in the arguments of all calls
 
     def read(self, name: str, argument: Any, number: int) -> None:
         stack = self._stack
@@ -105,12 +105,12 @@ class _Reader:
         elif name in _TUPLES:
             stack.append(_together([stack.pop() for _ in range(_TUPLES[name])][::-1]))
         elif name == "REDUCE":
-            given, function = stack.pop(), stack.pop()
-            stack.append(self._called(function, given))
+            arguments, function = stack.pop(), stack.pop()
+            stack.append(self._call(function, arguments))
         elif name == "BINPERSID":
             self._claim(stack.pop())
         elif name == "GLOBAL":
-            stack.append(_named(argument))
+            stack.append(_global(argument))
         elif name in _EMPTY:
             stack.append(_Value(_EMPTY[name]))
         elif name == "APPEND":
@@ -129,29 +129,29 @@ class _Reader:
             raise ValueError
 
     def _since_mark(self) -> list[Any]:
-        found = []
+        values = []
         while (value := self._stack.pop()) is not _MARK:
-            found.append(value)
-        return found[::-1]
+            values.append(value)
+        return values[::-1]
 
     def _put(self, kind: str, values: Sequence[Any]) -> None:
-        """Puts values into the container on top; what is in another already grows no more, so that sizes add up."""
+        """Puts values into the container on top. A container inside another may not grow, so that sizes add up."""
         container = self._stack[-1]
         keys = values[::2] if kind == "table" else values if kind == "set" else ()
         if not isinstance(container, _Value) or not container.kind.endswith(kind) or not all(map(_is_key, keys)):
             raise ValueError
         container.hashable &= all(map(_is_key, values))
-        container.weight += _sealed(values)
+        container.weight += _seal(values)
         if container.sealed or container.weight > MOST_VALUES:
             raise ValueError
 
-    def _called(self, function: _Value, given: _Value) -> _Value:
-        if given.kind != "tuple":
+    def _call(self, function: _Value, arguments: _Value) -> _Value:
+        if arguments.kind != "tuple":
             raise ValueError
-        self._made += _sealed([given])
+        self._made += _seal([arguments])
         if self._made > MOST_VALUES:
             raise ValueError
-        return _Value(_result(function.kind, given.values), given.weight)
+        return _Value(_result(function.kind, arguments.values), arguments.weight)
 
     def _claim(self, claim: Any) -> None:
         kind, storage, key, _device, length = claim.values
@@ -161,42 +161,42 @@ class _Reader:
         self._stack.append(self.storages[-1])
 
 
-def _named(name: str) -> _Value:
-    """Returns what a pickle names, of all that it may name."""
+def _global(name: str) -> _Value:
+    """Returns the function or type of that name, if a pickle may name it."""
     if name not in _KNOWN:
         raise Foreign(name.replace(" ", ".", 1))
     return _Value(name.split()[1])
 
 
-def _result(called: str, given: Sequence[Any]) -> str:
-    """The kind of what a call of `called` gives."""
-    kinds = [value.kind if isinstance(value, _Value) else type(value).__name__ for value in given]
-    if called == "_rebuild_tensor_v2":
-        _check_tensor(*given)
+def _result(function: str, arguments: Sequence[Any]) -> str:
+    """Returns the kind of value that the function of that name returns."""
+    kinds = [value.kind if isinstance(value, _Value) else type(value).__name__ for value in arguments]
+    if function == "_rebuild_tensor_v2":
+        _check_tensor(*arguments)
         return "tensor"
-    if called == "_rebuild_parameter" and kinds[0] == "tensor":
+    if function == "_rebuild_parameter" and kinds[0] == "tensor":
         return "tensor"
-    if called in ("OrderedDict", "Counter") and (not given or (called == "Counter" and kinds == ["table"])):
+    if function in ("OrderedDict", "Counter") and (not arguments or (function == "Counter" and kinds == ["table"])):
         return "ordered table"
-    if called == "set" and kinds == ["list"] and given[0].hashable:
+    if function == "set" and kinds == ["list"] and arguments[0].hashable:
         return "set"
-    if called == "encode" and kinds[0] == "str" and given[1] in ("latin1", "latin-1"):
+    if function == "encode" and kinds[0] == "str" and arguments[1] in ("latin1", "latin-1"):
         return "bytes"
-    if called in ("bytes", "bytearray") and set(kinds) <= {"bytes", "str"}:  # a number would be a length
+    if function in ("bytes", "bytearray") and set(kinds) <= {"bytes", "str"}:  # a number would be a length
         return "bytes"
-    if called == "Size" and kinds == ["tuple"]:
+    if function == "Size" and kinds == ["tuple"]:
         return "plain"
-    if called in ("device", "_get_layout", "complex") and set(kinds) <= {"str", "int", "float"}:
+    if function in ("device", "_get_layout", "complex") and set(kinds) <= {"str", "int", "float"}:
         return "plain"
     raise ValueError
 
 
 def _together(values: Sequence[Any]) -> _Value:
-    return _Value("tuple", 1 + _sealed(values), values)
+    return _Value("tuple", 1 + _seal(values), values)
 
 
-def _sealed(values: Sequence[Any]) -> int:
-    """The number of values in `values`, which grow no more from here on."""
+def _seal(values: Sequence[Any]) -> int:
+    """Returns the number of values in `values`, and seals them: they may not grow any more."""
     count = 0
     for value in values:
         if isinstance(value, _Value):
@@ -208,12 +208,12 @@ def _sealed(values: Sequence[Any]) -> int:
 
 
 def _is_key(value: object) -> bool:
-    """Returns whether hashing it costs next to nothing, and no two of them collide on purpose."""
+    """Returns whether `value` is a key that is cheap to hash and cannot be made to collide."""
     return isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**31)
 
 
 def _check_tensor(storage: Storage, offset: int, sizes: _Value, strides: _Value, *_: object) -> None:
-    """Refuses a tensor that reaches beyond its storage, or that is many times as large (an expanded one)."""
+    """Refuses a tensor that reaches beyond its storage, or is larger than its storage (an expanded one)."""
     size, stride = sizes.values, strides.values
     whole = all(type(n) is int and n >= 0 for n in (offset, *size, *stride)) and len(size) == len(stride) <= 16
     if not whole or math.prod(size) > max(storage.length, 1):

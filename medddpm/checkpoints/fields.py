@@ -1,4 +1,4 @@
-"""What a model's file says beside its weights: each field that is read later is checked when the file is."""
+"""Checks the fields of a model's file beside its weights when the file is read, not when a field is used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_fields(content: Mapping[str, Any], names: Iterable[str], path: str | o
     """Checks those of the fields `names` that a file's content has.
 
     Raises:
-        BadInput: one has another type than it should, or a value that cannot be; names it.
+        BadInput: a field has a wrong type or an impossible value; the message names it.
     """
     for name in names:
         if name in content and not _SOUND[name](content[name]):
@@ -32,18 +32,18 @@ def check_fields(content: Mapping[str, Any], names: Iterable[str], path: str | o
 
 
 def whole(value: object, least: int, most: int) -> bool:
-    """Returns whether it is a whole number of that range; True and False are none."""
+    """Returns whether `value` is a whole number of that range; True and False are not."""
     return type(value) is int and least <= value <= most
 
 
 def is_size(value: object) -> bool:
-    """Returns whether it is the (H, W, D) of a volume that a computer can hold."""
+    """Returns whether `value` is the (H, W, D) of a volume that a computer can hold."""
     sides = value if isinstance(value, list | tuple) else ()
     return len(sides) == 3 and all(whole(side, 2, LARGEST) for side in sides) and math.prod(sides) <= LARGEST_VOLUME
 
 
 def are_whole(value: object, least: int) -> bool:
-    """Returns whether it is a list of whole numbers of at least `least`, as many as a network can have levels."""
+    """Returns whether `value` is a list of whole numbers from `least` on, no longer than a network has levels."""
     return (
         isinstance(value, list | tuple) and len(value) <= MOST_LEVELS and all(whole(n, least, LARGEST) for n in value)
     )

@@ -21,8 +21,8 @@ from medddpm.checkpoints.weights import (
     check_weights,
     is_network,
     is_state,
-    named_alike,
     some,
+    with_published_names,
 )
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
@@ -41,7 +41,7 @@ def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) ->
     Args:
         path: the file; its folder is made if missing.
         content: for `load_checkpoint` "ema" or "model" or both, each the `state_dict` of a `GaussianDiffusion`; and
-            "config", its `UNet3D.config`, without which it is read as a published network, with 32 groups a norm. For
+            "config", its `UNet3D.config`; without it the network is read as a published one, with 32 groups a norm. For
             `sample_to_files` also "size", [H, W, D], if the volumes are no cubes of the network's image size.
 
     Raises:
@@ -57,13 +57,13 @@ def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) ->
 
 
 def checkpoints_of(run: Path) -> list[Path]:
-    """The checkpoints in a run's folder, oldest first."""
+    """Returns the checkpoints in a run's folder, oldest first."""
     numbered = {path: _STEP.fullmatch(path.name) for path in (run / "checkpoints").glob("step-*.pt")}
     return sorted((path for path, match in numbered.items() if match), key=lambda path: int(path.stem[5:]))
 
 
 def newest_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file itself; of a run's folder, its newest checkpoint.
+    """Returns the newest checkpoint of a run's folder; a file is returned as it is.
 
     Raises:
         BadInput: the folder has none.
@@ -71,10 +71,10 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.is_dir():
         return path
-    found = checkpoints_of(path)
-    if not found:
+    checkpoints = checkpoints_of(path)
+    if not checkpoints:
         raise BadInput(path, "this folder has no checkpoints/step-*.pt", "give a run's folder or a checkpoint's file")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a dozen kinds, by where the reader fails
         raise damaged(path) from None
-    if is_state(content) and is_network(named_alike(content)):  # of `torch.save(network.state_dict(), …)`
+    if is_state(content) and is_network(with_published_names(content)):  # of `torch.save(network.state_dict(), …)`
         content = {"model": content, "ema": content}
     states = {kind: content.get(kind) for kind in ("model", "ema")} if isinstance(content, dict) else {}
-    named = {kind: named_alike(state) for kind, state in states.items() if is_state(state)}
+    named = {kind: with_published_names(state) for kind, state in states.items() if is_state(state)}
     if not named:
         raise BadInput(
             path,
@@ -115,7 +115,7 @@ def load_checkpoint(
     """Builds the model of a checkpoint; a published one's configuration is read off its tensors.
 
     Args:
-        path: the checkpoint, or a run's folder, of which the newest is taken.
+        path: the checkpoint, or a run's folder, whose newest checkpoint is read.
         weights: "ema", which sampling uses, or "model".
         device: the model's.
 
@@ -123,8 +123,8 @@ def load_checkpoint(
         the diffusion, in evaluation mode.
 
     Raises:
-        BadInput: there is no such file, the folder has no checkpoint, or the file is damaged or holds no such weights;
-            or names the tensors that are missing, extra or of another shape.
+        BadInput: there is no such file, the folder has no checkpoint, the file is damaged or holds no such weights, or
+            tensors are missing, extra or of another shape; the message names them.
     """
     path = newest_checkpoint(path)
     return diffusion_from(read_checkpoint(path), path, weights).to(device).eval()
@@ -135,8 +135,8 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     state = content.get(weights)
     if not is_state(state):
         others = [name for name in ("ema", "model") if is_state(content.get(name))]
-        found = f"its maps are: {', '.join(map(str, content))}"
-        remedy = f"ask for '{others[0]}' (weights=, --weights)" if others else found
+        maps = f"its maps are: {', '.join(map(str, content))}"
+        remedy = f"ask for '{others[0]}' (weights=, --weights)" if others else maps
         raise BadInput(path, f"it has no '{weights}' weights", remedy)
     if len(state) > MOST_TENSORS:
         raise BadInput(path, f"it holds {len(state)} tensors, more than any network of this kind", "give another")
@@ -168,27 +168,27 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
 
 
 def load_state(diffusion: GaussianDiffusion, state: object, path: str | os.PathLike[str]) -> None:
-    """Copies `state` into `diffusion`; every name and shape must match, and every number be one to compute with.
+    """Copies `state` into `diffusion`; every name and shape must match, and every number must be finite.
 
     Raises:
-        BadInput: names the tensors that are missing, extra, of another shape, or as `check_weights`.
+        BadInput: tensors are missing, extra or of another shape (the message names them), or as `check_weights`.
     """
     if not is_state(state):
         raise BadInput(path, "it has no map of named tensors where its weights should be", "use an earlier checkpoint")
-    own = diffusion.state_dict()
-    _same_tensors(own, state, path)
+    expected = diffusion.state_dict()
+    _same_tensors(expected, state, path)
     check_weights(state, path)
-    diffusion.load_state_dict({name: state[name] for name in own})
+    diffusion.load_state_dict({name: state[name] for name in expected})
 
 
-def _same_tensors(own: Mapping[str, Tensor], state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    missing = own.keys() - state.keys()
-    extra = state.keys() - own.keys() - UNREAD
-    other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
+def _same_tensors(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+    missing = expected.keys() - state.keys()
+    extra = state.keys() - expected.keys() - UNREAD
+    other = [name for name in expected.keys() & state.keys() if expected[name].shape != state[name].shape]
     if missing or extra or other:
         parts = [
-            f"{len(names)} {what} ({some(names)})"
-            for what, names in (("missing", missing), ("extra", extra), ("of another shape", other))
+            f"{len(names)} {fault} ({some(names)})"
+            for fault, names in (("missing", missing), ("extra", extra), ("of another shape", other))
             if names
         ]
         raise BadInput(

@@ -21,7 +21,7 @@ DTYPES = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 
 @dataclass(frozen=True)
 class Terms:
-    """What only the trainer of a model can say of it; empty where it is not said.
+    """The entries of a card that only the trainer of a model knows; empty if they are not given.
 
     Args:
         license: under which the weights may be used, as Hugging Face names it: "apache-2.0", "cc-by-4.0", "other".
@@ -47,7 +47,7 @@ def model_card(
         bytes_: the file's size.
         dtype: its weights', as safetensors names it: "BF16".
         record: the training record: step, loss.
-        terms: the trainer's own.
+        terms: the trainer's.
     """
     config, training, state = content["config"], content["training"], content["ema"]
     phantom = training.get("phantom")
@@ -89,12 +89,12 @@ def _text(name: str) -> str:
 
 
 def parameters(state: Mapping[str, Tensor]) -> int:
-    """The number of parameters of the network, without the schedule's buffers."""
+    """Returns the number of parameters of the network, without the schedule's buffers."""
     return sum(tensor.numel() for name, tensor in state.items() if name.startswith("denoise_fn."))
 
 
 def losses(record: pd.DataFrame) -> dict[str, str | int]:
-    """The card's figures from the training record."""
+    """Returns the card's figures from the training record."""
     last = record[record["step"] > 0.9 * record["step"].max()]
     first, at_the_end = record["loss"].iloc[0], last["loss"].mean()
     return {
@@ -105,11 +105,11 @@ def losses(record: pd.DataFrame) -> dict[str, str | int]:
     }
 
 
-def _evaluation(found: Mapping[str, Any] | None) -> str:
-    if not found:
+def _evaluation(evaluation: Mapping[str, Any] | None) -> str:
+    if not evaluation:
         return "None; `medddpm.quality` measures it."
-    rows = [f"| {r['metric']} | {r['tissue']} | {_number(r['value'])} | {_interval(r)} |" for r in found["rows"]]
-    return _text("evaluation").format(count=found["count"], seed=found["seed"], rows="\n".join(rows))
+    rows = [f"| {r['metric']} | {r['tissue']} | {_number(r['value'])} | {_interval(r)} |" for r in evaluation["rows"]]
+    return _text("evaluation").format(count=evaluation["count"], seed=evaluation["seed"], rows="\n".join(rows))
 
 
 def _interval(row: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from medddpm.checkpoints.fields import check_fields
-from medddpm.checkpoints.weights import PREFIX, check_weights, is_network, named_alike
+from medddpm.checkpoints.weights import PREFIX, check_weights, is_network, with_published_names
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.runtime.files import check_hollow, opened
@@ -28,46 +28,46 @@ from medddpm.runtime.files import check_hollow, opened
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
 LARGEST_HEADER = 2**22  # bytes; that of a U-Net of a thousand tensors has a tenth of a megabyte
-KEPT = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
-"""The parts of a checkpoint kept beside the weights; `medddpm release` adds the last three."""
+FIELDS = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
+"""The entries of a checkpoint that are stored beside the weights; `medddpm release` adds the last three."""
 
 
 def write(content: Mapping[str, Any], file: Path, *, about: str = "") -> None:
-    """Writes a checkpoint's averaged weights to a temporary path; its caller moves the file to its place.
+    """Writes a checkpoint's averaged weights to a temporary path; the caller moves the file to its place.
 
     Args:
-        content: from `checkpoints.files.read_checkpoint`, of a checkpoint of ours; may have more of `KEPT` added.
+        content: from `checkpoints.files.read_checkpoint`, of a checkpoint of ours, with further `FIELDS` or without.
         file: the temporary path.
-        about: a sentence for whoever opens the file: what trained the model, and on what.
+        about: a sentence about the training, for whoever opens the file.
 
     Raises:
         BadInput: the disk is full.
     """
     known = {**content, "timesteps": len(content["ema"]["betas"])}
-    metadata = {key: json.dumps(known[key]) for key in KEPT if key in known}
-    weights = stored(content["ema"])
+    metadata = {key: json.dumps(known[key]) for key in FIELDS if key in known}
+    weights = to_released(content["ema"])
     try:
         save_file(weights, file, {"format": FORMAT, "about": about, "digest": digest(weights), **metadata})
     except SafetensorError as error:  # also for a full disk
         raise BadInput(file, f"it could not be written: {error}", "make room, and try again") from None
 
 
-def stored(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The network's weights of a checkpoint, as a released file has them: without the schedule, in BF16.
+def to_released(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a checkpoint's network weights as a released file has them: without the schedule, in BF16.
 
-    There a parameter takes two bytes and keeps eight bits of its mantissa.
+    A parameter then takes two bytes and has eight bits of mantissa.
     """
     return {k.removeprefix(PREFIX): v.bfloat16().contiguous() for k, v in state.items() if k.startswith(PREFIX)}
 
 
-def restored(stored: Mapping[str, Tensor], timesteps: int) -> dict[str, Tensor]:
-    """The weights of a released file as a checkpoint has them: in float32, with the schedule."""
+def from_released(weights: Mapping[str, Tensor], timesteps: int) -> dict[str, Tensor]:
+    """Returns the weights of a released file as a checkpoint has them: in float32, with the schedule."""
     schedule = GaussianDiffusion(torch.nn.Identity(), timesteps).state_dict()
-    return {**{PREFIX + name: tensor.float() for name, tensor in stored.items()}, **schedule}
+    return {**{PREFIX + name: tensor.float() for name, tensor in weights.items()}, **schedule}
 
 
 def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a released model as a checkpoint's content: "ema", in float32 and with the schedule, and what is `KEPT`.
+    """Reads a released model as a checkpoint's content: "ema", in float32 and with the schedule, and its `FIELDS`.
 
     Raises:
         BadInput: the file is damaged, or `write` did not write it.
@@ -77,20 +77,20 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """Reads a released model, or the weights of a network by itself, which are then both "model" and "ema".
+    """Reads a released model, or the weights of a bare network, which become both "model" and "ema".
 
     Raises:
         BadInput: as `read_released`.
     """
     metadata, weights = _read(path)
-    state = named_alike(weights)
+    state = with_published_names(weights)
     if metadata.get("format") != FORMAT and is_network(state):
         return {"model": state, "ema": state}
     return _content(metadata, weights, path)
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and tensors of a safetensors file."""
+    """Reads the metadata and tensors of a safetensors file."""
     check_utf8(os.fspath(path), path)
     try:
         with opened(path) as stream:
@@ -111,18 +111,18 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _content(metadata: Mapping[str, str], weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     try:
-        content = {key: json.loads(metadata[key]) for key in KEPT if key in metadata}
+        content = {key: json.loads(metadata[key]) for key in FIELDS if key in metadata}
         if metadata["format"] != FORMAT or not content.keys() >= {"config", "timesteps"}:
             raise ValueError
     except (KeyError, ValueError, RecursionError):
         raise BadInput(
             path, f"its metadata is not that of {FORMAT}", "give a file that `medddpm release` wrote"
         ) from None
-    check_fields(content, KEPT, path)
+    check_fields(content, FIELDS, path)
     check_weights({PREFIX + name: tensor for name, tensor in weights.items()}, path)
     if "training" in content:
-        content["training"] = renamed(content["training"])
-    return {**content, "about": metadata.get("about", ""), "ema": restored(weights, content["timesteps"])}
+        content["training"] = with_present_names(content["training"])
+    return {**content, "about": metadata.get("about", ""), "ema": from_released(weights, content["timesteps"])}
 
 
 def check_utf8(text: str, path: str | os.PathLike[str]) -> None:
@@ -134,14 +134,14 @@ def check_utf8(text: str, path: str | os.PathLike[str]) -> None:
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of weights, by name, dtype, shape and bytes: safetensors has no checksum of its own."""
-    found = hashlib.sha256()
+    """Returns the SHA-256 of weights, by name, dtype, shape and bytes; safetensors has no checksum."""
+    checksum = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        checksum.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
-def renamed(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `TrainConfig` as written to a file, by their present names: `setting` was `switches`."""
+def with_present_names(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a `TrainConfig` from a file under their present names: `setting` was `switches`."""
     return {"setting" if name == "switches" else name: value for name, value in training.items()}

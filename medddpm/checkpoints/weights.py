@@ -1,4 +1,4 @@
-"""What counts as the weights of this model: their names, their numbers, and the memory that they take."""
+"""Checks the weights of this model: their names, their numbers, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ def is_network(state: Mapping[str, Tensor]) -> bool:
     return PREFIX + _FIRST in state
 
 
-def named_alike(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Returns weights by the names of `GaussianDiffusion.state_dict()`, however the model was wrapped when saved.
+def with_published_names(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Returns weights under the names of `GaussianDiffusion.state_dict()`, however the model was wrapped when saved.
 
-    A prefix that all names share goes: ``module.`` (DistributedDataParallel), ``_orig_mod.`` (`torch.compile`) or any
-    other, before or behind `PREFIX`. The weights of a `UNet3D` by itself get `PREFIX`. Others are returned as they are.
+    Removes a prefix that all names share, before or after `PREFIX`: ``module.`` (DistributedDataParallel),
+    ``_orig_mod.`` (`torch.compile`) or any other. Adds `PREFIX` to the weights of a bare `UNet3D`. Other weights stay
+    as they are.
     """
     heads = [name.removesuffix(_FIRST) for name in state if name.endswith(_FIRST)]
     if len(heads) != 1:
         return state
     head = heads[0]
     outer = head.partition(PREFIX)[0] if PREFIX in head else head  # without it, all are the network's
-    found = {
+    weights = {
         PREFIX + name.removeprefix(head) if name.startswith(head) else name.removeprefix(outer): tensor
         for name, tensor in state.items()
         if name != _COUNTED
     }
     alike = all(name.startswith(outer) for name in state if name != _COUNTED)
-    return found if alike and len(found) == len(state.keys() - {_COUNTED}) else state
+    return weights if alike and len(weights) == len(state.keys() - {_COUNTED}) else state
 
 
 def check_weights(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Checks that weights and schedule hold numbers that can be computed with.
+    """Checks that weights and schedule hold usable numbers.
 
     Raises:
-        BadInput: a tensor is not of floating-point numbers, or holds one that is not finite in float32; a number of
-            the schedule is none of a probability's.
+        BadInput: a tensor is not of floating-point numbers, or holds a number that is not finite in float32, or the
+            schedule holds an impossible probability.
     """
     if other := [f"{name}: {tensor.dtype}" for name, tensor in state.items() if tensor.dtype not in FLOATS]:
         problem = f"its weights are not floating-point numbers ({some(other)})"
@@ -76,7 +77,7 @@ def check_weights(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
 
 
 def not_finite(state: Mapping[str, Tensor]) -> list[str]:
-    """The names of the tensors that hold NaN, infinity, or what is infinite in float32."""
+    """Returns the names of the tensors that hold NaN, infinity, or numbers that are infinite in float32."""
     return [name for name, tensor in state.items() if tensor.is_floating_point() and not _is_finite(tensor)]
 
 
@@ -85,7 +86,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def check_memory(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Checks that tensors do not share memory, which a network built from them would not.
+    """Checks that tensors do not share memory, since a network built from them would take more.
 
     Raises:
         BadInput: together they are larger than their storages.
@@ -96,7 +97,7 @@ def check_memory(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> N
 
 
 def are_losses(value: object, step: object) -> bool:
-    """Returns whether it holds the loss of each step up to `step`, (step,)."""
+    """Returns whether `value` holds the loss of each step up to `step`, (step,)."""
     return (
         type(step) is int
         and isinstance(value, Tensor)

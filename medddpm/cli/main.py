@@ -23,7 +23,7 @@ from medddpm.fast.reports import is_first, log, silence
 from medddpm.runtime.exits import INTERRUPTED
 from medddpm.runtime.signals import ended_by_sigterm
 
-NO_MEMORY = ("out of memory", "can't allocate memory")  # as PyTorch says it of a GPU and of the host
+NO_MEMORY = ("out of memory", "can't allocate memory")  # PyTorch's words for a GPU and for the host
 ON_A_MODEL = ("train", "sample", "release", "check")
 """The commands whose packages `pip install 'medddpm[train]'` brings; the others need [book]."""
 
@@ -44,8 +44,8 @@ def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
     """Runs the command that the words name.
 
     Args:
-        parser: makes the parser, in whose namespaces `command` is what runs the command, and `resumes` whether the
-            same command goes on after an interruption.
+        parser: makes the parser. Its namespaces have `command`, the function to run, and `resumes`, whether the same
+            command resumes after an interruption.
         words: a command and its arguments.
 
     Returns:
@@ -88,7 +88,7 @@ def run(parser: Callable[[], Parser], words: Sequence[str]) -> int:
 
 
 def _check_working_folder() -> None:
-    """Refuses one that was removed before anything is imported: there PyTorch's libraries end the process.
+    """Refuses a working folder that was removed, before any import: PyTorch's libraries would end the process there.
 
     Raises:
         BadInput: it was removed.
@@ -100,7 +100,7 @@ def _check_working_folder() -> None:
 
 
 def _how_to_go_on(arguments: argparse.Namespace, words: Sequence[str]) -> str:
-    """Says what to do after an interruption, as the end of a line."""
+    """Returns the end of a line that says how to resume after an interruption."""
     if not getattr(arguments, "resumes", False):
         return ""
     anew = next((word for word in ("--again", "--force") if word in words), "")
@@ -108,7 +108,7 @@ def _how_to_go_on(arguments: argparse.Namespace, words: Sequence[str]) -> str:
 
 
 def open_streams() -> None:
-    """Makes stdout and stderr writable: where a shell closed one (`2>&-`), or where it cannot write every character."""
+    """Makes stdout and stderr writable, even if a shell closed one (`2>&-`) or it cannot write every character."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -117,7 +117,7 @@ def open_streams() -> None:
 
 
 def parser() -> Parser:
-    """The arguments of every command."""
+    """Builds the parser of all commands."""
     top = Parser(
         prog="medddpm",
         description="Train and sample the 3-D diffusion model of Med-DDPM, and profile a training step.",
@@ -137,10 +137,10 @@ def parser() -> Parser:
 
 @contextlib.contextmanager
 def plain_lines() -> Iterator[None]:
-    """Within it, the package's reports and warnings are plain lines, `medddpm: …`; nibabel and papermill print none.
+    """Prints the package's reports and warnings as plain lines, `medddpm: …`, and silences nibabel and papermill.
 
-    nibabel logs each oddity of a header; those that matter are refused in a line by `medddpm.data.nifti`. papermill
-    logs that a kernel died before it raises that, and also of a kernel that an interrupted book ends itself.
+    nibabel logs each oddity of a header; `medddpm.data.nifti` refuses, in a line, those that matter. papermill logs a
+    dead kernel before it raises the error, and also when an interrupted book ends the kernel itself.
     """
     for name in ("nibabel.global", "papermill"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -44,7 +44,7 @@ NARROW, NARROW_GROUPS = 32, 8
 
 
 def add_train(commands: Commands[Parser]) -> None:
-    """`medddpm train`."""
+    """Adds `medddpm train`."""
     command = add_command(
         commands,
         train,
@@ -170,41 +170,41 @@ def train(arguments: argparse.Namespace) -> int:
     from medddpm.training.config import TrainConfig
     from medddpm.training.run import train as run
 
-    given = bool(arguments.data)
+    has_data = bool(arguments.data)
     refuse_unread(
         arguments,
-        ("contrast", not given, "with --phantom"),
-        ("scaling", given, "with --data"),
-        ("no_check", given, "with --data"),
+        ("contrast", not has_data, "with --phantom"),
+        ("scaling", has_data, "with --data"),
+        ("no_check", has_data, "with --data"),
     )
     for name in ("gradient_dtype", "bucket_mib"):
         if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
             log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
-    begun, problem = None, None
+    prepared, problem = None, None
     with joined(pick_device(arguments.device)):
         ranks = Ranks()
-        # All processes read the same folder: what is wrong with it is said once, and whichever process found it.
+        # All processes read the same folder: its problem is printed once, whichever process meets it.
         with ranks.unhurried("check"):  # the first one reads every volume
             try:
-                begun = _begun(arguments)
+                prepared = _configuration(arguments)
             except BadInput as error:
                 problem = error
-        if ranks.told(begun is None and problem is None):
+        if ranks.told(prepared is None and problem is None):
             return 1
         ranks.agree(problem)
-        assert begun is not None  # else there is a problem, which ends all
-        config, volumes = begun
+        assert prepared is not None  # else there is a problem, which ends all
+        config, volumes = prepared
         losses = run(
             config, volumes, arguments.out, arguments.steps, device=arguments.device,
             device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
         )  # fmt: skip
     if is_first():
-        print(f"{arguments.out}: {_where(len(losses), arguments.steps)}")
+        print(f"{arguments.out}: {_outcome(len(losses), arguments.steps)}")
     return 0 if len(losses) >= arguments.steps else INTERRUPTED
 
 
-def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
-    """Returns what a run is begun with; None as for `_cached`."""
+def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
+    """Returns the run's configuration and volumes; None as `_cached`."""
     from medddpm.data.layouts import BRATS
     from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
@@ -241,24 +241,24 @@ def _begun(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | Non
 
 
 def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
-    """The base width and the groups of each norm: as they are given, else as the help of their options says.
+    """Returns the base width and the groups of each norm; the defaults are in the help of their options.
 
-    A run that was begun with the published width, also by a version that had no other, goes on with that.
+    A run that began with the published width, also under a version that had no other, resumes with it.
     """
     from medddpm.checkpoints.files import checkpoints_of
     from medddpm.training.config import TrainConfig
     from medddpm.training.run_folder import read_run
 
-    published, begun = TrainConfig.model_channels, None
-    with contextlib.suppress(BadInput):  # what is wrong with the run is said when it is resumed
-        begun = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
-    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and begun != published:
+    published, width = TrainConfig.model_channels, None
+    with contextlib.suppress(BadInput):  # a problem of the run is reported when it is resumed
+        width = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
+    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and width != published:
         return NARROW, arguments.norm_groups or NARROW_GROUPS
     return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
 
 
-def _where(step: int, steps: int) -> str:
-    """Where a training that was to make `steps` steps in all has ended."""
+def _outcome(step: int, steps: int) -> str:
+    """Returns the last line of a training of `steps` steps that ended at `step`."""
     if step > steps:
         return f"already at step {step}, beyond --steps {steps}; give more than {step} to train on"
     if step == steps:
@@ -267,9 +267,9 @@ def _where(step: int, steps: int) -> str:
 
 
 def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:
-    """The volumes to train on; None where the folder's check found problems, which it printed.
+    """Returns the volumes to train on; None if the folder's check printed problems.
 
-    A folder is checked only as long as a volume of it has to be prepared: preparing one reads it to its end.
+    Once all volumes of a folder are prepared it is not checked again: preparing a volume reads it to its end.
     """
     from medddpm.data.checking import check_folder
     from medddpm.data.disk_cache import DiskCache, default_folder
@@ -281,16 +281,16 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
         return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
     volumes, problem = None, None
     try:
-        given = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
-        if given.notes:
-            log.warning(str(given.notes))
-        volumes = DiskCache(given, folder)
+        source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
+        if source.notes:
+            log.warning(str(source.notes))
+        volumes = DiskCache(source, folder)
     except BadInput as error:
         problem = error
     if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
         report = check_folder(arguments.data, progress=not arguments.quiet)
-        for found in report.problems:
-            complain(str(found))
+        for fault in report.problems:
+            complain(str(fault))
         if report.problems:
             return None
     if problem:
@@ -302,7 +302,7 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
 
 
 def add_release(commands: Commands[Parser]) -> None:
-    """`medddpm release`."""
+    """Adds `medddpm release`."""
     command = add_command(
         commands,
         release,
@@ -382,7 +382,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 
 def add_check(commands: Commands[Parser]) -> None:
-    """`medddpm check`."""
+    """Adds `medddpm check`."""
     command = add_command(
         commands,
         check,

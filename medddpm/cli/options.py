@@ -19,7 +19,7 @@ RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
 PROFILE_VIEWS = ("window", "step")
 SHELLS = ("bash", "zsh", "tcsh")
 MULTIPLE = "a multiple of 32"
-"""What --channels has to be: the norms have 32 groups, unless --norm-groups says otherwise."""
+"""The requirement on --channels: the norms have 32 groups, unless --norm-groups says otherwise."""
 
 
 def complain(line: str) -> int:
@@ -29,12 +29,12 @@ def complain(line: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Names at once all that is missing, and what an unknown word may have been meant to be.
+    """A parser that names all missing options at once, and suggests a known word for an unknown one.
 
-    argparse names options of which one is needed after all others are given, and unknown options last of all.
+    argparse reports a missing one of several options only once all other options are given, and unknown options last.
 
     Attributes:
-        one_of: such options.
+        one_of: options of which one is required.
     """
 
     one_of: Sequence[argparse.Action] = ()
@@ -42,33 +42,33 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse's; remembers what is read, for `error`, and ends where words are left over."""
+        """Parses as argparse does; stores the words and the values for `error`, and ends at an unknown word."""
         self._read = namespace or argparse.Namespace()
         self._words = list(sys.argv[1:] if args is None else args)
-        found, left = super().parse_known_args(self._words, self._read)
-        if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}{self._meant(left)}")
-        return found, left
+        arguments, unknown = super().parse_known_args(self._words, self._read)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
+        return arguments, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """As argparse's; but help that cannot be printed, as on a full disk, does not end in silence."""
+        """Prints as argparse does, but raises an error if the help cannot be printed, as on a full disk."""
         if file is not None and file is sys.stdout:
             print(message, end="", file=file, flush=True)
         else:
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """As argparse's; a line of what is required has `one_of` too, if none of them is given."""
+        """Ends as argparse does; names `one_of` among the required options if none of them is given."""
         if "required: " in message:
             if self.one_of and all(getattr(self._read, action.dest, None) is None for action in self.one_of):
                 message += ", " + " or ".join(action.option_strings[0] for action in self.one_of)
-            given = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
             known = list(self._option_string_actions)
-            unknown = [word for word in given if not any(name.startswith(word) for name in known)]
+            unknown = [word for word in options if not any(name.startswith(word) for name in known)]
             if unknown:
                 message += f"; unrecognized: {' '.join(unknown)}{self._meant(unknown)}"
-        elif found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
-            message += _suggested(found[1], [name.strip("' ") for name in found[2].split(",")])
+        elif match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            message += _suggested(match[1], [name.strip("' ") for name in match[2].split(",")])
         super().error(message)
 
     def _options(self) -> list[str]:
@@ -85,10 +85,12 @@ def _suggested(word: str, names: Sequence[str]) -> str:
 
 
 class PrintCompletion(argparse.Action):
-    """Prints a shell's completion of all commands and options, and ends; paths are completed as files."""
+    """An option that prints a shell's completion of all commands and options, and ends; paths complete as files."""
 
-    def __call__(self, parser: argparse.ArgumentParser, _found: object, shell: Any, _option: str | None = None) -> None:
-        """Prints it.
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, shell: Any, _option: str | None = None
+    ) -> None:
+        """Prints the completion.
 
         Raises:
             ModuleNotFoundError: shtab, which writes it, is not installed.
@@ -121,11 +123,11 @@ def add_command(
     """Adds a subcommand named as its function, with examples under its options.
 
     Args:
-        commands: where it is added.
+        commands: the parsers to add it to.
         run: runs it; returns the exit code.
         summary: its line in the list of commands.
         examples: a line each.
-        resumes: whether the same command goes on where it was interrupted.
+        resumes: whether the same command resumes after an interruption.
     """
     command = commands.add_parser(
         run.__name__,
@@ -140,11 +142,11 @@ def add_command(
 
 
 def refuse_unread(arguments: argparse.Namespace, *rules: tuple[str, bool, str]) -> None:
-    """Ends the command, as a wrong argument does, where an option is given that would have no effect.
+    """Ends the command, as a wrong argument does, if an option would have no effect.
 
     Args:
-        arguments: in which an option that is not given is None or False.
-        rules: of each option its name, whether it is read, and, after "only", where it is.
+        arguments: None or False stands for an absent option.
+        rules: for each option its name, whether it is read, and the rest of "only …" for the message.
     """
     for name, read, where in rules:
         if getattr(arguments, name) not in (None, False) and not read:
@@ -152,12 +154,12 @@ def refuse_unread(arguments: argparse.Namespace, *rules: tuple[str, bool, str]) 
 
 
 def option(name: str) -> str:
-    """An option as it is typed, by the name it has in the arguments."""
+    """Returns an option as a user types it, from its name in the arguments."""
     return f"--{name.replace('_', '-')}"
 
 
 def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(H, W, D) from --size: none, one side or three."""
+    """Returns (H, W, D) from the values of --size: none, one side or three."""
     if sides is None:
         return default
     if len(sides) == 1:
@@ -168,7 +170,7 @@ def volume_size(sides: list[int] | None, default: tuple[int, int, int]) -> tuple
 
 
 def without_gz(path: Path) -> str:
-    """A table's path, whether it is given with the suffix of a compressed one or not."""
+    """Returns a table's absolute path without the suffix .gz."""
     return str(path.resolve()).removesuffix(".gz")
 
 

@@ -21,7 +21,7 @@ from medddpm.runtime.arguments import a_path, several, whole
 
 
 def add_parse(commands: Commands[Parser]) -> None:
-    """`medddpm parse`."""
+    """Adds `medddpm parse`."""
     command = add_command(
         commands,
         parse,
@@ -60,10 +60,10 @@ def parse(arguments: argparse.Namespace) -> int:
     from medddpm.measure import schemas
     from medddpm.measure.tables import check_table, write_table
 
-    for given in filter(None, (arguments.raw, arguments.details, arguments.trace)):
+    for table in filter(None, (arguments.raw, arguments.details, arguments.trace)):
         # The table, plain or compressed, would overwrite it or its description.
-        if without_gz(given) == without_gz(arguments.out):
-            raise BadInput(given, "--out would overwrite what is read", "give --out another name")
+        if without_gz(table) == without_gz(arguments.out):
+            raise BadInput(table, "--out would overwrite what is read", "give --out another name")
     check_table(arguments.out, force=arguments.force)
     view = arguments.view or ("step" if arguments.trace else "window")
     parsed = profile_parse.parse(
@@ -80,7 +80,7 @@ def parse(arguments: argparse.Namespace) -> int:
 
 
 def add_profile(commands: Commands[Parser]) -> None:
-    """`medddpm profile`."""
+    """Adds `medddpm profile`."""
     command = add_command(
         commands,
         profile,

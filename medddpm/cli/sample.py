@@ -12,7 +12,7 @@ from medddpm.runtime.arguments import a_path, whole
 
 
 def add_sample(commands: Commands[Parser]) -> None:
-    """`medddpm sample`."""
+    """Adds `medddpm sample`."""
     command = add_command(
         commands,
         sample,
@@ -105,13 +105,13 @@ def sample(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         progress=not arguments.quiet,
         force=arguments.force,
-        told=_listed,
+        on_file=_print_path,
     )
     return 0
 
 
-def _listed(file: Path) -> None:
-    """Prints a line for a file that is whole; who reads the lines may end before all is drawn."""
+def _print_path(file: Path) -> None:
+    """Prints a finished file's path; the reader of the lines may stop before the last one."""
     try:
         print(file, flush=True)
     except BrokenPipeError:

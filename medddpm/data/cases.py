@@ -1,4 +1,4 @@
-"""A case, which is one subject's files, and what a reader finds in a folder."""
+"""A case, which is one subject's files, and the contents of a data folder, as a reader returns them."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class Case:
         return read_frames(path, [frame for file, frame in zip(self.images, self.frames, strict=True) if file == path])
 
     def files(self) -> list[Path]:
-        """The image files, each once."""
+        """Returns the image files, each once."""
         return list(dict.fromkeys(self.images))
 
     def digest(self) -> str:
-        """Identifies the content of the files, and what is read of them."""
+        """Returns a string that changes with the content of the files, the frames and the labels."""
         parts = [digest_of([self.mask, *self.files()])]
         if self.frames:
             parts.append("frames " + " ".join(map(str, self.frames)))
@@ -97,20 +97,20 @@ class Case:
 
 
 @dataclass
-class Found:
-    """What a reader makes of a folder.
+class Contents:
+    """The cases that a reader recognizes in a data folder, and what is wrong there.
 
     Args:
         root: the folder, or the CSV.
         reader: the arrangement of its files, for messages.
-        layout: what its channels and labels mean.
-        cases: the complete ones.
-        problems: one for each file that is in no case though it should be.
-        partial: masks with those of their images that are there.
-        loose: the files that are in no case for want of a partner.
-        notes: what does not stand in the way of training and should be known.
-        places: the folders whose volumes should all be in use.
-        place_remedy: what to do about a volume that lies there and is not read.
+        layout: the meaning of its channels and labels.
+        cases: the complete cases.
+        problems: one for each file that should belong to a case and does not.
+        partial: incomplete cases: a mask, and the images that exist.
+        loose: the files without a partner.
+        notes: remarks that do not prevent training.
+        places: the folders in which every volume should be read.
+        place_remedy: what to do about a volume in `places` that is not read.
     """
 
     root: Path
@@ -125,10 +125,10 @@ class Found:
     place_remedy: str = ""
 
     def complete(self) -> list[Case]:
-        """The cases, where nothing is missing.
+        """Returns the cases if there are no problems.
 
         Raises:
-            BadInput: there are problems; the line names the first ones.
+            BadInput: there are problems; the message names the first five.
         """
         if len(self.problems) == 1:
             raise self.problems[0]
@@ -140,8 +140,8 @@ class Found:
         return self.cases
 
     def summary(self) -> BadInput | None:
-        """All notes in a line; None without any."""
+        """Returns all notes in one line, or None if there are none."""
         if len(self.notes) < 2:
             return self.notes[0] if self.notes else None
-        told = "; ".join(note.problem for note in self.notes)
-        return BadInput(self.root, told, "`medddpm check` says of each what to do")
+        problems = "; ".join(note.problem for note in self.notes)
+        return BadInput(self.root, problems, "`medddpm check` says of each what to do")

@@ -25,7 +25,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_folder` found.
+    """The result of `check_folder`.
 
     Args:
         root: the folder, or the CSV.
@@ -34,8 +34,7 @@ class Report:
         cases: the complete cases, sound or not.
         shapes: the number of cases of each shape (H, W, D), where the mask could be read.
         problems: one for each fault: those of cases first, then files without a partner.
-        notes: what should be known and stands in the way of nothing: volumes that are not read, pairs by a part of
-            their names.
+        notes: remarks that do not prevent training: volumes that are not read, files paired by a part of their names.
     """
 
     root: Path
@@ -47,7 +46,7 @@ class Report:
     notes: list[BadInput]
 
     def pairs(self) -> list[str]:
-        """A line for each case: its name, its mask, its images, relative to the folder."""
+        """Returns a line for each case: its name, its mask and its images, relative to the folder."""
         base = self.root if self.root.is_dir() else self.root.parent
         lines = []
         for case in self.cases:
@@ -57,7 +56,7 @@ class Report:
         return lines
 
     def __str__(self) -> str:
-        """One line: layout, cases, shapes, problems, notes."""
+        """Returns one line with the layout, the cases, their shapes, the problems and the notes."""
         problems = _count(len(self.problems), "problem")
         if self.layout is None:
             return f"{self.root}: nothing to check, {problems}"
@@ -75,17 +74,17 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
         progress: shows a bar on stderr.
 
     Returns:
-        The report; `problems` is empty if a model can be trained on the folder. The folder's faults raise nothing.
+        The report; `problems` is empty if a model can be trained on the folder. Faults are reported, not raised.
     """
     from tqdm import tqdm
 
     root = Path(root)
     try:
-        found = read_folder(root)
+        contents = read_folder(root)
     except BadInput as problem:
         return Report(root, None, "", [], Counter(), [problem], [])
-    cases, layout = found.cases, found.layout
-    masks = {case.mask: case for case in found.partial}
+    cases, layout = contents.cases, contents.layout
+    masks = {case.mask: case for case in contents.partial}
     shapes: Counter[tuple[int, ...]] = Counter()
     enhancing: dict[int, list[Path]] = {}  # raw masks by their label of the enhancing tumour
     problems: list[BadInput] = []
@@ -99,10 +98,10 @@ def check_folder(root: str | os.PathLike[str], progress: bool = False) -> Report
                 shapes[shape] += 1
             if label:
                 enhancing.setdefault(label, []).append(case.mask)
-        for faults in pool.map(lambda path: _check_loose(path, masks.get(path), layout), found.loose):
+        for faults in pool.map(lambda path: _check_loose(path, masks.get(path), layout), contents.loose):
             problems += faults
-    problems += _disagreement(enhancing) + found.problems
-    return Report(root, layout, found.reader, cases, shapes, problems, found.notes)
+    problems += _disagreement(enhancing) + contents.problems
+    return Report(root, layout, contents.reader, cases, shapes, problems, contents.notes)
 
 
 def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
@@ -116,9 +115,9 @@ def _disagreement(enhancing: dict[int, list[Path]]) -> list[BadInput]:
 
 
 def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int | None, list[BadInput]]:
-    """Returns a case's shape and the label of its enhancing tumour, where its mask can be read, and its problems.
+    """Returns a case's shape, the label of its enhancing tumour, and its problems.
 
-    That label is told where the file alone says what it is.
+    The shape is None if the mask cannot be read. The label is None unless the mask is a raw BraTS one that shows it.
     """
     problems: list[BadInput] = []
     label = None
@@ -142,7 +141,7 @@ def _check_case(case: Case, layout: Layout) -> tuple[tuple[int, ...] | None, int
 
 
 def _check_loose(path: Path, case: Case | None, layout: Layout) -> list[BadInput]:
-    """The faults of a file that is in no case; `case` is that of a mask."""
+    """Returns the faults of a file without a partner; `case` is given for a mask."""
     problems: list[BadInput] = []
     _attempt(problems, lambda: read_image(path) if case is None else case.read_labels(layout))
     return problems

@@ -1,4 +1,4 @@
-"""A data set prepared once and kept on disk: a file an item, mapped into memory when it is read.
+"""A data set that is prepared once and stored on disk, one file an item, mapped into memory when it is read.
 
 MONAI's `PersistentDataset` serves another purpose: by default it keys a file by its source's name and not its content,
 it moves what it wrote over from another file system, and a torn file or a full disk ends in a traceback.
@@ -39,18 +39,18 @@ REMEDY = "free some space, or give --cache a folder with more room"
 
 
 def default_folder() -> Path:
-    """Where prepared volumes are kept: $MEDDDPM_CACHE, else ``medddpm/volumes`` in $XDG_CACHE_HOME or ~/.cache."""
-    if told := os.environ.get("MEDDDPM_CACHE"):
-        return Path(told)
+    """Returns $MEDDDPM_CACHE, else ``medddpm/volumes`` in $XDG_CACHE_HOME or ~/.cache."""
+    if folder := os.environ.get("MEDDDPM_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medddpm" / "volumes"
 
 
 class DiskCache(Dataset[tuple[Tensor, Tensor]]):
-    """The items of `volumes`, bit for bit, from files in `folder`.
+    """A data set that returns the items of `volumes`, bit for bit, from files in `folder`.
 
-    An item's file is named by a digest of its source's content and of all that its preparation depends on, so data sets
-    and runs share a folder, and what has changed is prepared anew. A file that is torn, altered or another item's is
-    found when it is first read, and remade. The folder may be removed at any time.
+    An item's file is named by a digest of its source's content and of every setting of its preparation. So data sets
+    and runs share a folder, and a changed source is prepared anew. When a file is first read, its checksum is compared;
+    a file that is torn, altered or of another item is replaced. The folder may be removed at any time.
 
     Args:
         volumes: prepares an item when it is not there.
@@ -72,25 +72,25 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         index = range(len(self))[index]
-        kept = self._read(index) or self._remake(index)
-        return kept[0].clone(), kept[1].to(kept[0].dtype)
+        item = self._read(index) or self._remake(index)
+        return item[0].clone(), item[1].to(item[0].dtype)
 
     def missing(self) -> list[int]:
-        """The items that have no file."""
+        """Returns the indices of the items without a file."""
         return [index for index, key in enumerate(self._keys) if not self._path(key).is_file()]
 
     def prepare(
         self, progress: bool = False, processes: int | None = None, stopped: Callable[[], bool] = lambda: False
     ) -> int:
-        """Prepares what is missing; of several processes that are to, one does and the others wait for it.
+        """Prepares the missing items. Of several processes that call it, one prepares and the others wait.
 
         Args:
             progress: shows a bar on stderr.
-            processes: that prepare at once; by default one a core, up to 16.
-            stopped: asked after each volume; what is left is then prepared when it is read.
+            processes: how many prepare at once; by default one a core, up to 16.
+            stopped: called after each volume; True ends the work, and later reads prepare the remaining volumes.
 
         Returns:
-            how many were prepared here.
+            the number of items that this process prepared.
 
         Raises:
             BadInput: a volume is bad; or the folder cannot be written, or has too little room, before work begins.
@@ -122,15 +122,15 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         return done
 
     def names(self) -> list[str]:
-        """As in the data set."""
+        """Returns the names in the data set."""
         return self._volumes.names()
 
     def digests(self) -> list[str]:
-        """As in the data set, when this cache was made."""
+        """Returns the digests that the data set had when this cache was made."""
         return self._digests
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """As in the data set."""
+        """Returns the reference of the data set."""
         return self._volumes.reference(index)
 
     def _key(self, digest: str) -> str:
@@ -141,7 +141,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def _read(self, index: int) -> tuple[Tensor, Tensor] | None:
-        """An item's image and int8 mask, mapped; None where its file is missing, torn, altered or another's."""
+        """Maps an item's image and int8 mask; None if its file is missing, torn, altered or another item's."""
         path, key = self._path(self._keys[index]), self._keys[index]
         try:
             check_kind(path)
@@ -187,7 +187,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Within it, no other process of this machine prepares in the folder."""
+        """Holds the folder's lock, so that no other process of this machine prepares in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             check_kind(self.folder / ".lock")
@@ -210,7 +210,7 @@ class DiskCache(Dataset[tuple[Tensor, Tensor]]):
 
 
 class _Remaking(Dataset[int]):
-    """Items of a cache that are prepared and written by being read; only their place is handed over."""
+    """A data set that prepares and writes an item of a cache when it is read, and returns only the item's place."""
 
     def __init__(self, cache: DiskCache, missing: list[int]) -> None:
         self._cache, self._missing = cache, missing
@@ -224,7 +224,7 @@ class _Remaking(Dataset[int]):
 
 
 def _checksum(*tensors: Tensor) -> str:
-    found = 0
+    checksum = 0
     for tensor in tensors:
-        found = zlib.crc32(tensor.numpy().data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(tensor.numpy().data, checksum)
+    return f"{checksum:08x}"

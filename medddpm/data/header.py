@@ -39,11 +39,11 @@ def read_header(path: Path, start: bytes) -> nib.Nifti1Header:
     )
 
 
-def check_header(path: Path, header: nib.Nifti1Header, wanted: int = 3) -> None:
-    """Raises BadInput unless the header describes one volume of real numbers, or with `wanted` 4 several."""
-    dimensions = int(header["dim"][0])
-    shape = tuple(int(n) for n in header["dim"][1 : 1 + max(dimensions, 0)])
-    check_shape(path, shape if dimensions <= 7 else (), wanted)
+def check_header(path: Path, header: nib.Nifti1Header, dimensions: int = 3) -> None:
+    """Raises BadInput unless the header describes one volume of real numbers, or several if `dimensions` is 4."""
+    count = int(header["dim"][0])
+    shape = tuple(int(n) for n in header["dim"][1 : 1 + max(count, 0)])
+    check_shape(path, shape if count <= 7 else (), dimensions)
     try:
         kind = header.get_data_dtype()
     except (HeaderDataError, KeyError):

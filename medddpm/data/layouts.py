@@ -1,4 +1,4 @@
-"""The two kinds of data that Med-DDPM is published for (Dorjsembe et al. 2024): what channels and labels mean."""
+"""The two kinds of data that Med-DDPM is published for (Dorjsembe et al. 2024), with their channels and labels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layout:
-    """What the channels of a data set's images and the labels of its masks mean.
+    """The meaning of the channels of a data set's images and of the labels of its masks.
 
-    How the files of a folder become its cases is told by `medddpm.data.readers`.
+    `medddpm.data.readers` finds the files of a case.
 
     Args:
         name: for messages.

@@ -28,18 +28,18 @@ _DEFLATE_RATIO = 1032
 """Deflate cannot expand a byte into more than this many (zlib.net, "Maximum compression factor")."""
 
 
-def check_shape(path: Path, shape: tuple[int, ...], wanted: int = 3) -> None:
-    """Raises BadInput unless `shape`, without trailing ones, has `wanted` dimensions (3 or 4) and is not too large."""
+def check_shape(path: Path, shape: tuple[int, ...], dimensions: int = 3) -> None:
+    """Raises BadInput unless `shape`, without trailing ones, has `dimensions` axes (3 or 4) and is not too large."""
     if not shape or min(shape) < 1:
         raise BadInput(path, f"its header claims the impossible shape {by(shape)}", AGAIN)
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(shape) == 4 and shape[0] == 1 and wanted == 3:
+    if len(shape) == 4 and shape[0] == 1 and dimensions == 3:
         problem = f"4-D ({by(shape)}): an axis of one channel lies before those of space"
         raise BadInput(path, problem, "save it without that axis (array[0]), with the affine of the original volume")
-    if len(shape) != wanted:
-        problem = f"{len(shape)}-D ({by(shape)}) where a {wanted}-D volume is wanted"
-        raise BadInput(path, problem, "give one volume a file" if wanted == 3 else "give all channels in one file")
+    if len(shape) != dimensions:
+        problem = f"{len(shape)}-D ({by(shape)}) where a {dimensions}-D volume is wanted"
+        raise BadInput(path, problem, "give one volume a file" if dimensions == 3 else "give all channels in one file")
     if min(shape[:3]) == 1:
         raise BadInput(path, f"a single slice ({by(shape)}) where a 3-D volume is wanted", "stack its slices")
     if math.prod(shape) > MAX_VOXELS:
@@ -50,8 +50,8 @@ def check_shape(path: Path, shape: tuple[int, ...], wanted: int = 3) -> None:
 def check_kind(path: Path, kind: np.dtype[np.generic]) -> None:
     """Raises BadInput unless voxels of `kind` are real numbers."""
     if kind.kind not in "iuf":
-        what = "complex" if kind.kind == "c" else "colour"
-        raise BadInput(path, f"{what} voxels ({kind})", "store one real number a voxel (e.g. the magnitude)")
+        sort = "complex" if kind.kind == "c" else "colour"
+        raise BadInput(path, f"{sort} voxels ({kind})", "store one real number a voxel (e.g. the magnitude)")
 
 
 def claimed_bytes(

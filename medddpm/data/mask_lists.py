@@ -1,4 +1,4 @@
-"""What is drawn: a volume for each mask, from a single file, a folder of masks or a CSV that names them."""
+"""The volumes to sample: one for each mask of a file, a folder or a CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MASK_WORD = re.compile(r"(?<=.)[ _.-]+(d?seg|segmentation|mask|labels?)$", re.I
 
 @dataclass(frozen=True)
 class Request:
-    """A mask to draw for.
+    """A mask to sample a volume for.
 
     Args:
         mask: its file.
@@ -39,10 +39,10 @@ class Request:
 
 
 def find_requests(mask: Path, out: Path, images: Sequence[Path] = (), seed: int = 0) -> list[Request]:
-    """Finds what is to be drawn for `mask`.
+    """Returns a request for each mask.
 
-    A CSV has a column ``mask`` and may have ``image`` (or ``t1`` … ``flair``), ``out`` and ``seed``, whose empty cells
-    mean what is meant without them. The masks and images it names are relative to its own folder, the outputs to `out`.
+    A CSV has a column ``mask`` and may have ``image`` (or ``t1`` … ``flair``), ``out`` and ``seed``; an empty cell is
+    a missing one. The masks and images it names are relative to its own folder, the outputs to `out`.
 
     Args:
         mask: a mask's file, a folder of masks, or a CSV.
@@ -103,14 +103,14 @@ def _of_table(table: Path, out: Path, seed: int) -> list[Request]:
         raise BadInput(table, f"it has no column mask: its first line is {','.join(head)}", remedy)
     if unread := [name for name in head if name not in ("mask", *IMAGES, "out", "seed")]:
         report(f"{table}: columns that are not read: {', '.join(unread)}")
-    found = []
+    requests = []
     for line, cells in rows:
         if len(cells) > len(head):
             raise BadInput(table, f"line {line} has more cells than the first", "quote what has a comma in it")
-        found.append(_of_row(table, line, dict(zip(head, cells, strict=False)), out, seed))
-    if not found:
+        requests.append(_of_row(table, line, dict(zip(head, cells, strict=False)), out, seed))
+    if not requests:
         raise BadInput(table, "it names no masks", remedy)
-    return found
+    return requests
 
 
 def _of_row(table: Path, line: int, row: dict[str, str], out: Path, seed: int) -> Request:

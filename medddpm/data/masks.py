@@ -31,7 +31,7 @@ def one_hot(labels: Labels, layout: Layout) -> Tensor:
 def prepared(
     path: str | os.PathLike[str], mask: nib.Nifti1Image, layout: Layout, images: Sequence[nib.Nifti1Image]
 ) -> Labels:
-    """The labels (H, W, D) of a mask in the published preparation, on the mask's own grid.
+    """Returns the labels (H, W, D) of a mask in the published preparation, on the mask's grid.
 
     Published BraTS masks label the tumour's sub-regions 1, 2, 3 and the rest of the brain 4. Raw ones label only the
     tumour: 1, 2, 4 (1, 2, 3 since 2023). A prepared mask labels nearly all of the images' foreground, a raw one little
@@ -84,5 +84,5 @@ def enhancing_label(mask: nib.Nifti1Image, labels: Labels) -> int | None:
     None where the mask was prepared already, or has no enhancing tumour.
     """
     stored = np.asarray(mask.dataobj)
-    found = np.unique(stored[labels == 3])
-    return int(found[0]) if len(found) and not np.array_equal(stored, labels) else None
+    values = np.unique(stored[labels == 3])
+    return int(values[0]) if len(values) and not np.array_equal(stored, labels) else None

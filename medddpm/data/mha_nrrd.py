@@ -53,7 +53,7 @@ _SPACES = {"left-posterior-superior": _LPS, "lps": _LPS, "right-anterior-superio
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a header says of its voxels: `start` is their first byte, `length` their bytes in the file.
+    """The header's description of the voxels: `start` is their first byte, `length` their bytes in the file.
 
     `affine` (4, 4) maps their indices to millimetres, x to the right, y to the front, z up.
     """
@@ -86,13 +86,13 @@ def read(path: Path, size: int) -> nib.Nifti1Image:
         claim = (_meta if path.name.lower().endswith(".mha") else _nrrd)(path, head, size)
         if not 0 <= claim.length <= size - claim.start:
             raise BadInput(path, f"its header claims {claim.length} packed bytes, more than the file holds", AGAIN)
-        wanted = claimed_bytes(path, 0, claim.shape, claim.kind, claim.length, claim.packed)
+        expected = claimed_bytes(path, 0, claim.shape, claim.kind, claim.length, claim.packed)
         stream.seek(claim.start)
-        voxels = _voxels(stream, claim, wanted + (0 if claim.packed else TRAILING_BYTES))
-    if len(voxels) < wanted:
-        raise BadInput(path, f"cut short: {len(voxels)} of the {wanted} bytes its header claims", AGAIN)
-    if len(voxels) > wanted and (claim.packed or len(voxels) > wanted + TRAILING_BYTES):
-        raise BadInput(path, f"goes on after the {wanted} bytes of voxels its header claims", AGAIN)
+        voxels = _voxels(stream, claim, expected + (0 if claim.packed else TRAILING_BYTES))
+    if len(voxels) < expected:
+        raise BadInput(path, f"cut short: {len(voxels)} of the {expected} bytes its header claims", AGAIN)
+    if len(voxels) > expected and (claim.packed or len(voxels) > expected + TRAILING_BYTES):
+        raise BadInput(path, f"goes on after the {expected} bytes of voxels its header claims", AGAIN)
     stored = np.frombuffer(voxels, claim.kind, math.prod(claim.shape)).reshape(claim.shape, order="F")
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused as that
         image = nib.Nifti1Image(stored.astype(np.float32), claim.affine)
@@ -173,8 +173,8 @@ def _nrrd(path: Path, head: bytes, size: int) -> _Claim:
 
 def _nrrd_affine(path: Path, fields: Mapping[str, str]) -> npt.NDArray[np.float64]:
     def vectors(default: str, name: str) -> list[npt.NDArray[np.float64]]:
-        found = re.findall(r"\(([^()]*)\)", fields.get(name, default))
-        return [_numbers(path, vector.split(",")) for vector in found]
+        groups = re.findall(r"\(([^()]*)\)", fields.get(name, default))
+        return [_numbers(path, vector.split(",")) for vector in groups]
 
     if "spacedirections" in fields:
         axes = vectors("", "spacedirections")
@@ -198,12 +198,12 @@ def _placed(
 
 def _numbers(path: Path, words: Sequence[str]) -> npt.NDArray[np.float64]:
     try:
-        found = np.array([float(word) for word in words])
+        values = np.array([float(word) for word in words])
     except ValueError:
-        found = np.array([np.nan])
-    if not (np.abs(found) <= LARGEST).all():
+        values = np.array([np.nan])
+    if not (np.abs(values) <= LARGEST).all():
         raise BadInput(path, f"its header gives a place in space as {' '.join(words)}", AGAIN)
-    return found
+    return values
 
 
 def _shape(path: Path, sizes: str, dimensions: str) -> tuple[int, ...]:
@@ -231,8 +231,8 @@ def _voxels(stream: IO[bytes], claim: _Claim, most: int) -> bytes:
     """Returns the voxels' bytes, unpacked; where there are more than `most`, some more than that.
 
     Raises:
-        zlib.error: what is packed is damaged.
-        EOFError: it ends early.
+        zlib.error: the compressed voxels are damaged.
+        EOFError: they end early.
     """
     if not claim.packed:
         return stream.read(min(claim.length, most + 1))

@@ -72,9 +72,9 @@ def is_written(path: Path) -> bool:
 
 
 def note_of(path: Path) -> str | None:
-    """The note that `write_volume` left in the file at `path`; empty where it left none, None if it did not write it.
+    """Returns the note in a file of `write_volume`: empty if it has none, None if another program wrote the file.
 
-    Only the header is read: what follows may be damaged.
+    Reads only the header; the voxels may be damaged.
     """
     try:
         with opened(path) as file, gzip.open(file) if path.name.lower().endswith(".gz") else file as stream:
@@ -188,35 +188,35 @@ def _read_finite(path: Path, dimensions: int = 3) -> tuple[nib.Nifti1Image, floa
 
 
 def _constant(path: str | os.PathLike[str], value: float) -> BadInput:
-    what = f"every voxel is {value:g}" if value else EMPTY
-    return BadInput(path, what, "replace it with a volume that has content, or leave the case out")
+    problem = f"every voxel is {value:g}" if value else EMPTY
+    return BadInput(path, problem, "replace it with a volume that has content, or leave the case out")
 
 
 def digest_of(paths: Iterable[Path]) -> str:
-    """A digest of files, a few characters long; of a gzipped one its own checksum is taken, which costs no reading.
+    """Returns a short digest of files. For a gzipped file it takes gzip's checksum, so the file is not read.
 
-    A file in several blocks, as bgzip writes, has a checksum of the last alone. It is read as a whole.
+    A file of several gzip blocks, as bgzip writes, is read whole: its trailer covers only the last block.
 
     Raises:
         BadInput: a file cannot be read.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
         try:
             with opened(path) as stream:
                 if path.name.lower().endswith(".gz") and not _in_blocks(path, stream):
                     stream.seek(-min(_GZIP_TRAILER, path.stat().st_size), os.SEEK_END)
-                found.update(path.name.encode("utf-8", "surrogateescape"))
-                found.update(hashlib.file_digest(stream, "sha256").digest())
+                digest.update(path.name.encode("utf-8", "surrogateescape"))
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError as error:
             raise BadInput(path, f"cannot be read ({error.strerror or error})", "check the file and the disk") from None
-    return found.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def _in_blocks(path: Path, packed: IO[bytes]) -> bool:
-    """Whether a gzipped volume is in several blocks: the last unpacks to less than all. So is what is no volume.
+    """Returns whether a gzipped volume has several blocks: then the trailer's length is not the volume's.
 
-    The stream of what is packed is left at its beginning.
+    Returns True for a file that is no volume. Leaves the stream at its beginning.
     """
     try:
         voxels: Any = cast(nib.Nifti1Image, nib.load(path)).dataobj
@@ -359,7 +359,7 @@ def _misnamed(path: Path, zipped: bool) -> BadInput:
 
 
 def _in_memory(image: nib.Nifti1Image, data: npt.NDArray[np.generic]) -> nib.Nifti1Image:
-    """An image of `data` with the affine and header of `image`: its form codes and units, no scaling."""
+    """Returns an image of `data` with the affine, form codes and units of `image`, without scaling."""
     header = image.header.copy()
     header.set_data_dtype(data.dtype)
     header.set_slope_inter(1, 0)

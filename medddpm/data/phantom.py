@@ -65,23 +65,23 @@ TISSUES = (CSF, GREY, WHITE, DAMAGED)
 
 
 def spin_echo(tissue: Tissue, tr: float, te: float) -> float:
-    """PD (1 - exp(-TR/T1)) exp(-TE/T2); times in ms."""
+    """Returns the signal PD (1 - exp(-TR/T1)) exp(-TE/T2); times in ms."""
     return tissue.pd * (1 - math.exp(-tr / tissue.t1)) * math.exp(-te / tissue.t2)
 
 
 def inversion_recovery(tissue: Tissue, tr: float, te: float, ti: float) -> float:
-    """PD |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2); times in ms."""
+    """Returns the signal PD |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2); times in ms."""
     recovered = 1 - 2 * math.exp(-ti / tissue.t1) + math.exp(-tr / tissue.t1)
     return tissue.pd * abs(recovered) * math.exp(-te / tissue.t2)
 
 
 def nulling_time(tissue: Tissue, tr: float) -> float:
-    """The inversion time (ms) at which `tissue` gives no signal: T1 ln(2 / (1 + exp(-TR/T1)))."""
+    """Returns the inversion time (ms) at which `tissue` gives no signal: T1 ln(2 / (1 + exp(-TR/T1)))."""
     return tissue.t1 * math.log(2 / (1 + math.exp(-tr / tissue.t1)))
 
 
 def signal(tissue: Tissue, contrast: Contrast) -> float:
-    """The signal of a pure tissue, with timings usual at 1.5 T."""
+    """Returns the signal of a pure tissue, with timings usual at 1.5 T."""
     if contrast == "t1":
         return spin_echo(tissue, tr=500, te=10)
     if contrast == "t2":
@@ -154,28 +154,28 @@ class Phantom(Dataset[tuple[Tensor, Tensor]]):
         return item
 
     def names(self) -> list[str]:
-        """The contrast, seed and index that determine each subject."""
+        """Returns the contrast, seed and index of each subject, which determine it."""
         return [f"phantom {self.contrast}, seed {self.seed}, subject {index}" for index in range(self.count)]
 
     def digests(self) -> list[str]:
-        """As the names, which determine the subjects."""
+        """Returns the names, since they determine the subjects."""
         return self.names()
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """The mask of a subject, in MNI space."""
+        """Returns the mask of a subject, in MNI space."""
         labels = self._item(index)[1]
         return nib.Nifti1Image(labels, cubic_affine(_CENTRE, _EXTENT, self.size))
 
 
 def contrast_and_seed(names: Sequence[str]) -> tuple[str, int] | None:
-    """The contrast and seed in `Phantom.names`; None where they are not the names of one phantom's subjects."""
+    """Returns the contrast and seed in `Phantom.names`, or None if the names are not of one phantom."""
     matches = [_NAME.fullmatch(name) for name in names]
     kinds = {match and (match[1], int(match[2])) for match in matches}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:
-    """Subject `index` of `seed` under every contrast, (H, W, D) = `size`."""
+    """Returns subject `index` of `seed` under every contrast, (H, W, D) = `size`."""
     anatomy = _anatomy(index, checked_size(size), seed)
     images = {contrast: _image(anatomy, contrast, index, seed) for contrast in CONTRASTS}
     return Subject(**images, labels=anatomy.labels, affine=anatomy.affine)
@@ -229,7 +229,7 @@ def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
 
 
 def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Array:
-    """The signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
+    """Returns the signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
     from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
 
     signals = np.array([signal(tissue, contrast) for tissue in TISSUES], np.float32)
@@ -244,10 +244,10 @@ def _image(anatomy: _Anatomy, contrast: Contrast, index: int, seed: int) -> Arra
 
 
 def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> Array:
-    """The point of the template that each voxel shows: (3, H, W, D), mm from the template's centre.
+    """Returns the point of the template that each voxel shows: (3, H, W, D), mm from the template's centre.
 
-    It follows from a random affine (a few degrees, per cent and millimetres) and two smooth fields: one for the shape
-    of the head and one for that of the gyri.
+    The warp is a random affine (a few degrees, per cent and millimetres) and two smooth fields: one
+    shapes the head, one the gyri.
     """
     from scipy.spatial.transform import Rotation
 
@@ -262,7 +262,7 @@ def _warp(rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]]) -> 
 def _lesions(
     rng: np.random.Generator, points: Array, axes: Sequence[npt.NDArray[np.float64]]
 ) -> tuple[Array, Array, Array]:
-    """One to three lesions at white-matter points of the template: membership, oedema around, fluid in the core."""
+    """Returns membership, surrounding oedema and fluid core of one to three lesions at white-matter points."""
     seeds = _white_points()
     rough = np.maximum(1 + 0.35 * _smooth(rng, axes, 11.0, 1)[0], 0.4)
     membership, halo, core = (np.zeros(points.shape[1:], np.float32) for _ in range(3))
@@ -284,14 +284,14 @@ def _inside(distance: Array, border: float, softness: float) -> Array:
 
 
 def _bounded(rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-    """Normal draws clipped at two deviations, which keeps the head in the field of view."""
+    """Returns normal draws, clipped at two deviations to keep the head in the field of view."""
     return rng.standard_normal(count).clip(-2, 2)
 
 
 def _smooth(
     rng: np.random.Generator, axes: Sequence[npt.NDArray[np.float64]], spacing: float, components: int
 ) -> Array:
-    """A random field (components, H, W, D) of about unit variance: a cubic B-spline with nodes `spacing` mm apart."""
+    """Returns a random field (components, H, W, D) of unit variance, a cubic B-spline with nodes `spacing` mm apart."""
     from scipy.interpolate import BSpline
 
     knots = np.arange(-_REACH - 4 * spacing, _REACH + 4 * spacing, spacing)
@@ -305,7 +305,7 @@ def _smooth(
 
 
 def _template_at(points: Array, resolution: int) -> Array:
-    """Grey matter, white matter and brain, (3, H, W, D) in [0, 1], at `points` (3, H, W, D) in mm from the centre."""
+    """Returns grey matter, white matter and brain, (3, H, W, D) in [0, 1], at `points` (3, H, W, D), in mm."""
     maps, affine = _template(resolution)
     inverse = np.linalg.inv(affine)
     index = (
@@ -315,13 +315,13 @@ def _template_at(points: Array, resolution: int) -> Array:
     # grid_sample takes coordinates last axis first, -1 and 1 at the centres of the first and last voxel.
     last = np.array(maps.shape[1:])[:, None, None, None] - 1
     grid = torch.from_numpy((2 * index / last - 1)[::-1].astype(np.float32)).movedim(0, -1)
-    found = torch.nn.functional.grid_sample(maps[None], grid[None], align_corners=True)[0]
-    return np.asarray(found.numpy(), np.float32)
+    sampled = torch.nn.functional.grid_sample(maps[None], grid[None], align_corners=True)[0]
+    return np.asarray(sampled.numpy(), np.float32)
 
 
 @functools.cache
 def _template(resolution: int) -> tuple[Tensor, npt.NDArray[np.float64]]:
-    """The template's three maps averaged over cubes of `resolution` mm, and their affine."""
+    """Returns the template's three maps, averaged over cubes of `resolution` mm, and their affine."""
     from nilearn import datasets
 
     loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
@@ -334,7 +334,7 @@ def _template(resolution: int) -> tuple[Tensor, npt.NDArray[np.float64]]:
 
 @functools.cache
 def _white_points() -> Array:
-    """Points deep in the white matter, (n, 3), mm from the centre: lesions grow there."""
+    """Returns points deep in the white matter, (n, 3), mm from the centre, where lesions grow."""
     maps, affine = _template(4)
     inside = np.argwhere(maps[1].numpy() > 0.9)
     return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - _CENTRE, np.float32)

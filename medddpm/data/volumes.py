@@ -38,27 +38,27 @@ class Volumes(Protocol):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]: ...
 
     def names(self) -> list[str]:
-        """A name for each item, the same in every run on the same data."""
+        """Returns a name for each item, equal in every run on the same data."""
         ...
 
     def digests(self) -> list[str]:
-        """Returns what identifies each item's content and preparation: another digest is other data."""
+        """Returns a digest for each item, which changes with its content and preparation."""
         ...
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """An item's mask as a NIfTI image: its sample is written on that grid."""
+        """Returns an item's mask as a NIfTI image; its sample is written on that grid."""
         ...
 
 
 Scaling = Literal["volume", "slice"]
 Prepared = tuple[Tensor, npt.NDArray[np.uint8]]
-"""A case as kept in memory: image (C, D, W, H) float32, labels (H, W, D)."""
+"""A case in memory: image (C, D, W, H) float32, labels (H, W, D)."""
 
 
 class ItemCache:
-    """Prepared cases in memory, up to a limit; the others are prepared anew each time.
+    """A cache of prepared cases in memory, up to a limit; further cases are prepared anew each time.
 
-    The first ones stay: an epoch visits every case once, so evicting the oldest would never score a hit. Each worker
+    The first cases stay: an epoch visits every case once, so evicting the oldest would never score a hit. Each worker
     process of a data loader has its own cache.
 
     Args:
@@ -70,11 +70,11 @@ class ItemCache:
         self._items: dict[int, Prepared] = {}
 
     def get(self, index: int) -> Prepared | None:
-        """The case, if it is kept."""
+        """Returns the case, or None if the cache lacks it."""
         return self._items.get(index)
 
     def put(self, index: int, item: Prepared) -> None:
-        """Keeps a case if there is room."""
+        """Adds a case if there is room."""
         size = item[0].nbytes + item[1].nbytes
         if index not in self._items and size <= self._free:
             self._free -= size
@@ -94,9 +94,9 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         cache_gib: memory for prepared cases, in GiB; 0 keeps none.
 
     Attributes:
-        layout: what its channels and labels mean.
+        layout: the meaning of its channels and labels.
         cases: in order.
-        notes: what should be known of the folder, in a line (`medddpm.data.cases.Found.summary`).
+        notes: remarks on the folder, in a line (`medddpm.data.cases.Contents.summary`).
 
     Raises:
         BadInput: the folder, or on access a file, is not as it should be (`check_folder` finds this beforehand).
@@ -111,8 +111,8 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         self.size = checked_size(size)
         self.scaling = scaling
-        found = read_folder(root)
-        self.layout, self.cases, self.notes = found.layout, found.complete(), found.summary()
+        contents = read_folder(root)
+        self.layout, self.cases, self.notes = contents.layout, contents.complete(), contents.summary()
         self._cache = ItemCache(cache_gib)
 
     def __len__(self) -> int:
@@ -129,15 +129,15 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         return image.clone(), one_hot(labels, self.layout)
 
     def names(self) -> list[str]:
-        """The cases' names."""
+        """Returns the cases' names."""
         return [case.name for case in self.cases]
 
     def digests(self) -> list[str]:
-        """The scaling, and a digest of each case's files."""
+        """Returns the scaling and a digest of each case's files."""
         return [f"{self.scaling} {case.digest()}" for case in self.cases]
 
     def reference(self, index: int) -> nib.Nifti1Image:
-        """The mask of a case, as in its file."""
+        """Returns the mask of a case, on the grid of its file."""
         return self.cases[index].read_labels(self.layout)
 
     def _prepare(self, case: Case) -> Prepared:
@@ -154,7 +154,7 @@ def condition(
     size: Size,
     image: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Tensor:
-    """The condition for sampling, (M, D, W, H) float32, from a mask file.
+    """Returns the condition for sampling, (M, D, W, H) float32, from a mask file.
 
     A raw BraTS mask labels only the tumour; the brain then comes from its case's images: `image` (one or more files),
     or those of the data folder that the mask lies in.
@@ -178,7 +178,7 @@ def condition(
 
 
 def mask_case(mask: str | os.PathLike[str], layout: Layout) -> Case:
-    """The case of a mask, from the data folder that it lies in; of a mask by itself one without images.
+    """Returns the case of a mask from the data folder that it lies in; a mask by itself is a case without images.
 
     Raises:
         BadInput: as `medddpm.data.readers.case_of`.
@@ -187,7 +187,7 @@ def mask_case(mask: str | os.PathLike[str], layout: Layout) -> Case:
 
 
 def _on_grid_of(case: Case, mask: nib.Nifti1Image, path: Path) -> list[nib.Nifti1Image]:
-    """The images in one of a case's files, which lie on its mask's grid."""
+    """Reads the images of one of a case's files and checks that they lie on its mask's grid."""
     return [_same_grid(path, image, case.mask, mask) for image in case.read_images(path)]
 
 
@@ -215,8 +215,8 @@ def to_mask_grid(
         BadArgument: the sample is not on the grid of `size`, or there is no layout and none has that many channels.
     """
     if sample.shape[1:] != tuple(reversed(size)):
-        wanted = ", ".join(map(str, reversed(size)))
-        remedy = f"give a single volume of shape (channels, {wanted}), or the size (H, W, D) that it was made for"
+        spatial = ", ".join(map(str, reversed(size)))
+        remedy = f"give a single volume of shape (channels, {spatial}), or the size (H, W, D) that it was made for"
         raise BadArgument("sample", f"it is {tuple(sample.shape)}", remedy)
     if layout is None:
         fits = [known for known in LAYOUTS if known.image_channels == len(sample)]
@@ -266,7 +266,7 @@ def write_sample_volumes(
 
 
 def channel_files(path: Path, layout: Layout) -> list[Path]:
-    """The files of a sample: `path` itself, or ``NAME_t1.nii.gz`` and so on where the layout has several channels."""
+    """Returns the files of a sample: `path`, or ``NAME_t1.nii.gz`` and so on if the layout has several channels."""
     if layout.image_channels == 1:
         return [path]
     stem, ending = split_name(path)
@@ -290,7 +290,7 @@ def to_tensor(channels: Sequence[npt.NDArray[np.float32]]) -> Tensor:
 
 
 def checked_size(size: Sequence[int]) -> Size:
-    """`size` as (H, W, D).
+    """Returns `size` as (H, W, D).
 
     Raises:
         BadInput: it is not three whole numbers of at least 2.

@@ -105,18 +105,18 @@ class Forward:
 
     @property
     def free(self) -> bool:
-        """Whether `compute` may run: no function transform is at work, and the module is `intact` and has no hooks."""
+        """Returns whether `compute` may run: the module is `intact`, without hooks and under no function transform."""
         return not transformed() and not hooked(self.module) and self.intact
 
     @property
     def intact(self) -> bool:
-        """Whether `compute` computes what the module does now: those handled have no hooks, and its settings fit."""
+        """Returns whether `compute` does what the module does now: no handled part has hooks, and the settings fit."""
         if not traced() and type(self.module).forward is not self.own:
             return False
         return not any(hooked(module) for module in self.handled) and self.fits()
 
     def fits(self) -> bool:
-        """Whether the module's parts and settings are those that `compute` takes: a user may change them any time."""
+        """Returns whether `compute` takes the module's parts and settings, which a user may change at any time."""
         return True
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +213,7 @@ def hands_on_last(parts: Iterable[nn.Module], first: Tensor | None) -> bool:
 
 
 def _is_last(x: Tensor) -> bool:
-    """Whether x is a volume in channels-last order, or cropped from one, by the strides that PyTorch's layers go by.
+    """Returns whether x is channels-last, or cropped from such a volume, by the strides that PyTorch's layers read.
 
     They tell the two orders of one channel apart by its stride, though the memory is the same.
     """
@@ -245,7 +245,7 @@ Rule = Callable[[nn.Module, frozenset[str]], Forward | None]
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether the module must be called as it is: it has hooks or another's forward, or its parameters are computed."""
+    """Returns whether the module must be called as it is: for hooks, another's forward or computed parameters."""
     if any(getattr(module, name, None) for name in HOOKS) or "parametrizations" in module._modules:
         return True
     forward = module.__dict__.get("forward")
@@ -263,8 +263,7 @@ def replaced_in_class(module: nn.Module) -> bool:
 
 
 def transformed() -> bool:
-    """Whether `torch.func` (`vmap`, `grad`, `jvp`, …), forward-mode differentiation, `fx`, `jit.trace` or an export to
-    ONNX is at work.
+    """Returns whether a transform is at work: `torch.func`, forward differentiation, `fx`, `jit.trace`, an ONNX export.
 
     They ask more of a function than the kernels and `cast` have, so modules compute as they always did.
     """
@@ -307,8 +306,8 @@ class Weight:
     @property
     def parameter(self) -> Tensor | None:
         """The parameter as the module holds it now, or what it has by that name instead."""
-        own = self.module._parameters
-        return own[self.name] if self.name in own else getattr(self.module, self.name, None)
+        parameters = self.module._parameters
+        return parameters[self.name] if self.name in parameters else getattr(self.module, self.name, None)
 
     def __call__(self) -> Tensor | None:
         """Returns the cast tensor inside a forward in reduced precision, else the parameter itself.
@@ -412,7 +411,7 @@ class _Cast(torch.autograd.Function):
 
 
 def _of_many(gradient: Tensor | None) -> bool:
-    """Whether it is a batch of gradients, under `is_grads_batched`: most functions that write in place have no rule."""
+    """Returns whether a gradient is a batch of them, for which most functions that write in place have no rule."""
     return gradient is not None and torch._C._functorch.is_legacy_batchedtensor(gradient)
 
 

@@ -1,4 +1,4 @@
-"""What a Python function reads and calls, told from its compiled code."""
+"""Reads from a Python function's compiled code which names it reads and which functions it calls."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def _is_called(value: object) -> bool:
 
 
 def run_by(*values: object) -> frozenset[FunctionType]:
-    """The functions, written by others, that may run where values are used: those of what they hold and call, too.
+    """Returns the functions written by others that may run where these values are used, with those that they call.
 
     Of an object all functions of its class may run, of a list what is in it may be used.
     """
-    waiting, seen, found = list(values), dict[int, object](), set[FunctionType]()
+    waiting, seen, functions = list(values), dict[int, object](), set[FunctionType]()
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
@@ -96,8 +96,8 @@ def run_by(*values: object) -> frozenset[FunctionType]:
         elif isinstance(value, MethodType):
             waiting += value.__func__, value.__self__
         elif isinstance(value, FunctionType):
-            new = {function for function in written(value) if is_others(function.__module__)} - found
-            found |= new
+            new = {function for function in written(value) if is_others(function.__module__)} - functions
+            functions |= new
             waiting += (called for function in new for called in called_by(function))
         elif isinstance(value, list | tuple | dict):
             waiting += value.values() if isinstance(value, dict) else value
@@ -108,11 +108,11 @@ def run_by(*values: object) -> frozenset[FunctionType]:
             skipped = NOT_FORWARD if issubclass(value, nn.Module) else ()
             parts = (part for base in bases for name, part in base.items() if name not in skipped)
             waiting += (function for part in parts for function in written(part))
-    return frozenset(found)
+    return frozenset(functions)
 
 
 def cached_by_class(function: Callable[[type], T]) -> Callable[[type], T]:
-    """Caches what a function finds of a class, and keeps no class for it: what its methods close over may be large."""
+    """Caches a function of a class by weak reference: what a class's methods close over may be large."""
     known = weakref.WeakKeyDictionary[type, T]()
 
     @functools.wraps(function)
@@ -128,16 +128,16 @@ _run: weakref.WeakKeyDictionary[type, list[weakref.ref[FunctionType]]] = weakref
 
 
 def _run_by_class(kind: type) -> frozenset[FunctionType]:
-    found = [function() for function in _run.get(kind, ())]
-    if kind not in _run or None in found:
-        functions = run_by(kind)
-        _run[kind] = list(map(weakref.ref, functions))  # a method keeps its class
-        return functions
-    return frozenset(filter(None, found))
+    functions = [function() for function in _run.get(kind, ())]
+    if kind not in _run or None in functions:
+        current = run_by(kind)
+        _run[kind] = list(map(weakref.ref, current))  # a method keeps its class
+        return current
+    return frozenset(filter(None, functions))
 
 
 def run_in(module: nn.Module) -> Iterator[FunctionType]:
-    """What may run in a module's forward: functions of its class, and what it holds, of which private objects are not.
+    """Yields the functions that a module's forward may run: its class's, and those of the public objects that it holds.
 
     The functions of its parts are not among them.
     """
@@ -151,11 +151,11 @@ def run_in(module: nn.Module) -> Iterator[FunctionType]:
 
 def modules_in(module: ModuleType, names: Iterable[str]) -> list[ModuleType]:
     """A module, and those in it that code with these names may reach, as in `package.losses.term`."""
-    found = [module]
-    for each in found:
+    modules = [module]
+    for each in modules:
         parts = (vars(each).get(name) for name in names)
-        found += (p for p in parts if isinstance(p, ModuleType) and p not in found and not is_known(p.__name__))
-    return found
+        modules += (p for p in parts if isinstance(p, ModuleType) and p not in modules and not is_known(p.__name__))
+    return modules
 
 
 @functools.cache
@@ -167,38 +167,38 @@ def names_in(code: CodeType) -> frozenset[str]:
 @functools.cache
 def global_names(code: CodeType) -> frozenset[str]:
     """The globals that compiled code reads, by its instructions: among its names are those of attributes as well."""
-    own = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
-    return frozenset(own).union(*map(global_names, _within(code)))
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    return frozenset(names).union(*map(global_names, _within(code)))
 
 
 @functools.cache
 def names_read(code: CodeType) -> frozenset[str]:
     """The globals and attributes that compiled code reads, and does not only write; `ANY` where no name tells."""
-    own: set[str] = set()
+    names: set[str] = set()
     texts: list[str] | None = None  # since `getattr` or `hasattr` was named, whose call is to come
     for before, each in itertools.pairwise(dis.get_instructions(code)):
         if each.opname == "MATCH_CLASS":  # whose attributes are named behind it; those by place the class names
-            own.update({ANY} if each.arg else before.argval)
+            names.update({ANY} if each.arg else before.argval)
         if each.opname in LOADS:
-            own.add(each.argval)
+            names.add(each.argval)
             texts = [] if each.argval in ("getattr", "hasattr") else texts
         elif texts is None:
             continue
         elif each.opname == "LOAD_CONST" and isinstance(each.argval, str):
             texts.append(each.argval)
         elif each.opname.startswith(("CALL", "FORMAT_", "BINARY_OP")):  # the latter two compute a text
-            own.update(texts if texts and each.opname.startswith("CALL") else {ANY})
+            names.update(texts if texts and each.opname.startswith("CALL") else {ANY})
             texts = None
-    return frozenset(own if WHOLE.isdisjoint(own) else own | {ANY}).union(*map(names_read, _within(code)))
+    return frozenset(names if WHOLE.isdisjoint(names) else names | {ANY}).union(*map(names_read, _within(code)))
 
 
 def cells(function: FunctionType) -> dict[str, Any]:
-    """Returns what a function has of those around it, by name; without those that are not filled yet."""
-    found = {}
+    """Returns the function's closure variables by name, skipping empty cells."""
+    contents = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
+            contents[name] = cell.cell_contents
+    return contents
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

@@ -22,8 +22,8 @@ HOOKS = (
 
 def hook_tables(module: nn.Module) -> list[dict[int, Any] | None]:
     """The tables that a module's hooks are in, by the numbers of their handles."""
-    own = module.__dict__
-    return [own.get(name) for name in HOOKS]
+    attributes = module.__dict__
+    return [attributes.get(name) for name in HOOKS]
 
 
 def tables_of(parameter: Tensor) -> list[dict[int, Any] | None]:
@@ -37,7 +37,7 @@ def hooks_for_all() -> bool:
 
 
 def has_users_hooks(module: nn.Module) -> bool:
-    """Whether the module calls hooks that PyTorch has not written: its own, as of pruning or FSDP, take any tensors."""
+    """Returns whether the module has hooks that PyTorch did not write; PyTorch's, as of pruning, take any tensors."""
     tables = hook_tables(module)
     if hooks_for_all():
         tables += [getattr(torchs, f"_global{name}") for name in HOOKS]
@@ -61,7 +61,7 @@ def hooks_within(network: nn.Module) -> str:
 
 
 def still(why: str, network: nn.Module) -> str:
-    """Why there is no graph, said earlier; empty if that was hooks, which come and go, and they are gone."""
+    """Returns an earlier reason against a graph; empty if the reason was hooks and they are gone."""
     return "" if why.endswith(("has hooks", "are set")) and not hooks_within(network) else why
 
 
@@ -72,7 +72,7 @@ def check_network(model: object) -> None:
 
 
 def in_ddp(network: nn.Module) -> bool:
-    """Whether it or a part of it is a DistributedDataParallel, whose sum of the gradients a graph would leave out."""
+    """Returns whether a DistributedDataParallel holds the model or a part; a graph would skip its sum of gradients."""
     return any(isinstance(module, DistributedDataParallel) for module in network.modules())
 
 

@@ -69,8 +69,8 @@ def may_be_asked(network: nn.Module, x: Tensor) -> bool:
 
 def _asks(function: FunctionType, kinds: set[type], names: set[str]) -> bool:
     code = function.__code__
-    own = names_in(code)
+    named = names_in(code)
     values = map(function.__globals__.get, global_names(code))  # it may have been imported by another name
-    if any(kind.__name__ in own for kind in kinds) or any(isinstance(v, type) and v in kinds for v in values):
+    if any(kind.__name__ in named for kind in kinds) or any(isinstance(v, type) and v in kinds for v in values):
         return True
-    return not is_installed(function) and not (names | {"__class__", "type"}).isdisjoint(own | names_read(code))
+    return not is_installed(function) and not (names | {"__class__", "type"}).isdisjoint(named | names_read(code))

@@ -7,13 +7,15 @@ written: a subclass that keeps it and overrides no other method counts, a class 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import FunctionType, MethodType
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from types import FunctionType
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from torch import nn
 
+from medddpm.errors import BadArgument
 from medddpm.fast.forward import Forward
 from medddpm.fast.hooks import modules_of
 
@@ -63,21 +65,33 @@ PARTS = (
 PACKAGES = ("medddpm", "torch", "monai", "dynamic_network_architectures", "torchvision")
 """Whose functions a module may hold."""
 
+Known = TypeVar("Known", bound=Callable[..., Any])
+
 _registered: WeakSet[FunctionType] = WeakSet()
-_NO_METHODS = frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+METHODS = (FunctionType, property, cached_property, staticmethod, classmethod)
+CALLED = frozenset({"__call__", "_call_impl", "__getattr__", "__getattribute__"})
+"""Methods of every module that run around a part's forward, or as it reads an attribute."""
+
+_NO_METHODS = (
+    frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+) - CALLED
 
 
-def register(kind: type[nn.Module]) -> type[nn.Module]:
+def register(known: Known) -> Known:
     """Has `accelerate` capture CUDA graphs of a class of the reader's own by itself, as of MONAI's networks.
 
-    The class's forward, and what it calls, must read nothing but inputs, parameters, buffers and plain attributes
+    The class's methods, and what they call, must read nothing but inputs, parameters, buffers and plain attributes
     (numbers, texts and containers of them). Usable as a decorator.
 
     Args:
-        kind: the class; its forward counts, also in subclasses that keep it.
+        known: the class; its forward counts, also in subclasses that keep it, and so do the methods that it overrides
+            of a known network. Or a function that replaces a method on one network: `model.sampling = register(mean)`.
 
     Returns:
-        `kind`.
+        `known`.
+
+    Raises:
+        BadArgument: it is neither.
 
     >>> import torch
     >>> @register
@@ -90,8 +104,16 @@ def register(kind: type[nn.Module]) -> type[nn.Module]:
     >>> is_known(Twice())
     True
     """
-    _registered.add(_home(kind).__dict__["forward"])
-    return kind
+    above = (base for base in getattr(known, "__mro__", ()) if base is not nn.Module)
+    home = next((base for base in above if "forward" in vars(base)), None)
+    function = _function(vars(home)["forward"] if home else known)
+    if function is None:
+        problem = f"{getattr(known, '__name__', type(known).__name__)} is no function, and no class with a forward"
+        raise BadArgument("known", problem, "give one of these")
+    _registered.add(function)
+    if isinstance(known, type):
+        _registered.update(filter(None, map(_function, vars(known).values())))
+    return known
 
 
 def unknown_in(network: nn.Module) -> str:
@@ -114,17 +136,17 @@ def known_networks(model: nn.Module) -> Iterator[nn.Module]:
 
 def is_known(module: nn.Module) -> bool:
     """Returns whether the module's forward, of its class and of this object, is one of the table or registered."""
-    kind, own = type(module), module.__dict__
+    kind, attributes = type(module), module.__dict__
     home = _home(kind)
-    if not _is_listed(home, NETWORKS + PARTS) or not isinstance(own.get("forward"), Forward | None):
+    if not _is_listed(home, NETWORKS + PARTS) or not isinstance(attributes.get("forward"), Forward | None):
         return False
-    methods = {name for name, value in _members(home) if isinstance(value, FunctionType | property)}
+    methods = {name for name, value in _members(home) if isinstance(value, METHODS)} | CALLED
     above = (base for base in kind.__mro__[: kind.__mro__.index(home)] if not _is_at(base.__module__, NETWORKS + PARTS))
-    if any(not methods.isdisjoint(vars(base).keys() - _NO_METHODS) for base in above):
+    overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - _NO_METHODS]
+    replaced = [attributes[name] for name in methods & attributes.keys() - {"forward", "_call_impl", "__getstate__"}]
+    if any(_function(value) not in _registered for value in overrides + replaced):
         return False
-    # A method that was replaced on this object; and functions that it holds, which may read anything.
-    replaced = methods & own.keys() - {"forward", "_call_impl", "__getstate__"}
-    return not replaced and all(map(_is_innocent, own.values()))
+    return all(map(_is_innocent, attributes.values()))  # functions that it holds may read anything
 
 
 def _home(kind: type) -> type:
@@ -138,9 +160,19 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield from vars(base).items()
 
 
+def _function(value: object) -> FunctionType | None:
+    """Returns the function of a method or property; None of anything else."""
+    function: object = getattr(value, "__func__", value)
+    if isinstance(value, property):
+        function = value.fget
+    elif isinstance(value, cached_property):
+        function = value.func
+    return function if isinstance(function, FunctionType) else None
+
+
 def _is_listed(home: type, places: tuple[str, ...]) -> bool:
     forward = vars(home)["forward"]
-    if forward in _registered:
+    if _function(forward) in _registered:
         return True
     file = getattr(forward, "__module__", None) or ""
     return file == home.__module__ and _is_at(file, places)
@@ -156,7 +188,7 @@ def _is_at(file: str, places: tuple[str, ...]) -> bool:
 
 def _is_innocent(value: object) -> bool:
     """Returns whether a module's attribute is no function of the reader's."""
-    function = value.__func__ if isinstance(value, MethodType) else value
-    if not isinstance(function, FunctionType) or function in _registered:
+    function = _function(value)
+    if function is None or function in _registered:
         return True
     return _is_at(function.__module__ or "", PACKAGES)

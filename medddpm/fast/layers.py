@@ -62,7 +62,7 @@ class Convolution(Forward):
         return self.product(x, self.bias()) if x.dim() == 5 else self.original(x)
 
     def fits(self) -> bool:
-        """Whether its padding is of zeros, its options are in tuples, and nothing else convolves in its place."""
+        """Returns whether the padding is of zeros, the options are tuples, and nothing else convolves in its place."""
         layer = self.module
         return in_tuples(layer) and bool(layer.padding_mode == "zeros") and "_conv_forward" not in layer.__dict__
 
@@ -150,7 +150,7 @@ def convolve(
 
 
 def _cuts_patches(x: Tensor, weight: Tensor, layer: Layer) -> bool:
-    """Whether it embeds patches: kernels of 4³ or more side by side, for which libraries have slow convolutions."""
+    """Returns whether the layer embeds patches: kernels of 4³ or more side by side, which are slow in libraries."""
     sides = weight.shape[2:]
     if tuple(sides) != tuple(layer.stride) or any(map(bool, layer.padding)) or min(sides) < 4:
         return False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from medddpm.fast.forward import Forward, Rule, hooked
 from medddpm.fast.kernels.add import add
 from medddpm.fast.kernels.layout import channels_last, over_voxels
-from medddpm.fast.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.fast.kernels.norm import NormArguments, group_norm, group_norm_and_inputs
 from medddpm.fast.kernels.running import Running
 from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
 
@@ -41,16 +41,16 @@ class Norm(Forward):
 
     @property
     def channels(self) -> int:
-        """How many channels its input has."""
+        """The number of the input's channels."""
         return int(getattr(self.module, "num_channels", None) or getattr(self.module, "num_features", None) or 0)
 
     @property
     def groups(self) -> int:
-        """How many groups of channels share their statistics."""
+        """The number of groups of channels that share statistics."""
         return int(getattr(self.module, "num_groups", self.channels))
 
     def takes(self, x: object, other: Tensor | None = None) -> bool:
-        """Whether the kernels compute this input. Statistics of one value are left to the layer, which refuses them.
+        """Returns whether the kernels compute this input. The layer itself refuses statistics of one value.
 
         So is an empty batch.
         """
@@ -59,7 +59,7 @@ class Norm(Forward):
         return x.shape[1] + (0 if other is None else other.shape[1]) == self.channels
 
     def values(self, x: Tensor) -> int:
-        """How many values of each channel have their statistics in common."""
+        """Returns how many values of each channel share statistics."""
         return x.shape[2:].numel()
 
     def options(self) -> dict[str, Any]:
@@ -84,23 +84,23 @@ class Norm(Forward):
             residual = channels_last(residual.to(x.dtype))
         return group_norm(self.arguments(x, activation, shift=shift, residual=residual))
 
-    def kept(
+    def and_inputs(
         self, x: Tensor, other: Tensor | None = None, activation: nn.Module | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Computes `activation(norm([x, other]))`; returns it, x and other: see `kernels.norm.kept_group_norm`."""
+        """Returns `activation(norm([x, other]))`, x and other: see `kernels.norm.group_norm_and_inputs`."""
         other = None if other is None else channels_last(other.to(x.dtype))
-        return kept_group_norm(self.arguments(x, activation, other=other))
+        return group_norm_and_inputs(self.arguments(x, activation, other=other))
 
 
 class BatchNorm(Norm):
     """nn.BatchNorm3d: in training over the whole batch, whose statistics are then kept; in evaluation an affine map."""
 
     def values(self, x: Tensor) -> int:
-        """How many values of each channel have their statistics in common."""
+        """Returns how many values of each channel share statistics."""
         return x.shape[0] * x.shape[2:].numel()
 
     def options(self) -> dict[str, Any]:
-        """Whether the statistics are the batch's, and which are kept: as the layer itself decides."""
+        """Returns whether to use the batch's statistics, and which running ones to update, as the layer decides."""
         layer = cast(nn.BatchNorm3d, self.module)
         mean, variance, count = layer.running_mean, layer.running_var, layer.num_batches_tracked
         keeps = mean is not None and variance is not None

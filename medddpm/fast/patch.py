@@ -185,16 +185,16 @@ def _refuse(model: nn.Module) -> None:
         # Accelerating first and tracing then would give the same trace, which computes as the plain network does.
         remedy = "accelerate the network that it was made from, and call that"
         raise BadInput("model", "torch.jit has traced or scripted it already", remedy)
-    own = model.__dict__.get("forward")
-    if own is not None and not isinstance(own, Forward):
+    replaced = model.__dict__.get("forward")
+    if replaced is not None and not isinstance(replaced, Forward):
         remedy = "accelerate the network first, then prepare it; or remove that forward"
         raise BadInput("model", "its forward is replaced already, as Hugging Face's prepare does", remedy)
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         part = f"its part {name}" if name else "it"
-        if module is not model and isinstance(forward, Root) and not isinstance(own, Root):
+        if module is not model and isinstance(forward, Root) and not isinstance(replaced, Root):
             raise BadInput("model", f"{part} is accelerated by itself", "call restore on that first")
-        if isinstance(own, Root) or not isinstance(forward, Forward):  # a network's own stand-ins are taken out
+        if isinstance(replaced, Root) or not isinstance(forward, Forward):  # a network's own stand-ins are taken out
             continue
         if is_stray(module):
             raise BadInput("model", f"{part} was part of an accelerated network", "call restore on the model first")
@@ -281,8 +281,8 @@ def _note(model: nn.Module, precision: str) -> str:
         unknown = cards.untested(torch.cuda.get_device_capability(device))
         return f"; {unknown}" if unknown else ""
     expected = precision == "tf32" and dtype == torch.float32
-    own = "" if expected else f" in {str(dtype).removeprefix('torch.')}"
-    return f"; {why}: computed by PyTorch's own functions{own}"
+    suffix = "" if expected else f" in {str(dtype).removeprefix('torch.')}"
+    return f"; {why}: computed by PyTorch's own functions{suffix}"
 
 
 def _card(device: torch.device) -> str:

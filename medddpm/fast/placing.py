@@ -105,10 +105,10 @@ def _state(module: nn.Module) -> Any:
 
 def _added(module: nn.Module) -> list[str]:
     """The names of the attributes that `accelerate` gave the module."""
-    own = module.__dict__
-    if not isinstance(own.get("forward"), Forward):
+    attributes = module.__dict__
+    if not isinstance(attributes.get("forward"), Forward):
         return []
-    return [name for name, value in own.items() if name in ADDED or isinstance(value, Acceleration)]
+    return [name for name, value in attributes.items() if name in ADDED or isinstance(value, Acceleration)]
 
 
 def remove(model: nn.Module) -> nn.Module:
@@ -126,7 +126,7 @@ def remove(model: nn.Module) -> nn.Module:
 
 
 def is_stray(module: nn.Module) -> bool:
-    """Whether it has a stand-in that belongs to no network: it was taken out of one, or is a copy of a part of one."""
+    """Returns whether the module's stand-in belongs to no network, since the module was taken out of one or copied."""
     forward = module.__dict__.get("forward")
     if not isinstance(forward, Forward):
         return False

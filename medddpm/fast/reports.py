@@ -41,7 +41,7 @@ def silence(stream: TextIO) -> None:
 
 
 def bars() -> dict[str, Any]:
-    """How tqdm's bars are drawn: in a log, which is no terminal, once a minute; 80 wide where a terminal says 0."""
+    """Returns tqdm's options: one line a minute in a log, a width of 80 where a terminal says 0."""
     live = sys.stderr.isatty() or "ipykernel" in sys.modules  # a notebook's stream is no terminal either
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns

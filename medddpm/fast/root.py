@@ -26,7 +26,8 @@ from medddpm.fast.forward import (
     transformed,
     weights_in,
 )
-from medddpm.fast.graphs import cuda_graphs, nested
+from medddpm.fast.graphs import nested
+from medddpm.fast.graphs.pool import forward_ended
 from medddpm.fast.hooks import HOOKS, has_users_hooks, hook_tables, hooks_for_all, modules_of
 from medddpm.fast.kernels import dispatch
 from medddpm.fast.kernels.conv3d import shared
@@ -57,7 +58,7 @@ class Root(Forward):
     what = "network"
 
     asked: tuple[Any, bool] = None, False
-    """What `may_be_asked` found, and of what."""
+    """The answer of `may_be_asked`, and the parts that it was asked of."""
 
     parts: Sequence[nn.Module] = ()
     """Those that it has looked at."""
@@ -97,7 +98,7 @@ class Root(Forward):
         lent = nested.Lent(given, taken_in)
         with shared():
             out = self._computed(lent.copy, first, end)
-        cuda_graphs.forward_ended()
+        forward_ended()
         end = nested.once(end)
         lent.returned(end)
         return nested.mapped(out, end, frozenset())
@@ -123,17 +124,17 @@ class Root(Forward):
         if new and self.casts:  # a part that was taken out since is neither cast nor kept
             self.weights = tuple(self._weights(parts))
         for part in parts[1:]:
-            own = part.__dict__
-            shows = everywhere or any(map(own.get, HOOKS))
+            attributes = part.__dict__
+            shows = everywhere or any(map(attributes.get, HOOKS))
             shows = shows and has_users_hooks(part) and not isinstance(part, torch.jit.ScriptModule)
-            if "forward" not in own and (shows or (new and sees_layout(part))):
+            if "forward" not in attributes and (shows or (new and sees_layout(part))):
                 stand_in = Forward(part)
                 stand_in.network = weakref.ref(self.module)
                 put(part, stand_in)
             if not shows:
-                own.pop("_call_impl", None)
-            elif type(part)._call_impl is nn.Module._call_impl and isinstance(own["forward"], Forward):
-                own["_call_impl"] = own["forward"].call_with_hooks
+                attributes.pop("_call_impl", None)
+            elif type(part)._call_impl is nn.Module._call_impl and isinstance(attributes["forward"], Forward):
+                attributes["_call_impl"] = attributes["forward"].call_with_hooks
 
     def _weights(self, parts: list[nn.Module]) -> Iterator[Weight]:
         """The weights of these parts that the network's own stand-ins hold."""
@@ -171,7 +172,7 @@ class Root(Forward):
         return one if one == given or all(one == other for other in dtypes) else given
 
     def may_be_asked(self, x: Tensor) -> bool:
-        """Whether the network's forward may ask for the class of x; looked for anew where parts or hooks change."""
+        """Returns whether the forward may ask for the class of x; looks again after parts or hooks have changed."""
         parts = list(modules_of(self.module))
         hooks = [list(table) for part in parts for table in hook_tables(part) if table]
         key = type(x), set(vars(x)), list(map(type, parts)), hooks
@@ -245,6 +246,6 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def sound() -> bool:
-    """Whether cuDNN's 3-D convolutions in BF16 are right: 9.8 to 9.14 get them wrong (pytorch/pytorch 163539)."""
+    """Returns whether cuDNN's 3-D convolutions in BF16 are right; those of 9.8 to 9.14 are not (pytorch #163539)."""
     version = torch.backends.cudnn.version()
     return version is None or not 90800 <= version < 91500

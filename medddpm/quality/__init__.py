@@ -1,1 +1,1 @@
-"""How good a synthetic volume is: metrics, distances of sets, intervals, segmentation."""
+"""Measures the quality of synthetic volumes: metrics, distances of sets, intervals, segmentation."""

@@ -1,7 +1,7 @@
 """Distances between sets of volumes: MS-SSIM over pairs, MMD, Wasserstein over intensities, Fréchet over patches.
 
-Each has two parts: a measurement on volumes (tensors, on their device), and a `Statistic` of how often each volume
-counts, so that intervals resample volumes without measuring again.
+Each has two parts: a measurement on volumes (tensors, on their device), and a `Statistic` of the volumes' counts, so
+that intervals resample volumes without measuring again.
 
 The Fréchet distance needs features. Those of a network trained on ImageNet or on scans would have to be downloaded and
 say little about a phantom; those of a network with random weights (Naeem et al. 2020, ICML) need none, but mean
@@ -47,11 +47,11 @@ _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang, Simoncelli & Bovik 
 
 
 def ms_ssim_scales(size: Sequence[int]) -> int:
-    """How many of MS-SSIM's five scales a volume has room for: 5 at 128³, 4 at 64³, 3 at 32³, 2 at 16³.
+    """Returns the number of MS-SSIM's five scales that fit a volume: 5 at 128³, 4 at 64³, 3 at 32³, 2 at 16³.
 
     The window must fit the coarsest scale. It is a Gaussian of deviation 1.5 on 7 voxels at every size: MONAI's default
-    of 11 voxels does not fit the fifth scale of 128³. MONAI's own condition has (scales - 1)² for 2^(scales - 1); both
-    are kept to.
+    of 11 voxels does not fit the fifth scale of 128³. MONAI checks (scales - 1)² instead of 2^(scales - 1); both
+    conditions are applied.
 
     Raises:
         BadInput: an edge is shorter than `SMALLEST`.
@@ -66,7 +66,7 @@ def ms_ssim_scales(size: Sequence[int]) -> int:
 
 @contextlib.contextmanager
 def float32_convolutions() -> Iterator[None]:
-    """Keeps cuDNN from TF32, its default: SSIM is made of small differences of large averages."""
+    """Switches off TF32 in cuDNN, its default: SSIM is made of small differences of large averages."""
     convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = convolution.fp32_precision
     convolution.fp32_precision = "ieee"
@@ -77,7 +77,7 @@ def float32_convolutions() -> Iterator[None]:
 
 
 def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
-    """MONAI's MS-SSIM between volumes i of both, (N, 1, D, H, W) in [-1, 1] to (N,), with as many scales as fit.
+    """Returns MONAI's MS-SSIM of volumes i of both, (N, 1, D, H, W) in [-1, 1] to (N,), with as many scales as fit.
 
     The published weights of the scales are normalised to sum to 1. Values at different sizes are not comparable.
     """
@@ -97,23 +97,23 @@ def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
 
 
 def ms_ssim_pairs(first: Tensor, second: Tensor | None = None) -> Array:
-    """MS-SSIM of every volume of one set with every one of the other (or of the same), (n, m)."""
+    """Returns MS-SSIM of every volume of one set with every volume of the other, or of the first, (n, m)."""
     within = second is None
     other = first if second is None else second
-    found = np.ones((len(first), len(other)))
+    values = np.ones((len(first), len(other)))
     batch = max(1, 2**21 // math.prod(first.shape[2:]))
     for row in range(len(first)):
         for start in range(row + 1 if within else 0, len(other), batch):
             columns = other[start : start + batch]
-            values = ms_ssim(columns, first[row : row + 1].expand_as(columns)).double().cpu().numpy()
-            found[row, start : start + batch] = values
+            row_values = ms_ssim(columns, first[row : row + 1].expand_as(columns)).double().cpu().numpy()
+            values[row, start : start + batch] = row_values
             if within:
-                found[start : start + batch, row] = values
-    return found
+                values[start : start + batch, row] = row_values
+    return values
 
 
 def gram(first: Tensor, second: Tensor) -> Array:
-    """Mean products of voxels, (n, m), of (n, 1, D, H, W) and (m, 1, D, H, W); summed in float64."""
+    """Returns mean products of voxels, (n, m), of (n, 1, D, H, W) and (m, 1, D, H, W); summed in float64."""
     one, two = first.flatten(1), second.flatten(1)
     total = torch.zeros(len(one), len(two), dtype=torch.float64, device=one.device)
     for start in range(0, one.shape[1], 2**18):
@@ -122,65 +122,69 @@ def gram(first: Tensor, second: Tensor) -> Array:
 
 
 def mmd(within: Array, within_reference: Array, between: Array, paired: bool) -> Statistic:
-    """The unbiased squared maximum mean discrepancy (Gretton et al. 2012, J. Mach. Learn. Res. 13:723), from kernels.
+    """Returns the unbiased squared maximum mean discrepancy (Gretton et al. 2012, J. Mach. Learn. Res. 13:723).
 
     For two sets from one distribution it is 0 on average, so it may be negative. MONAI's `MMDMetric` is this with
-    products of voxels as the kernel, for sets of one size, each volume counted once; tests hold this one to it.
+    products of voxels as the kernel, for sets of one size, each volume counted once; tests compare the two.
 
     Args:
         within: (n, n) kernel of samples.
         within_reference: (m, m).
         between: (n, m).
-        paired: sample i belongs to reference i, and they are resampled together; such pairs are not independent and
-            are left out (identical sets then give 0).
+        paired: sample i belongs to reference i, and they are resampled together. Such pairs are not independent and do
+            not count, so identical sets give 0.
     """
-    own, other = mean_of_pairs(within, True), mean_of_pairs(within_reference, True)
+    of_samples, of_reference = mean_of_pairs(within, True), mean_of_pairs(within_reference, True)
     across = mean_of_pairs(between, paired)
     if paired:
-        return lambda weights: own(weights) + other(weights) - 2 * across(weights)
-    return lambda rows, columns: own(rows) + other(columns) - 2 * across(rows, columns)
+        return lambda weights: of_samples(weights) + of_reference(weights) - 2 * across(weights)
+    return lambda rows, columns: of_samples(rows) + of_reference(columns) - 2 * across(rows, columns)
 
 
 def gaussian_kernels(within: Array, within_reference: Array, between: Array) -> tuple[Array, Array, Array]:
-    """exp(-d² / s²) from mean products of voxels; s² is the median d² between two reference volumes.
+    """Returns exp(-d² / s²) from mean products of voxels; s² is the median d² between two reference volumes.
 
     A linear kernel sees the mean volume alone; this one every difference between the distributions.
     """
-    own, other = np.diag(within), np.diag(within_reference)
+    norms, reference_norms = np.diag(within), np.diag(within_reference)
     squared = [
         np.maximum(rows[:, None] + columns - 2 * products, 0)
-        for rows, columns, products in ((own, own, within), (other, other, within_reference), (own, other, between))
+        for rows, columns, products in (
+            (norms, norms, within),
+            (reference_norms, reference_norms, within_reference),
+            (norms, reference_norms, between),
+        )
     ]
-    width = max(float(np.median(squared[1][np.triu_indices(len(other), 1)])), 1e-12)
+    width = max(float(np.median(squared[1][np.triu_indices(len(reference_norms), 1)])), 1e-12)
     one, two, three = (np.exp(-distance / width) for distance in squared)
     return one, two, three
 
 
 def histograms(images: Tensor, labels: Tensor, label: int) -> Array:
-    """The voxels of one label in each bin of intensity, (N, BINS); images (N, D, H, W) in [-1, 1], labels alike."""
+    """Counts the voxels of one label in each bin of intensity, (N, BINS); images (N, D, H, W) in [-1, 1]."""
     bins = ((images.float() + 1) * (BINS / DATA_RANGE)).long().clamp(0, BINS - 1)
     where = labels == label
     counts = [torch.bincount(bins[i][where[i]], minlength=BINS) for i in range(len(images))]
     return np.asarray(torch.stack(counts).double().cpu().numpy())
 
 
-def wasserstein(own: Array, reference: Array, paired: bool) -> Statistic:
-    """SciPy's 1-Wasserstein distance between pooled intensities, from `histograms`; in units of intensity."""
+def wasserstein(samples: Array, reference: Array, paired: bool) -> Statistic:
+    """Returns SciPy's 1-Wasserstein distance between pooled intensities, from `histograms`; in units of intensity."""
     centres = (np.arange(BINS) + 0.5) * (DATA_RANGE / BINS) - 1
 
     def distances(rows: Array, columns: Array) -> Array:
-        pooled = zip(rows @ own, columns @ reference, strict=True)
-        found = [wasserstein_distance(centres, centres, a, b) if a.any() and b.any() else np.nan for a, b in pooled]
-        return np.array(found, np.float64)
+        pooled = zip(rows @ samples, columns @ reference, strict=True)
+        values = [wasserstein_distance(centres, centres, a, b) if a.any() and b.any() else np.nan for a, b in pooled]
+        return np.array(values, np.float64)
 
     return (lambda weights: distances(weights, weights)) if paired else distances
 
 
 def patch_features(images: Tensor) -> Tensor:
-    """The features of every cell (the module's docstring says which), (N, 512, 6 C + 4) float64 of (N, C, D, H, W)."""
+    """Returns the features of every cell (see the module), (N, 512, 6 C + 4) float64 of (N, C, D, H, W)."""
     ms_ssim_scales(images.shape[2:])
-    found = [_cells(images[i : i + 1].float()) for i in range(len(images))]
-    return torch.cat(found)
+    features = [_cells(images[i : i + 1].float()) for i in range(len(images))]
+    return torch.cat(features)
 
 
 def _cells(image: Tensor) -> Tensor:
@@ -200,37 +204,37 @@ def _cells(image: Tensor) -> Tensor:
     return torch.cat(features, dim=1).flatten(2).transpose(1, 2).double()
 
 
-def frechet(own: Tensor, reference: Tensor, paired: bool) -> Statistic:
-    """The Fréchet distance of normal distributions fitted to pooled features, as in the Fréchet inception distance.
+def frechet(samples: Tensor, reference: Tensor, paired: bool) -> Statistic:
+    """Returns the Fréchet distance of normal distributions fitted to pooled features, as in the inception distance.
 
-    |m₁ - m₂|² + tr(S₁ + S₂ - 2 (S₁ S₂)^½), as MONAI's `FIDMetric` has it; tests hold this one, which takes many
-    resamples at once, to it. Features are first put in units of their deviation over the reference, so that none
-    counts for its unit; the distance has none, and is relative to that reference.
+    |m₁ - m₂|² + tr(S₁ + S₂ - 2 (S₁ S₂)^½), as MONAI's `FIDMetric` has it; this one takes many resamples at once, and
+    tests compare the two. Features are first divided by their deviation over the reference, so that their units do not
+    matter; the distance has no unit, and is relative to that reference.
 
     Args:
-        own: (n, cells, features) of `patch_features`.
+        samples: (n, cells, features) of `patch_features`.
         reference: (m, cells, features).
         paired: sample i belongs to reference i, and they are resampled together.
     """
     flat = reference.flatten(0, 1)
     centre, scale = flat.mean(0), flat.std(0).clamp(min=1e-3)
     (sums, squares), (sums_reference, squares_reference) = (
-        _moments((features - centre) / scale) for features in (own, reference)
+        _moments((features - centre) / scale) for features in (samples, reference)
     )
-    cells = own.shape[1]
+    cells = samples.shape[1]
 
     def distances(rows: Array, columns: Array) -> Array:
-        found = [
+        values = [
             _frechet(_normal(one, sums, squares, cells), _normal(two, sums_reference, squares_reference, cells))
             for one, two in zip(rows, columns, strict=True)
         ]
-        return np.array(found)
+        return np.array(values)
 
     return (lambda weights: distances(weights, weights)) if paired else distances
 
 
 def _moments(features: Tensor) -> tuple[Array, Array]:
-    """A volume's sums (n, f) and sums of products (n, f, f): all that pooling needs."""
+    """Returns each volume's sums (n, f) and sums of products (n, f, f), which suffice for pooling."""
     array = features.cpu().numpy()
     return array.sum(axis=1), np.einsum("nci,ncj->nij", array, array, optimize=True)
 

@@ -1,4 +1,4 @@
-"""How sure a quality number is: bootstrap intervals over volumes, and the equivalence test of two settings.
+"""Bootstrap intervals over volumes, and the equivalence test of two settings.
 
 Efron & Tibshirani 1993, An Introduction to the Bootstrap; Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657 (the two
 one-sided tests).
@@ -43,45 +43,45 @@ def bootstrap(
     seed: int = 0,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Estimate:
-    """The statistic with every volume counted once, and its basic bootstrap interval.
+    """Returns the statistic with every volume counted once, and its basic bootstrap interval.
 
-    Volumes are resampled, not pairs, patches or voxels: those of one volume are alike, and n (n - 1) / 2 pairs made of
-    n volumes carry the information of n, not of n². Counted as independent they would give intervals far too short.
+    Volumes are resampled, not pairs, patches or voxels: the voxels of one volume are alike, and the n (n - 1) / 2 pairs
+    of n volumes carry the information of n volumes. Counted as independent they would give far too short intervals.
 
-    The interval is the basic one, twice the value less the resampled quantiles. A distance that cannot be negative is
-    too large on small sets, and larger still on resampled ones; the basic interval takes that bias off, so it may lie
+    The interval is the basic one, twice the value minus the resampled quantiles. A distance that cannot be negative is
+    too large on small sets, and larger still on resampled ones. The basic interval subtracts that bias, so it may lie
     below the value, which then is mostly bias.
 
     Args:
-        statistic: see `Statistic`; a draw for which it is not finite is left out.
-        sizes: volumes a set; every set is resampled by itself.
-        resamples: how many draws; 0 for no interval.
+        statistic: see `Statistic`; draws for which it is not finite do not count.
+        sizes: the number of volumes in each set; every set is resampled by itself.
+        resamples: the number of draws; 0 for no interval.
         level: of the interval.
-        seed: of the draws; the same for every metric, so that a row does not depend on which others are asked for.
-        bounds: what the statistic's range is; the interval is cut to it.
+        seed: of the draws; equal for every metric, so that a row does not depend on the choice of metrics.
+        bounds: the statistic's range; the interval is cut to it.
     """
     value = float(statistic(*(np.ones((1, size)) for size in sizes))[0])
     if min(sizes) < FEWEST or resamples < 1 or not np.isfinite(value):
         return Estimate(value, np.nan, np.nan)
     rng = np.random.default_rng(seed)
     draws = [rng.multinomial(size, np.full(size, 1 / size), resamples).astype(np.float64) for size in sizes]
-    drawn = statistic(*draws)
-    low, high = np.quantile(drawn[np.isfinite(drawn)], [(1 - level) / 2, (1 + level) / 2])
+    values = statistic(*draws)
+    low, high = np.quantile(values[np.isfinite(values)], [(1 - level) / 2, (1 + level) / 2])
     low, high = np.clip([2 * value - high, 2 * value - low], *bounds)
     return Estimate(value, float(low), float(high))
 
 
 def mean_of(values: npt.ArrayLike) -> Statistic:
-    """The mean of one number a volume, as a `Statistic`."""
+    """Returns the mean of one number a volume, as a `Statistic`."""
     numbers = np.asarray(values, np.float64)
     return lambda weights: weights @ numbers / weights.sum(axis=1)
 
 
 def mean_of_pairs(matrix: npt.ArrayLike, distinct: bool) -> Statistic:
-    """The mean over pairs of volumes, as a `Statistic` of one set (`distinct`) or two.
+    """Returns the mean over pairs of volumes, as a `Statistic` of one set (`distinct`) or two.
 
-    `distinct` leaves out the diagonal: pairs of a volume with itself, also when it was drawn twice (its copies would
-    make a resampled set look less diverse than the set is).
+    `distinct` omits the diagonal, the pairs of a volume with itself, also if a resample has it twice: copies would make
+    a resampled set look less diverse than the set is.
 
     Args:
         matrix: (n, m), or (n, n) when `distinct`.
@@ -105,12 +105,12 @@ class Equivalence:
     """The result of the two one-sided tests of `other` against `reference`.
 
     Args:
-        difference: mean of `other` less mean of `reference`.
-        low, high: the difference's interval of level 1 - 2 `ALPHA`; within ±margin where the two are equivalent.
-        margin: as given.
+        difference: mean of `other` minus mean of `reference`.
+        low, high: the difference's interval of level 1 - 2 `ALPHA`; within ±margin if the two are equivalent.
+        margin: the tested margin.
         p: the larger of the two tests' p-values.
         equivalent: whether p is below `ALPHA`.
-        seeds: how many runs a setting.
+        seeds: the number of runs of each setting.
     """
 
     difference: float
@@ -123,15 +123,15 @@ class Equivalence:
 
 
 def equivalence(reference: Sequence[float], other: Sequence[float], margin: float) -> Equivalence:
-    """Whether two settings differ by less than `margin`: two one-sided t-tests over pairs of runs from several seeds.
+    """Tests whether two settings differ by less than `margin`: two one-sided t-tests over pairs of runs of equal seeds.
 
-    The margin is stated before the other setting's runs are seen: from what matters, or from the reference alone as
-    `seed_margin` does. A small p means equivalent; a large one means not shown, which with few seeds is the usual end:
-    with n paired runs of spread s the interval reaches 1.7 s (n = 3), 1.0 s (5), 0.6 s (10) to either side.
+    State the margin before the other setting's runs are seen: from what matters, or from the reference alone as
+    `seed_margin` does. A small p means equivalent; a large p means not shown, which is usual with few seeds: with n
+    paired runs of spread s the interval reaches 1.7 s (n = 3), 1.0 s (5), 0.6 s (10) to either side.
 
     Args:
         reference: a number for each run (a loss, a metric's value).
-        other: the same under the other setting; run i of both has the same seed.
+        other: those numbers under the other setting; run i of both has the same seed.
         margin: in the numbers' unit, above 0.
 
     Raises:
@@ -159,12 +159,12 @@ def equivalence(reference: Sequence[float], other: Sequence[float], margin: floa
 
 
 def seed_margin(reference: Sequence[float]) -> float:
-    """A margin known from the reference alone: the largest difference between two of its seeds.
+    """Returns a margin from the reference alone: the largest difference between two of its seeds.
 
-    A setting that moves the result by less than another seed does has lost nothing that its user could notice.
+    A setting that changes the result by less than another seed does loses nothing that its user could notice.
 
     Raises:
-        BadInput: fewer than two runs, or all the same.
+        BadInput: fewer than two runs, or all are equal.
     """
     values = np.asarray(reference, np.float64)
     if len(values) < 2 or not np.ptp(values) > 0:
@@ -175,11 +175,11 @@ def seed_margin(reference: Sequence[float]) -> float:
 def equivalence_table(
     runs: pd.DataFrame, margins: Mapping[tuple[str, str], float], reference: str = "BASE"
 ) -> pd.DataFrame:
-    """Every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
+    """Tests every setting against the reference, metric by metric: `equivalence` on the seeds that both have.
 
     Args:
         runs: columns setting, seed, metric, tissue, value: one row for each run, metric and tissue.
-        margins: by metric and tissue; what has none is not tested.
+        margins: by metric and tissue; a metric without one is not tested.
         reference: the setting that the others are compared with.
 
     Returns:
@@ -187,24 +187,24 @@ def equivalence_table(
         between two seeds of the reference, to read the difference against.
 
     Raises:
-        BadInput: a column, the reference or a metric is missing, or a run is there twice.
+        BadInput: a column, the reference or a metric is missing, or a run occurs twice.
     """
-    wanted = ["setting", "seed", "metric", "tissue", "value"]
-    lacking = [column for column in wanted if column not in runs.columns]
+    columns = ["setting", "seed", "metric", "tissue", "value"]
+    lacking = [column for column in columns if column not in runs.columns]
     if lacking:
-        raise BadInput("runs", f"no column {', '.join(lacking)}", f"give {', '.join(wanted)}")
-    if runs.duplicated(wanted[:4]).any():
+        raise BadInput("runs", f"no column {', '.join(lacking)}", f"give {', '.join(columns)}")
+    if runs.duplicated(columns[:4]).any():
         raise BadInput("runs", "a run's metric is there twice", "give one row for each run, metric and tissue")
     rows = []
     for (metric, tissue), margin in margins.items():
-        own = runs[(runs["metric"] == metric) & (runs["tissue"] == tissue)]
-        table = own.pivot(index="seed", columns="setting", values="value")
+        of_metric = runs[(runs["metric"] == metric) & (runs["tissue"] == tissue)]
+        table = of_metric.pivot(index="seed", columns="setting", values="value")
         if reference not in table:
             raise BadInput("runs", f"no {metric} under {reference}", "name the setting to compare the others with")
         for setting in table.columns.drop(reference):
             both = table[[reference, setting]].dropna()
             first, second = both[reference].tolist(), both[setting].tolist()
-            found = equivalence(first, second, margin)
+            result = equivalence(first, second, margin)
             where = {"setting": setting, "metric": metric, "tissue": tissue}
-            rows.append({**where, **vars(found), "between_seeds": float(np.ptp(first))})
+            rows.append({**where, **vars(result), "between_seeds": float(np.ptp(first))})
     return pd.DataFrame(rows)

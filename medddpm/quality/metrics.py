@@ -1,10 +1,10 @@
-"""How good samples are: sets of volumes in, a tidy table with intervals out, on MONAI's metrics.
+"""Measures samples with MONAI's metrics: sets of volumes in, a tidy table with intervals out.
 
 >>> held_out = VolumeSet.of(Phantom(16, (64, 64, 64), seed=1), range(16))
 >>> compare(VolumeSet(samples, held_out.labels), held_out, paired=True)
 
-No metric needs a download. What each measures is in `METRICS`; how, in `distances` (distances between sets, and the
-features of the Fréchet distance), `quality.segmentation` (brain and lesion out of an image) and `quality.intervals`
+No metric needs a download. `METRICS` describes each one. They are computed in `distances` (distances between sets, and
+the features of the Fréchet distance), `quality.segmentation` (brain and lesion of an image) and `quality.intervals`
 (bootstrap, and the equivalence test of two settings).
 """
 
@@ -37,13 +37,13 @@ from medddpm.quality.segmentation import (
 
 @dataclass(frozen=True)
 class Measure:
-    """What a metric measures.
+    """The description of a metric.
 
     Args:
         unit: "" for none.
-        better: "higher", "lower", or the metric that it is best equal to; "" for what only serves as such.
-        bounds: of its range.
-        what: in words.
+        better: "higher", "lower", or the metric that it should equal; "" for such a metric.
+        bounds: the ends of its range.
+        what: the description in words.
     """
 
     unit: str
@@ -70,13 +70,13 @@ METRICS: dict[str, Measure] = {
 }
 """Every metric, in the table's order. Its intervals are cut to its `bounds`."""
 
-KEPT = 4
-"""References whose lesion rule is kept; the usual intensities of one take 16 MB at 128³."""
+MOST_REFERENCES = 4
+"""References whose lesion rule stays in memory; the usual intensities of one take 16 MB at 128³."""
 
 
 @dataclass(frozen=True)
 class Tissues:
-    """What the labels of a mask mean: the name of each, 0 included, and which are lesion; all but 0 are brain."""
+    """The names of a mask's labels, 0 included, and the labels that are lesion; all but 0 are brain."""
 
     names: Mapping[int, str]
     lesions: tuple[int, ...]
@@ -97,15 +97,15 @@ class Items(Protocol):
 
 @dataclass(frozen=True)
 class VolumeSet:
-    """Volumes and the masks they belong to (samples: those they were drawn for).
+    """Volumes and their masks; for samples, the masks that they were sampled for.
 
     Args:
         images: (N, C, D, H, W) floating, in [-1, 1]; clamped to it, as samples are when they are written.
-        labels: (N, D, H, W) whole numbers, 0 background; None leaves out what needs masks.
+        labels: (N, D, H, W) whole numbers, 0 background; None leaves out the metrics that need masks.
         name: for messages.
 
     Raises:
-        BadInput: another shape, something not finite, or intensities of another range.
+        BadInput: the shape or the range of intensities is wrong, or a voxel is not finite.
     """
 
     images: Tensor
@@ -131,7 +131,7 @@ class VolumeSet:
 
     @classmethod
     def of(cls, items: Items, indices: Iterable[int]) -> VolumeSet:
-        """The items of a data set, their mask channels made labels again."""
+        """Reads items of a data set, and makes labels of their mask channels."""
         pairs = [items[index] for index in indices]
         if not pairs:
             raise BadInput("volumes", "no item was asked for", "give at least one index")
@@ -155,61 +155,62 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Samples against a reference set of real (or phantom) volumes.
+    """Compares samples with a reference set of real (or phantom) volumes.
 
     Args:
         samples: any number of volumes.
         reference: volumes of the same channels and size, and on the same device; any number.
-        paired: sample i was drawn for the mask of reference volume i, which then is its truth. Pairs are resampled
-            together, and left out of what is averaged over all pairs between the sets.
+        paired: sample i was sampled for the mask of reference volume i, which is its truth. Pairs are resampled
+            together, and do not count in averages over pairs between the sets.
         metrics: keys of `METRICS`; None for all. MS-SSIM over pairs takes longest: at 128³ let it run on a GPU.
         channels: their names; None for "0", "1" …
-        tissues: what the labels mean.
+        tissues: the meaning of the labels.
         resamples: bootstrap draws; 0 for no intervals.
         level: of the intervals.
         seed: of the draws.
 
     Returns:
-        Columns metric, channel, tissue ("all" where it is not one's), value, low, high (`bootstrap`; NaN for fewer than
-        four volumes), n (volumes of the set that was measured). A row is there only where it can be computed: one
-        volume has no diversity, a set without masks no tissues, unpaired samples no truth.
+        Columns metric, channel, tissue ("all" if the metric is of no tissue), value, low, high (`bootstrap`; NaN for
+        fewer than four volumes), n (volumes of the measured set). Rows that cannot be computed are absent: one volume
+        has no diversity, a set without masks no tissues, unpaired samples no truth.
 
     Raises:
         BadInput: the sets do not fit together, or a metric or channel name is not known.
     """
     names = _checked(samples, reference, paired, metrics, channels)
-    wanted = set(METRICS if metrics is None else metrics)
+    chosen = set(METRICS if metrics is None else metrics)
     sizes = (len(samples),) if paired else (len(samples), len(reference))
     rows: list[dict[str, object]] = []
 
     def add(metric: str, channel: str, tissue: str, statistic: Statistic, volumes: Sequence[int]) -> None:
-        if metric in wanted:
+        if metric in chosen:
             bounds = METRICS[metric].bounds
-            found = bootstrap(statistic, volumes, resamples=resamples, level=level, seed=seed, bounds=bounds)
+            estimate = bootstrap(statistic, volumes, resamples=resamples, level=level, seed=seed, bounds=bounds)
             where = {"metric": metric, "channel": channel, "tissue": tissue}
-            rows.append({**where, **vars(found), "n": volumes[0]})
+            rows.append({**where, **vars(estimate), "n": volumes[0]})
 
     def add_means(table: pd.DataFrame) -> None:
         for keys, part in table.dropna().groupby(["metric", "channel", "tissue"], sort=False):
             metric, channel, tissue = map(str, keys if isinstance(keys, tuple) else (keys,))
             add(metric, channel, tissue, mean_of(part["value"].to_numpy()), (len(part),))
 
-    if paired and wanted & {"psnr", "ssim", "ms_ssim"}:
-        add_means(against_truth(samples, reference, names, wanted))
+    if paired and chosen & {"psnr", "ssim", "ms_ssim"}:
+        add_means(against_truth(samples, reference, names, chosen))
     for index, channel in enumerate(names):
         first, second = samples.images[:, index : index + 1], reference.images[:, index : index + 1]
-        for metric, statistic, volumes in _over_pairs(first, second, paired, wanted):
+        for metric, statistic, volumes in _over_pairs(first, second, paired, chosen):
             add(metric, channel, "all", statistic, volumes)
-        if samples.labels is not None and reference.labels is not None and "wasserstein" in wanted:
+        if samples.labels is not None and reference.labels is not None and "wasserstein" in chosen:
             for label, tissue in tissues.names.items():
-                own = sets.histograms(first[:, 0], samples.labels, label)
-                other = sets.histograms(second[:, 0], reference.labels, label)
-                if own.any() and other.any():
-                    add("wasserstein", channel, tissue, sets.wasserstein(own, other, paired), sizes)
-    if "frechet" in wanted:
-        own_cells, cells = (sets.patch_features(volumes.images) for volumes in (samples, reference))
-        add("frechet", "all", "all", sets.frechet(own_cells, cells, paired), sizes)
-    if any(metric.startswith(("dice", "lesion_contrast")) for metric in wanted):
+                sample_counts = sets.histograms(first[:, 0], samples.labels, label)
+                reference_counts = sets.histograms(second[:, 0], reference.labels, label)
+                if sample_counts.any() and reference_counts.any():
+                    statistic = sets.wasserstein(sample_counts, reference_counts, paired)
+                    add("wasserstein", channel, tissue, statistic, sizes)
+    if "frechet" in chosen:
+        sample_cells, cells = (sets.patch_features(volumes.images) for volumes in (samples, reference))
+        add("frechet", "all", "all", sets.frechet(sample_cells, cells, paired), sizes)
+    if any(metric.startswith(("dice", "lesion_contrast")) for metric in chosen):
         add_means(agreement(samples, reference, names, tissues))
     table = pd.DataFrame(rows, columns=["metric", "channel", "tissue", *Estimate.__annotations__, "n"])
     return table.sort_values("metric", key=lambda c: c.map(list(METRICS).index), kind="stable", ignore_index=True)
@@ -221,7 +222,7 @@ def against_truth(
     channels: Sequence[str],
     metrics: Collection[str] = ("psnr", "ssim", "ms_ssim"),
 ) -> pd.DataFrame:
-    """PSNR, SSIM and MS-SSIM of sample i against truth i: columns metric, channel, tissue, volume, value."""
+    """Returns PSNR, SSIM and MS-SSIM of sample i against truth i: columns metric, channel, tissue, volume, value."""
     from monai.metrics.regression import PSNRMetric, SSIMMetric
 
     window = min(11, min(samples.images.shape[2:]))
@@ -243,19 +244,19 @@ def against_truth(
 def agreement(
     samples: VolumeSet, reference: VolumeSet, channels: Sequence[str], tissues: Tissues = HEAD_TISSUES
 ) -> pd.DataFrame:
-    """Whether images show what their masks ask for, volume by volume, of samples and of the reference.
+    """Measures, volume by volume, how well samples and reference volumes show the contents of their masks.
 
-    Lesions are recovered by a rule learned from the reference; a reference volume's by one learned from the other three
-    quarters of the set (from all of it, where it has fewer than four volumes). A volume without lesion has none of the
-    lesion's numbers (NaN).
+    A sample's lesions are recovered by a rule learned from the reference; a reference volume's by a rule learned from
+    the other three quarters of the set, or from all of it if it has fewer than four volumes. Without a lesion the
+    lesion's numbers are NaN.
 
     Returns:
         Columns metric (`dice`, `lesion_contrast` and the same with `_reference`), channel, tissue, volume, value.
     """
     if samples.labels is None or reference.labels is None:
         return pd.DataFrame(columns=["metric", "channel", "tissue", "volume", "value"])
-    rule, found = _agreement_of_reference(reference, channels, tissues)
-    rows = [(f"{metric}_reference", *rest) for metric, *rest in found]
+    rule, reference_rows = _agreement_of_reference(reference, channels, tissues)
+    rows = [(f"{metric}_reference", *rest) for metric, *rest in reference_rows]
     for i, (brain, lesion) in enumerate(zip(*_masks(samples.labels, tissues), strict=True)):
         image = samples.images[i].cpu().numpy()
         rows += _agreement_of(i, image, smoothed(image), brain, lesion, rule, channels)
@@ -269,31 +270,31 @@ _learned: dict[bytes, tuple[LesionRule | None, list[_Row]]] = {}  # by the refer
 def _agreement_of_reference(
     reference: VolumeSet, channels: Sequence[str], tissues: Tissues
 ) -> tuple[LesionRule | None, list[_Row]]:
-    """The lesion rule of a reference, and its own rows; kept, as many sets are compared with one reference."""
+    """Returns a reference's lesion rule and rows, from a cache: many sets are compared with one reference."""
     assert reference.labels is not None
     images = reference.images.cpu().numpy()
     key = hashlib.sha256(repr((images.shape, list(channels), tissues)).encode())
     for part in (images, reference.labels.cpu().numpy()):
         key.update(part.tobytes())
-    if (known := _learned.get(key.digest())) is not None:
-        return known
+    if (cached := _learned.get(key.digest())) is not None:
+        return cached
     smooth = [smoothed(image) for image in images]
     brains, lesions = _masks(reference.labels, tissues)
     folds = 4 if len(images) >= 4 else 1
 
     def learned(left_out: int | None) -> LesionRule | None:
-        kept = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
-        chosen: Any = [[part[i] for i in kept] for part in (images, smooth, brains, lesions)]
+        indices = [i for i in range(len(images)) if folds == 1 or i % folds != left_out]
+        chosen: Any = [[part[i] for i in indices] for part in (images, smooth, brains, lesions)]
         return learn_lesion(*chosen)
 
     rules = [learned(fold) for fold in range(folds)]
     rows: list[_Row] = []
     for i, (image, brain, lesion) in enumerate(zip(images, brains, lesions, strict=True)):
         rows += _agreement_of(i, image, smooth[i], brain, lesion, rules[i % folds], channels)
-    if len(_learned) >= KEPT:
+    if len(_learned) >= MOST_REFERENCES:
         del _learned[next(iter(_learned))]
-    _learned[key.digest()] = found = (learned(None), rows)
-    return found
+    _learned[key.digest()] = rule_and_rows = (learned(None), rows)
+    return rule_and_rows
 
 
 def _agreement_of(
@@ -305,28 +306,28 @@ def _agreement_of(
     rule: LesionRule | None,
     channels: Sequence[str],
 ) -> Iterator[_Row]:
-    """Rows of one volume and what its mask asks for."""
-    found = recover_brain(image)
-    yield "dice", "all", "brain", volume, _dice(found, brain)
+    """Yields the rows of one volume and its mask."""
+    recovered = recover_brain(image)
+    yield "dice", "all", "brain", volume, _dice(recovered, brain)
     if rule is not None:
-        yield "dice", "all", "lesion", volume, _dice(rule(smooth, found), lesion)
+        yield "dice", "all", "lesion", volume, _dice(rule(smooth, recovered), lesion)
     for channel, contrast in zip(channels, lesion_contrast(image, brain, lesion), strict=True):
         yield "lesion_contrast", channel, "lesion", volume, float(contrast)
 
 
 def _over_pairs(
-    first: Tensor, second: Tensor, paired: bool, wanted: Collection[str]
+    first: Tensor, second: Tensor, paired: bool, metrics: Collection[str]
 ) -> Iterator[tuple[str, Statistic, Sequence[int]]]:
-    """The metrics that average over pairs of volumes of one channel, where the sets are large enough."""
+    """Yields the metrics that average over pairs of volumes of one channel, if the sets are large enough."""
     n, m = len(first), len(second)
     sizes = (n,) if paired else (n, m)
-    if "ms_ssim_between" in wanted and (not paired or n > 1):
+    if "ms_ssim_between" in metrics and (not paired or n > 1):
         yield "ms_ssim_between", mean_of_pairs(sets.ms_ssim_pairs(first, second), paired), sizes
     for metric, volumes in (("diversity", first), ("diversity_reference", second)):
-        if metric in wanted and len(volumes) > 1:
+        if metric in metrics and len(volumes) > 1:
             yield metric, mean_of_pairs(sets.ms_ssim_pairs(volumes), True), (len(volumes),)
-    if min(n, m) > 1 and {"mmd_linear", "mmd_gaussian"} & set(wanted):
-        # A linear kernel's MMD does not change when one volume is taken off all, and rounds far less then.
+    if min(n, m) > 1 and {"mmd_linear", "mmd_gaussian"} & set(metrics):
+        # A linear kernel's MMD does not change when one volume is subtracted from all, and then rounds far less.
         centre = second.mean(dim=0, keepdim=True)
         pairs = ((first, first), (second, second), (first, second))
         within, reference, between = (sets.gram(one - centre, two - centre) for one, two in pairs)
@@ -335,16 +336,16 @@ def _over_pairs(
 
 
 def _masks(labels: Tensor, tissues: Tissues) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Brain and lesion, (N, D, H, W)."""
+    """Returns brain and lesion, (N, D, H, W)."""
     array = labels.cpu().numpy()
     return array > 0, np.isin(array, tissues.lesions)
 
 
-def _dice(found: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]) -> float:
-    """MONAI's Dice; NaN where nothing is wanted."""
+def _dice(recovered: npt.NDArray[np.bool_], mask: npt.NDArray[np.bool_]) -> float:
+    """Returns MONAI's Dice; NaN for an empty mask."""
     from monai.metrics.meandice import compute_dice
 
-    one, two = (torch.from_numpy(mask)[None, None].float() for mask in (found, wanted))
+    one, two = (torch.from_numpy(array)[None, None].float() for array in (recovered, mask))
     return float(compute_dice(one, two))
 
 
@@ -355,16 +356,20 @@ def _checked(
     metrics: Collection[str] | None,
     channels: Sequence[str] | None,
 ) -> list[str]:
-    """The channels' names, once the sets fit together."""
-    own, other = tuple(samples.images.shape), tuple(reference.images.shape)
-    if own[1:] != other[1:]:
-        raise BadInput("samples", f"shape {own}, and {other} in the reference", "compare equal channels and sizes")
+    """Checks that the sets fit together, and returns the channels' names."""
+    shape, reference_shape = tuple(samples.images.shape), tuple(reference.images.shape)
+    if shape[1:] != reference_shape[1:]:
+        raise BadInput(
+            "samples", f"shape {shape}, and {reference_shape} in the reference", "compare equal channels and sizes"
+        )
     if samples.images.device != reference.images.device:
         raise BadInput("samples", "on another device than the reference", "move one of the two")
-    if paired and own[0] != other[0]:
-        raise BadInput("samples", f"{own[0]} for {other[0]} truths", "give a truth a sample, or leave out paired")
+    if paired and shape[0] != reference_shape[0]:
+        raise BadInput(
+            "samples", f"{shape[0]} for {reference_shape[0]} truths", "give a truth a sample, or leave out paired"
+        )
     if metrics is not None and (unknown := set(metrics) - set(METRICS)):
         raise BadInput("metrics", f"no {', '.join(sorted(unknown))}", f"choose of {', '.join(METRICS)}")
-    if channels is not None and len(channels) != own[1]:
-        raise BadInput("channels", f"{len(channels)} names for {own[1]}", "name every channel once")
-    return [str(index) for index in range(own[1])] if channels is None else list(channels)
+    if channels is not None and len(channels) != shape[1]:
+        raise BadInput("channels", f"{len(channels)} names for {shape[1]}", "name every channel once")
+    return [str(index) for index in range(shape[1])] if channels is None else list(channels)

@@ -1,17 +1,17 @@
-"""Whether a sample shows what its mask asked for: brain and lesion recovered from the image alone.
+"""Recovers brain and lesion from an image alone, to compare them with its mask.
 
-Brain: the mean of the channels thresholded after Otsu (1979, IEEE Trans. Syst. Man Cybern. 9:62), which needs no
-reference; narrow gaps closed (one step at 64³), the largest component kept, holes (ventricles, where fluid is dark)
-filled. It suits skull-stripped volumes; a skull would be taken for brain.
+Brain: the mean of the channels is thresholded after Otsu (1979, IEEE Trans. Syst. Man Cybern. 9:62), which needs no
+reference. Narrow gaps are closed (one step at 64³), all components but the largest removed, holes filled
+(ventricles, whose fluid is dark). It suits skull-stripped volumes; a skull would count as brain.
 
 Lesion: a voxel of the recovered brain belongs to it where the likelihood ratio of two normal distributions, lesion and
-rest of the brain, is high enough (quadratic discriminant analysis). They are over each channel at three scales, because
-a lesion is larger than noise and than the cortex is thick, and over what is usual in that place, the mean of the
-reference's voxels there outside lesions, because many a lesion has the intensity of grey matter and shows by standing
-where white matter should be. Distributions and threshold (the one of best Dice) are learned from the reference set and
-its masks alone. It is a rule, not a radiologist: what it reaches on the reference, `dice_reference`, is what a
-perfect sample could reach. On the phantom at 64³ that is about 0.9 in FLAIR, 0.75 in T2, and only 0.2 in T1, where
-lesions look like grey matter; there `lesion_contrast` says more.
+rest of the brain, is high enough (quadratic discriminant analysis). Their features are each channel at three scales,
+because a lesion is larger than noise and than the thickness of the cortex, and the usual intensity of the place: the
+mean of the reference's voxels there outside lesions, because many a lesion has the intensity of grey matter and shows
+only by its place in white matter. Distributions and threshold (that of the best Dice) are learned from the reference
+set and its masks alone. It is a rule, not a radiologist: a perfect sample could reach its Dice on the reference,
+`dice_reference`. On the phantom at 64³ that is about 0.9 in FLAIR, 0.75 in T2, and only 0.2 in T1, where lesions look
+like grey matter; there `lesion_contrast` is the better measure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHELL = 3.0  # voxels at 64³: how far around a lesion its surroundings reach
 
 
 def otsu_threshold(data: npt.NDArray[np.float32]) -> float:
-    """The intensity in [-1, 1] that parts voxels into two classes of greatest variance between them (256 bins)."""
+    """Returns the intensity in [-1, 1] between two classes of voxels of greatest variance between them (256 bins)."""
     counts, edges = np.histogram(data, 256, (-1, 1))
     below = np.cumsum(counts, dtype=np.float64)
     moment = np.cumsum(counts * (edges[1:] + edges[:-1]) / 2)
@@ -47,17 +47,17 @@ def otsu_threshold(data: npt.NDArray[np.float32]) -> float:
 
 
 def recover_brain(image: Volume) -> Mask:
-    """The brain (D, H, W) of a volume (C, D, H, W), by the module's rule; empty where nothing stands out."""
+    """Returns the brain (D, H, W) of a volume (C, D, H, W), by the module's rule; empty if nothing stands out."""
     data = image.mean(axis=0)
     steps = max(1, round(min(data.shape) / 64))
-    # Beyond the edge there is nothing; closing would otherwise eat what reaches it.
-    found = np.pad(data > otsu_threshold(data), steps)
-    found = ndimage.binary_closing(found, iterations=steps)
-    parts, count = ndimage.label(found)
+    # Pad with background: closing would otherwise remove brain at the edge.
+    brain = np.pad(data > otsu_threshold(data), steps)
+    brain = ndimage.binary_closing(brain, iterations=steps)
+    parts, count = ndimage.label(brain)
     if count > 1:
-        found = parts == 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
+        brain = parts == 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
     inside = slice(steps, -steps)
-    return np.asarray(ndimage.binary_fill_holes(found)[inside, inside, inside], bool)
+    return np.asarray(ndimage.binary_fill_holes(brain)[inside, inside, inside], bool)
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ class LesionRule:
     usual: npt.NDArray[np.float32]
 
     def __call__(self, smooth: Volume, brain: Mask) -> Mask:
-        """The lesion (D, H, W) of a volume, `smoothed`, within its recovered brain."""
-        found = np.zeros(brain.shape, bool)
+        """Returns the lesion (D, H, W) of a volume, `smoothed`, within its recovered brain."""
+        lesion = np.zeros(brain.shape, bool)
         if brain.any():
-            found[brain] = self.score(_features(smooth, self.usual, brain)) > self.threshold
-        return found
+            lesion[brain] = self.score(_features(smooth, self.usual, brain)) > self.threshold
+        return lesion
 
     def score(self, features: npt.NDArray[np.float32]) -> Array:
-        """Log likelihood ratio of (n, f)."""
+        """Returns the log likelihood ratios of features (n, f)."""
         apart = [features - mean for mean in self.means]
         rest, lesion = (((d @ p) * d).sum(axis=1) / 2 for d, p in zip(apart, self.precisions, strict=True))
         return np.asarray(rest - lesion + self.offset)
 
 
 def smoothed(image: Volume) -> Volume:
-    """Every channel of a volume at every scale, (f, D, H, W)."""
+    """Returns every channel of a volume at every scale, (f, D, H, W)."""
     unit = min(image.shape[1:]) / 64
     return np.stack([ndimage.gaussian_filter(channel, scale * unit) for channel in image for scale in _SCALES])
 
@@ -100,7 +100,7 @@ def smoothed(image: Volume) -> Volume:
 def learn_lesion(
     images: Sequence[Volume], smooth: Sequence[Volume], brains: Sequence[Mask], lesions: Sequence[Mask]
 ) -> LesionRule | None:
-    """The lesion rule of a reference set, or None where it has no lesion (or nothing else) to learn from.
+    """Learns the lesion rule of a reference set; None if it has too few voxels of lesion or of the rest.
 
     Args:
         images: (C, D, H, W) each.
@@ -111,14 +111,14 @@ def learn_lesion(
     usual = _usual(images, lesions)
     classes: tuple[list[npt.NDArray[np.float32]], ...] = ([], [])
     for volume, brain, lesion in zip(smooth, brains, lesions, strict=True):
-        for found, where in zip(classes, (brain & ~lesion, lesion), strict=True):
-            found.append(_features(volume, usual, where))
-    rest, lesion_features = (np.concatenate(found) for found in classes)
+        for features, where in zip(classes, (brain & ~lesion, lesion), strict=True):
+            features.append(_features(volume, usual, where))
+    rest, lesion_features = (np.concatenate(features) for features in classes)
     width = rest.shape[1]
     if min(len(rest), len(lesion_features)) <= 2 * width:
         return None
     # The smallest deviation that counts, 0.003 of intensity, keeps a covariance from being singular.
-    covariances = [np.atleast_2d(np.cov(found.T)) + 1e-5 * np.eye(width) for found in (rest, lesion_features)]
+    covariances = [np.atleast_2d(np.cov(features.T)) + 1e-5 * np.eye(width) for features in (rest, lesion_features)]
     logs = [float(np.linalg.slogdet(covariance)[1]) for covariance in covariances]
     rule = LesionRule(
         means=(rest.mean(axis=0, dtype=np.float64), lesion_features.mean(axis=0, dtype=np.float64)),
@@ -132,10 +132,10 @@ def learn_lesion(
 
 
 def lesion_contrast(image: Volume, brain: Mask, lesion: Mask) -> Array:
-    """Mean intensity in a mask's lesion less that of the brain right around it, (C,); NaN without either.
+    """Returns the mean intensity of a mask's lesion minus that of the brain right around it, (C,); NaN without either.
 
-    It asks whether something of the right sign and strength stands where the mask has the lesion, also where no rule
-    on intensities can find its border.
+    It shows whether the lesion's place has a contrast of the right sign and strength, even if no rule on intensities
+    can find the lesion's border.
     """
     reach = _SHELL * min(brain.shape) / 64
     shell = (ndimage.distance_transform_edt(~lesion) <= max(reach, 1.5)) & brain & ~lesion if lesion.any() else lesion
@@ -145,7 +145,7 @@ def lesion_contrast(image: Volume, brain: Mask, lesion: Mask) -> Array:
 
 
 def _features(smooth: Volume, usual: npt.NDArray[np.float32], where: Mask) -> npt.NDArray[np.float32]:
-    """The features (n, f) of the voxels of a mask: every channel at every scale, and the usual intensities."""
+    """Returns the features (n, f) of the voxels of a mask: every channel at every scale, and the usual intensities."""
     return np.concatenate([smooth[:, where], usual[:, where]]).T
 
 
@@ -159,7 +159,7 @@ def _usual(images: Sequence[Volume], lesions: Sequence[Mask]) -> npt.NDArray[np.
     usual = []
     for channel in total:
         for scale in _USUAL_SCALES:
-            # Weighed by how many volumes are whole there, a place with a lesion in every one is filled from around it.
+            # Weighted by the number of volumes without a lesion there; where all have one, neighbours fill the place.
             weight = ndimage.gaussian_filter(count, scale * unit)
             usual.append(ndimage.gaussian_filter(channel, scale * unit) / np.maximum(weight, 1e-3))
     return np.stack(usual).astype(np.float32)
@@ -170,7 +170,7 @@ def _inverse(matrix: Array) -> Array:
 
 
 def _best_threshold(lesion: Array, rest: Array) -> float:
-    """The threshold on scores whose Dice, pooled over voxels, is best."""
+    """Returns the threshold on scores whose Dice, pooled over voxels, is best."""
     scores = np.concatenate([lesion, rest])
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(order < len(lesion))

@@ -11,11 +11,11 @@ LARGEST = 1e6  # of a rate, a deviation or a norm: far above any that trains
 
 
 def whole(least: int, most: int = 2**31 - 1, also: str = "") -> Callable[[str], int]:
-    """An argument type: a whole number from `least` to `most`.
+    """Returns an argument type: a whole number from `least` to `most`.
 
     Args:
         least, most: its bounds.
-        also: what else it has to be, which is checked later, as it hangs on other options.
+        also: a further requirement, which depends on other options and is checked later.
     """
 
     def parse(text: str) -> int:
@@ -24,15 +24,15 @@ def whole(least: int, most: int = 2**31 - 1, also: str = "") -> Callable[[str], 
         except ValueError:
             value = least - 1
         if not least <= value <= most:
-            wanted = f"a whole number from {least} to {most}{also and f', {also}'}"
-            raise argparse.ArgumentTypeError(f"{_short(text)} is not {wanted}")
+            expected = f"a whole number from {least} to {most}{also and f', {also}'}"
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not {expected}")
         return value
 
     return parse
 
 
 def positive(text: str) -> float:
-    """An argument type: a number above 0, up to `LARGEST`."""
+    """Reads an argument: a number above 0, up to `LARGEST`."""
     value = _number(text)
     if not 0 < value <= LARGEST:
         raise argparse.ArgumentTypeError(f"{_short(text)} is not a number above 0, up to {LARGEST:g}")
@@ -40,7 +40,7 @@ def positive(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """An argument type: a number from 0 to `LARGEST`."""
+    """Reads an argument: a number from 0 to `LARGEST`."""
     value = _number(text)
     if not 0 <= value <= LARGEST:
         raise argparse.ArgumentTypeError(f"{_short(text)} is not a number from 0 to {LARGEST:g}")
@@ -48,14 +48,14 @@ def not_negative(text: str) -> float:
 
 
 def a_path(text: str) -> Path:
-    """An argument type: a path. An empty one, of a shell's variable that is not set, would be the current folder."""
+    """Reads an argument: a path. An empty one, from an unset shell variable, would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError(f"{_short(text)} is no path")
     return Path(text)
 
 
 def several(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """An argument type: some of `names`, separated by commas."""
+    """Returns an argument type: some of `names`, separated by commas."""
 
     def parse(text: str) -> list[str]:
         chosen = [word.strip().lower() for word in text.split(",")]
@@ -67,7 +67,7 @@ def several(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def _short(text: str) -> str:
-    """Returns what was given, as it is quoted: the first characters, control characters escaped."""
+    """Quotes the first characters of an argument, with control characters escaped."""
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 

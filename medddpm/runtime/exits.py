@@ -16,15 +16,15 @@ INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 def heeded() -> list[signal.Signals]:
     """Returns the signals that end a command: SIGINT, SIGTERM, and SIGHUP unless `nohup` has it ignored.
 
-    A script's shell has the commands that it starts in the background ignore SIGINT. A signal that comes nevertheless
-    was meant: torchrun passes SIGINT on, and kills the processes that still run half a minute later.
+    A script's shell makes its background commands ignore SIGINT. It is handled here all the same: torchrun passes it
+    on, and kills the processes that still run half a minute later.
     """
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def end_when_told() -> None:
-    """Lets a signal end this process at once from now on, by a line and 130; a command calls it before all else.
+    """Makes a signal end this process at once, with a line and code 130; a command calls it before all else.
 
     Raising KeyboardInterrupt would not do: amid the import of a library it may be swallowed, or come out as another
     error. Nothing is written yet that could be lost. In the interpreter's last moments signals are ignored.
@@ -35,7 +35,7 @@ def end_when_told() -> None:
 
 
 def leave_at_once(_number: int, _frame: object) -> NoReturn:
-    """Handles a signal: prints one line, of torchrun's processes on the first alone, and ends this process with 130."""
+    """Handles a signal: prints one line, under torchrun only in the first process, and ends this process with 130."""
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):  # stderr is closed, or a terminal that is gone
             os.write(2, b"medddpm: interrupted\n")
@@ -43,9 +43,9 @@ def leave_at_once(_number: int, _frame: object) -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Ends the process with an exit code; a signal that comes meanwhile ends it at once with the same.
+    """Ends the process with an exit code; a signal meanwhile ends it at once with that code.
 
-    Python's last search for objects that only refer to each other is left out: over the modules of PyTorch and MONAI it
+    Python's last search for cycles of objects is skipped: over the modules of PyTorch and MONAI it
     takes half a second to a second and a half, and the process's memory is the system's again in any case.
     """
     for number in heeded():

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, what may be replaced by them, and what is read without trusting its size."""
+"""Writes files that are either whole or absent, and reads files without trusting their size."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LEFT = re.compile(
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a temporary path in `path`'s folder; moves it over `path` once the block has ended well.
+    """Yields a temporary path in `path`'s folder, and moves it over `path` if the block succeeds.
 
-    The temporary name keeps the whole suffix of `path` (``.nii.gz``), for writers that read the format from it. A block
-    that fails, or a process that is killed, leaves the old file at `path` as it was; what a killed one leaves beside
-    it, the next process on this machine that writes `path` removes. A file that is replaced keeps its permissions; of a
-    symbolic link the file is replaced that it points to.
+    The temporary name has the whole suffix of `path` (``.nii.gz``), for writers that derive the format from it. If the
+    block fails or the process is killed, the old file at `path` stays as it was; the next process on this machine that
+    writes `path` removes a temporary file that a killed one left. The new file has the old one's permissions. For a
+    symbolic link, its target is replaced.
 
     Raises:
         BadInput: the disk is full, the folder read-only or a permission missing.
@@ -47,51 +47,51 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_together(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list[Path]]:
-    """As `replacing`, for files that belong together: all of them are moved to their places, or none is.
+    """Does as `replacing` for several files: all of them are moved to their places, or none.
 
-    A process that is killed between the moves, which take no time that a user sees, may leave some moved; the last one
-    moves last. What has been moved aside for it is beside them as ``.former-…``, until they are replaced once more.
+    A process that is killed between the moves, which are very short, may leave some of them moved; the last file of
+    `paths` moves last. Former files are beside the new ones as ``.former-…`` until the next replacement.
 
     Raises:
         BadInput: as `replacing`; or the block raised one for a temporary path, which then names the file itself.
     """
     places = [Path(os.path.realpath(path)) for path in paths]
-    made: list[Path] = []
+    temporaries: list[Path] = []
     try:
         for place in places:
             with named_failures(place):
-                made.append(_beside(place))
+                temporaries.append(_beside(place))
         with named_failures(places[0]):
-            yield made
-            for temporary, place in zip(made, places, strict=True):
+            yield temporaries
+            for temporary, place in zip(temporaries, places, strict=True):
                 with open(temporary, "rb+") as stream:
                     os.fsync(stream.fileno())
                 temporary.chmod(_permissions(place))  # mkstemp makes files for the owner alone
-            _move(made, places)
+            _move(temporaries, places)
         for place in places:
             _forget("former", place)  # not before: until then it may be the only copy
     except BadInput as error:
-        named = {os.fspath(temporary): place for temporary, place in zip(made, places, strict=False)}
+        named = {os.fspath(temporary): place for temporary, place in zip(temporaries, places, strict=False)}
         if error.path not in named:
             raise
         raise BadInput(named[error.path], error.problem, error.remedy) from None
     finally:
-        for temporary in made:
+        for temporary in temporaries:
             temporary.unlink(missing_ok=True)
 
 
-def _move(made: Sequence[Path], places: Sequence[Path]) -> None:
-    """Moves each file to its place; where one of them cannot be moved, those before it go back."""
-    asides = [new.with_name(".former" + new.name.removeprefix(".writing")) for new in made[:-1]]
+def _move(temporaries: Sequence[Path], places: Sequence[Path]) -> None:
+    """Moves each file to its place; if one of them cannot be moved, the files before it are moved back."""
+    asides = [new.with_name(".former" + new.name.removeprefix(".writing")) for new in temporaries[:-1]]
     with contextlib.ExitStack() as back:
-        for new, place, aside in zip(made, places, asides, strict=False):
+        for new, place, aside in zip(temporaries, places, asides, strict=False):
             back.callback(_move_back, new, place, aside)
             with named_failures(place):
                 if place.is_file():
                     os.replace(place, aside)
                 os.replace(new, place)
         with named_failures(places[-1]):
-            os.replace(made[-1], places[-1])  # the last takes its place at once: a single file is never moved aside
+            os.replace(temporaries[-1], places[-1])  # at once: a single file is never moved aside
         back.pop_all()
     for aside in asides:
         aside.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def _move_back(new: Path, place: Path, aside: Path) -> None:
 
 
 def write_gzipped(text: bytes, path: str | os.PathLike[str]) -> None:
-    """Writes `text` compressed; the same text is the same file."""
+    """Writes `text` compressed; equal texts give equal files."""
     with replacing(path) as temporary, temporary.open("wb") as file, gzipping(file) as stream:
         stream.write(text)
 
@@ -158,16 +158,16 @@ def check_output(
 
 
 def check_room(folder: str | os.PathLike[str], size: int, files: str, remedy: str) -> None:
-    """Checks, before long work, that the disk has room for what it writes.
+    """Checks, before long work, that the disk has room for its files.
 
     Args:
         folder: on the disk.
-        size: of all that is written, in bytes.
-        files: what that is, as in "2 checkpoints".
-        remedy: what the error tells the user to do.
+        size: of all files, in bytes.
+        files: their name in the error, as in "2 checkpoints".
+        remedy: the advice in the error.
 
     Raises:
-        BadInput: it has not.
+        BadInput: there is too little room.
     """
     free = shutil.disk_usage(folder).free
     if size > free:
@@ -175,7 +175,7 @@ def check_room(folder: str | os.PathLike[str], size: int, files: str, remedy: st
 
 
 def in_units(size: int) -> str:
-    """Returns a number of bytes as it is read: in GiB, or in MiB below one."""
+    """Returns a number of bytes in words: in GiB, or in MiB below one."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
@@ -207,7 +207,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def check_kind(path: str | os.PathLike[str], handle: int | None = None) -> None:
-    """Refuses what is neither a file nor a folder, if there is something at `path` (or open as `handle`).
+    """Refuses a FIFO, a device or a socket at `path` (or open as `handle`).
 
     Raises:
         BadInput: a FIFO, a device or a socket stands there.
@@ -241,7 +241,7 @@ def check_hollow(path: str | os.PathLike[str], stream: BinaryIO) -> None:
     """Refuses a file most of which is not on the disk, as an interrupted download may leave it.
 
     Raises:
-        BadInput: less than an eighth of it is there.
+        BadInput: less than an eighth of it is on the disk.
     """
     known = os.fstat(stream.fileno())
     try:  # file systems that do not tell holes see one at the end, as in every file
@@ -261,8 +261,7 @@ def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
         remedy: what the error tells the user to do.
 
     Raises:
-        BadInput: it is missing, cannot be read, is larger than `LARGEST_JSON`, is not JSON, or holds something else
-            than an object.
+        BadInput: it is missing, cannot be read, is larger than `LARGEST_JSON`, is not JSON, or holds no object.
     """
     try:
         content = json.loads(read_whole(path, LARGEST_JSON, remedy))
@@ -281,7 +280,7 @@ def read_json(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
 
 
 def _permissions(path: Path) -> int:
-    """Those of the file that is replaced; of a new one what the process's umask leaves."""
+    """Returns the permissions of the file that is replaced; for a new file those that the umask allows."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0)
@@ -290,9 +289,9 @@ def _permissions(path: Path) -> int:
 
 
 def _beside(path: Path) -> Path:
-    """Makes an empty file in the folder of `path`, and that folder where it is missing.
+    """Makes an empty file in the folder of `path`, and that folder if it is missing.
 
-    Its name says whose it is, so that a later process can tell whether it was left by one that was killed.
+    Its name holds the process's number, so that a later process can tell whether the writer was killed.
     """
     check_kind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -304,32 +303,32 @@ def _beside(path: Path) -> Path:
 
 
 def _forget(kind: str, path: Path) -> None:
-    """Removes what dead processes left of writing `path`."""
-    for left in _left(path.parent).pop((kind, path.name), ()):
+    """Removes the unfinished or former files of `path` that dead processes left."""
+    for abandoned in _abandoned(path.parent).pop((kind, path.name), ()):
         with contextlib.suppress(OSError):
-            left.unlink()
+            abandoned.unlink()
 
 
 @functools.cache
-def _left(folder: Path) -> dict[tuple[str, str], list[Path]]:
-    """Returns what dead processes left in a folder, by its kind and the file that it belongs to.
+def _abandoned(folder: Path) -> dict[tuple[str, str], list[Path]]:
+    """Returns the files that dead processes left in a folder, by their kind and the file that they belong to.
 
-    It is looked for once: a folder may hold a hundred thousand samples, and each is written.
+    Lists the folder once: it may hold a hundred thousand samples, each of which is written.
     """
-    found: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _LEFT.fullmatch(entry.name)
             if match and match["space"] == _space() and is_dead(int(match["pid"])):
-                found[match["kind"], match["name"]].append(Path(entry.path))
-    return found
+                files[match["kind"], match["name"]].append(Path(entry.path))
+    return files
 
 
 @functools.cache
 def _space() -> str:
-    """Names the processes among which a number means one: those of this start of this machine, or of this container.
+    """Returns a name for the space of process numbers: this boot of this machine, or this container.
 
-    Others may write to the same disk, and whether they live is not known here. Empty where the system does not tell.
+    Processes elsewhere may write to the same disk, and nothing here shows whether they live. Empty if unknown.
     """
     try:
         boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/pid").st_ino
@@ -351,9 +350,9 @@ def is_dead(pid: int) -> bool:
 
 @contextlib.contextmanager
 def named_failures(path: Path) -> Iterator[None]:
-    """Within it, what the system says against writing is a `BadInput` that names `path` and the remedy.
+    """Turns the system's errors of writing into a `BadInput` that names `path` and the remedy.
 
-    Where nothing may be written and there is no such file, it names the folder that forbids it: what a user has chosen.
+    If `path` does not exist and may not be written, the error names the folder that forbids it.
     """
     try:
         yield

@@ -19,26 +19,26 @@ ORPHANS = 10.0  # s, in which a killed command's processes have ended
 
 
 @contextlib.contextmanager
-def locked(folder: Path, given: Path, work: str, remedy: str) -> Iterator[None]:
-    """Within it, no other process that asks for the lock works in the folder, which is made where it is missing.
+def locked(folder: Path, named: Path, work: str, remedy: str) -> Iterator[None]:
+    """Locks a folder, which is made if it is missing, against other processes that ask for the lock.
 
-    The lock goes with this process, however that ends, and with those it starts: forks, and programs that `subprocess`
-    starts with `close_fds=False`.
+    The lock lasts until this process ends, in whatever way, and the processes that it started: forks, and programs
+    that `subprocess` starts with `close_fds=False`.
 
     Args:
-        folder: keeps the lock's file.
-        given: what the error names.
-        work: what is done there, as in "process 1 is training there".
-        remedy: what the error tells the user to do.
+        folder: holds the lock's file.
+        named: the path in the error.
+        work: the verb in the error, as in "process 1 is training there".
+        remedy: the advice in the error.
 
     Raises:
-        BadInput: another process works there; names it. Or the folder cannot be written to, or its `.lock` is another
-            program's.
+        BadInput: another process works there (the message names it), the folder cannot be written to, or its `.lock`
+            is another program's.
     """
     check_writable(folder / LOCK)
     with open(folder / LOCK, "ab+", buffering=0) as lock:
-        if not _taken(lock):
-            raise BadInput(given, f"process {_holder(lock)} is {work} there", remedy)
+        if not _take(lock):
+            raise BadInput(named, f"process {_holder(lock)} is {work} there", remedy)
         if (owner := _owner(lock)) and not owner.isdigit():
             raise BadInput(folder / LOCK, "it is another program's", "choose another folder")
         os.set_inheritable(lock.fileno(), True)
@@ -48,10 +48,10 @@ def locked(folder: Path, given: Path, work: str, remedy: str) -> Iterator[None]:
         yield
 
 
-def _taken(lock: FileIO) -> bool:
-    """Takes the lock; waits for those that a killed process started, which may live on for some seconds.
+def _take(lock: FileIO) -> bool:
+    """Takes the lock; waits for the children of a killed process, which may live on for some seconds.
 
-    A training's loading process looks for its parent every five.
+    A training's loading process checks every five seconds whether its parent lives.
     """
     waits_until = time.monotonic() + ORPHANS
     while True:
@@ -73,12 +73,12 @@ def _owner(lock: FileIO) -> str:
 
 
 def _is_left(owner: str) -> bool:
-    """Returns whether the process that took the lock is dead: then those that it started hold it."""
+    """Returns whether the process that took the lock is dead; its children then hold the lock."""
     return owner.isdigit() and is_dead(int(owner))
 
 
 def _holder(lock: FileIO) -> str:
-    """The process that took the lock; where it is dead, one that it started, as far as the system tells."""
+    """Returns the process that took the lock; if it is dead, a child that holds the lock, if the system shows one."""
     owner = _owner(lock) or "another"
     for place in map(Path, glob.iglob("/proc/[0-9]*/fd/*") if _is_left(owner) else ()):
         with contextlib.suppress(OSError):  # it has ended, or is another user's

@@ -46,38 +46,38 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def wait(device: torch.device) -> None:
-    """Waits until the device has done what it was told to do."""
+    """Waits until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _absent(name: str, error: Exception) -> tuple[str, str]:
-    """Returns what is wrong with a device that cannot be used, and the remedy."""
+    """Returns the problem of a device that cannot be used, and the remedy."""
     if not re.fullmatch(r"cuda(:\d+)?", name):
         return f"there is no {name} here", "give auto, cpu, cuda, cuda:1 …"
     if not torch.cuda.is_available():
         return f"there is no {name} here: PyTorch finds no NVIDIA GPU", "give cpu, or run it on a machine with a GPU"
     count, index = torch.cuda.device_count(), name.partition(":")[2]
-    wanted = int(index or os.environ.get("LOCAL_RANK", "0"))
-    if wanted < count:
+    number = int(index or os.environ.get("LOCAL_RANK", "0"))
+    if number < count:
         first = next(iter(str(error).splitlines()), type(error).__name__)
-        return f"cuda:{wanted} cannot be used: {first}", "free that GPU, or give another device"
-    found = "the only GPU is cuda:0" if count == 1 else f"the GPUs are cuda:0 to cuda:{count - 1}"
+        return f"cuda:{number} cannot be used: {first}", "free that GPU, or give another device"
+    present = "the only GPU is cuda:0" if count == 1 else f"the GPUs are cuda:0 to cuda:{count - 1}"
     remedy = "give one that is there, or leave it out" if index else f"start at most {count} processes"
-    return f"there is no cuda:{wanted} here: {found}", remedy
+    return f"there is no cuda:{number} here: {present}", remedy
 
 
 class Items(Protocol):
-    """What can be loaded: items by index."""
+    """A data set: items by index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
 
 
 class Handed(Dataset[Any]):
-    """A data set whose `BadInput` is an item: a loader's process hands it over as that, and `iterated` raises it.
+    """A data set that returns a `BadInput` as an item, for `iterated` to raise.
 
-    Raised in the process it would come as a RuntimeError with that process's traceback in it.
+    Raised in a loading process it would become a RuntimeError with that process's traceback in it.
     """
 
     def __init__(self, items: Items) -> None:
@@ -94,19 +94,19 @@ class Handed(Dataset[Any]):
 
 
 def collated(items: Sequence[Any]) -> Any:
-    """PyTorch's collation; of items with a `BadInput` among them, the first of those."""
+    """Collates items as PyTorch does; if one of them is a `BadInput`, returns the first such item."""
     return next((item for item in items if isinstance(item, BadInput)), None) or default_collate(list(items))
 
 
 def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
-    """Yields what the loader yields; its processes live and die with this one, and hear no signal but from it.
+    """Yields the loader's items; its processes end with this one, and receive signals from this one only.
 
-    A batch system, as a terminal, signals the whole process group. Loading processes leave it when they begin, so that
-    this process saves its work first; they end with it, however it ends. A signal that arrives while they begin reaches
-    this process afterwards.
+    A batch system or a terminal signals the whole process group. Loading processes leave the group when they start, so
+    that this process saves its work first. They end with it, however it ends. A signal that arrives during their start
+    reaches this process afterwards.
 
     Args:
-        loader: of a data set that is `Handed`, collating by `collated`.
+        loader: of a `Handed` data set, with `collated` as its collation.
 
     Raises:
         BadInput: an item is bad, or a loading process was killed.
@@ -137,19 +137,19 @@ def iterated(loader: DataLoader[Item]) -> Iterator[Item]:
 
 
 def end_with_parent() -> None:
-    """Has the system kill this process when its parent ends, however that ends; Linux alone can."""
+    """Asks the system to kill this process when its parent ends, in whatever way; only Linux can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(parent: int, _worker: int) -> None:
-    """Makes a loading process its parent's alone, as it begins."""
+    """Detaches a starting loading process from the process group, and ties its life to its parent's."""
     end_with_parent()
     if os.getppid() != parent:  # which died before that
         os._exit(1)
     os.setpgid(0, 0)
     numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     for number in numbers:
-        signal.signal(number, signal.SIG_IGN)  # forgets one that came while they were blocked
+        signal.signal(number, signal.SIG_IGN)  # forgets a signal that came while it was blocked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -1,4 +1,4 @@
-"""The processes that torchrun started together: how they join, agree before each step, and end with one message."""
+"""The processes of torchrun: they join, agree before each step, and end with one message."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from medddpm.errors import BadInput, first_line
 
-MINUTES = 10  # after which a process that hears nothing from the others gives up
+MINUTES = 10  # that a process waits for the others
 PAUSE = 0.05  # seconds between two looks for another process
 CONNECTING = 30  # seconds in which a store that listens takes a connection
 
 
 def processes() -> int:
-    """How many processes torchrun started, this one among them; 1 without it.
+    """Returns the number of processes that torchrun started, this one included; 1 without torchrun.
 
     Raises:
         BadInput: WORLD_SIZE is not a number.
@@ -37,10 +37,10 @@ def processes() -> int:
 
 
 def share() -> tuple[int, int]:
-    """This process's number among torchrun's, and how many there are, for work that needs no process group.
+    """Returns this process's rank and the number of processes, for work that needs no process group.
 
     Raises:
-        BadInput: WORLD_SIZE is set without a RANK below it: a share that nobody does would be missing.
+        BadInput: WORLD_SIZE is set without a RANK below it, so that a share of the work would be missing.
     """
     world = processes()
     if world == 1:
@@ -54,14 +54,14 @@ def share() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Joins torchrun's process group, where torchrun started this process.
+    """Joins torchrun's process group, if torchrun started this process.
 
     Tensors on GPUs go through NCCL, tensors on the host through Gloo, whose calls leave the GPU alone.
 
-    PyTorch waits in C++, where Python handles no signal: what waits there is called when all processes have come.
+    PyTorch waits in C++, where Python handles no signal, so it is called once all processes have come.
 
     Raises:
-        BadInput: as `share`; it is not said where the processes meet; or one of them did not come within `MINUTES`.
+        BadInput: as `share`; no meeting place is set; or a process did not come within `MINUTES`.
     """
     rank, world = share()
     if world == 1 or distributed.is_initialized():
@@ -80,28 +80,28 @@ def joined(device: torch.device) -> Iterator[None]:
 
 
 def _store(rank: int, world: int, limit: timedelta) -> Store:
-    """The store by which the processes find each other: torchrun's, or the first one's."""
+    """Returns the store by which the processes find each other: torchrun's, or the first process's."""
     host, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not host or not port.isdecimal() or int(port) >= 2**16:
         problem = f"it is {world}, and MASTER_ADDR {host!r} with MASTER_PORT {port!r} is no place to meet"
         raise BadInput("WORLD_SIZE", problem, "unset it, or start with torchrun")
     if rank and not _comes(lambda: _listens(host, int(port))):
         raise _absent([0], world, f" to {host}:{port}")
-    try:  # as one of one, which waits for no other
+    try:  # as one process of one, so that it does not wait
         store = next(rendezvous("env://", rank, 1, timeout=timedelta(seconds=CONNECTING)))[0]
     except RuntimeError as error:  # another program has the port, or the first one is not at that address
         remedy = "correct it or MASTER_PORT, or start with torchrun"
-        raise BadInput("MASTER_ADDR", f"{host}:{port}: {_said(error)}", remedy) from None
+        raise BadInput("MASTER_ADDR", f"{host}:{port}: {_first_sentence(error)}", remedy) from None
     store.set_timeout(limit)
     return store
 
 
 def _token(store: Store, rank: int, world: int) -> str:
-    """A name that these processes alone share, not those that torchrun started before them in the same store.
+    """Returns a name that only these processes share, not earlier ones that torchrun started with the same store.
 
-    torchrun keeps its store over a restart, with the addresses of the processes that have ended; whoever reads those
-    waits for them (PyTorch 2.13, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`). So each process asks under a name of its own,
-    and the first one answers. None goes on until all have its token.
+    After a restart torchrun's store still has the addresses of the processes that have ended; a process that reads them
+    waits for those (PyTorch 2.13, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE`). So each process asks under a unique name, and
+    the first process answers. All wait until every process has the token.
     """
     token = uuid.uuid4().hex
     if rank:
@@ -125,7 +125,7 @@ def _token(store: Store, rank: int, world: int) -> str:
 
 
 def _comes(look: Callable[[], bool]) -> bool:
-    """Returns whether `look` finds what it looks for within `MINUTES`."""
+    """Returns whether `look` returns True within `MINUTES`."""
     end = time.monotonic() + 60 * MINUTES
     while not look():
         if time.monotonic() > end:
@@ -149,14 +149,14 @@ def _absent(missing: Sequence[int], world: int, where: str = "") -> BadInput:
 
 
 class Ranks:
-    """This process among those that train together; one alone agrees with itself.
+    """This process among the processes that train together; a single process agrees with itself.
 
     Args:
-        stopped: set when this process was told to stop.
-        alone: leaves the other processes aside, though they have joined.
+        stopped: set when this process received a signal to stop.
+        alone: ignores the other processes, although they have joined.
 
     Attributes:
-        rank, world: its number, from 0, and how many there are.
+        rank, world: the process's number, from 0, and the number of processes.
     """
 
     def __init__(self, stopped: threading.Event | None = None, alone: bool = False) -> None:
@@ -167,22 +167,25 @@ class Ranks:
 
     @property
     def lead(self) -> bool:
-        """Returns whether this is the process that writes files and speaks."""
+        """True for the process that writes files and prints."""
         return self.rank == 0
 
     @property
     def stopping(self) -> bool:
-        """Returns whether all are to stop: as they last agreed, so that all leave after the same step."""
+        """True if all processes should stop: as last agreed, so that all stop after the same step."""
         return self.stopped.is_set() if self.world == 1 else self._all_stop
 
     def agree(self, problem: BadInput | None = None) -> None:
-        """Every process calls this at the same point, with what is wrong on it; also learns who was told to stop.
+        """Shares problems and stop signals among all processes, which call it at the same point.
 
         It costs a message between hosts and nothing on a GPU. Without it the others would wait in a collective for a
         process that has ended, until that times out.
 
+        Args:
+            problem: this process's problem, if it has one.
+
         Raises:
-            BadInput: something is wrong on some process; on the first process that line, on the others SystemExit.
+            BadInput: a process has a problem. The first process raises it, the others raise SystemExit.
         """
         if self.world == 1:
             if problem is not None:
@@ -193,12 +196,12 @@ class Ranks:
             distributed.all_reduce(word, distributed.ReduceOp.MAX)
         self._all_stop, failed = bool(word[0]), int(word[1])
         if failed:
-            found = self.told(problem, failed - 1)
-            raise found if self.lead else SystemExit(1)
+            reported = self.told(problem, failed - 1)
+            raise reported if self.lead else SystemExit(1)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A block after which all agree: what is bad for one process ends all of them.
+        """Surrounds a block after which all processes agree: a problem of one process ends all of them.
 
         Raises:
             BadInput: as `agree`.
@@ -212,10 +215,10 @@ class Ranks:
 
     @contextlib.contextmanager
     def unhurried(self, block: str) -> Iterator[None]:
-        """A block in which the first process may be busy for more than `MINUTES`; the others look until it is through.
+        """Surrounds a block that may take the first process more than `MINUTES`; the others poll until it is done.
 
         Args:
-            block: its name; each once within `joined`.
+            block: its name, used once within `joined`.
 
         Raises:
             BadInput: the first process has ended.
@@ -231,13 +234,13 @@ class Ranks:
                 time.sleep(PAUSE)
 
     def told(self, value: Any, source: int = 0) -> Any:
-        """Returns what process `source` gave for `value`; the others' is ignored."""
+        """Returns the `value` of process `source`; every process calls it, and the other values are ignored."""
         if self.world == 1:
             return value
-        held = [value]
+        values = [value]
         with peers():
-            distributed.broadcast_object_list(held, source, device=torch.device("cpu"))
-        return held[0]
+            distributed.broadcast_object_list(values, source, device=torch.device("cpu"))
+        return values[0]
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over all processes, in place."""
@@ -247,22 +250,22 @@ class Ranks:
         return tensor
 
     def gathered(self, numbers: list[float]) -> list[list[float]]:
-        """Every process's numbers, by rank."""
+        """Returns every process's numbers, by rank."""
         if self.world == 1:
             return [numbers]
-        ours = torch.tensor(numbers, dtype=torch.float64)
-        all_of_them = [torch.empty_like(ours) for _ in range(self.world)]
+        sent = torch.tensor(numbers, dtype=torch.float64)
+        received = [torch.empty_like(sent) for _ in range(self.world)]
         with peers():
-            distributed.all_gather(all_of_them, ours)
-        return [each.tolist() for each in all_of_them]
+            distributed.all_gather(received, sent)
+        return [tensor.tolist() for tensor in received]
 
 
 @contextlib.contextmanager
 def peers() -> Iterator[None]:
-    """Around a call that waits for other processes.
+    """Surrounds a call that waits for other processes.
 
     Raises:
-        BadInput: one of them has ended, or was not heard of for `MINUTES`.
+        BadInput: a process has ended, or did not answer for `MINUTES`.
     """
     try:
         yield
@@ -271,11 +274,11 @@ def peers() -> Iterator[None]:
             raise
         raise BadInput(
             "torchrun",
-            f"rank {os.environ.get('RANK', '0')} lost another process ({_said(error)})",
+            f"rank {os.environ.get('RANK', '0')} lost another process ({_first_sentence(error)})",
             "look for what ended that one; the same command goes on from the last checkpoint, if there is one",
         ) from None
 
 
-def _said(error: BaseException) -> str:
-    """The first sentence, without its place in Gloo's source."""
+def _first_sentence(error: BaseException) -> str:
+    """Returns an error's first sentence, without its place in Gloo's source."""
     return first_line(error).split("] ", 1)[-1].split(". ")[0].strip(" .")

@@ -21,11 +21,11 @@ SAME_SIGNAL = 1.0  # seconds
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[threading.Event]:
-    """Within it, the first Ctrl-C, SIGTERM or SIGHUP only sets the yielded event; the next one acts as usual.
+    """Lets the first Ctrl-C, SIGTERM or SIGHUP only set the yielded event; the next signal acts as usual.
 
-    SIGHUP comes when a terminal is closed: what is printed from then on goes nowhere. Under `nohup` it stays ignored.
-    What follows within `SAME_SIGNAL` seconds is the first one still: a signal to the process group reaches a training
-    under torchrun twice, from the group and from torchrun.
+    SIGHUP comes when a terminal is closed: later output is discarded. Under `nohup` it stays ignored. A signal within
+    `SAME_SIGNAL` seconds counts as the first one: a signal to the process group reaches a training under torchrun
+    twice, from the group and from torchrun.
     """
     event, first = threading.Event(), 0.0
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
@@ -55,7 +55,7 @@ def deferred_signals() -> Iterator[threading.Event]:
 
 
 def _leave_terminal() -> None:
-    """Has what still goes to a terminal go nowhere: it is gone, and each line written to it would be an error."""
+    """Discards output to a terminal that is gone, where each line would raise an error."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # none, closed, or no file
             if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
@@ -64,11 +64,11 @@ def _leave_terminal() -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM acts as Ctrl-C, so that this process also ends the processes it started.
+    """Makes SIGTERM act as Ctrl-C, so that this process also ends the processes that it started.
 
-    So does SIGHUP, by which a closed terminal ends what runs in it, except under `nohup`. What follows within
-    `SAME_SIGNAL` seconds is the first one still: it does not disturb what the first one has set off. A signal amid an
-    import ends the process at once: KeyboardInterrupt may be swallowed there, or come out as another error.
+    SIGHUP, from a closed terminal, does so too, except under `nohup`. A signal within `SAME_SIGNAL` seconds counts as
+    the first one, so that it does not disturb the clean-up. A signal amid an import ends the process at once:
+    KeyboardInterrupt may be swallowed there, or come out as another error.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield

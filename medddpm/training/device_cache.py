@@ -1,4 +1,4 @@
-"""A data set kept in the memory of the device that trains, so that a step loads nothing."""
+"""A data set in the memory of the device that trains, so that a step loads nothing."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ SHARE = 0.5  # of the device's free memory, at most
 
 
 def bytes_of(volumes: Volumes) -> int:
-    """Returns what a `DeviceCache` of these volumes takes: images as they are, masks as int8."""
+    """Returns the bytes of a `DeviceCache` of these volumes: images as they are, masks as int8."""
     image, mask = volumes[0]
     return len(volumes) * (image.nbytes + mask.numel())
 
 
 def room(device: torch.device) -> float:
-    """Bytes that volumes may take on the device: half of what a GPU has free; on the CPU as many as they are."""
+    """Returns the bytes that volumes may take on the device: half of a GPU's free memory; no limit on the CPU."""
     return SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
 
 
 class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
-    """The items of `volumes`, bit for bit, on `device`.
+    """A data set that returns the items of `volumes`, bit for bit, from the memory of `device`.
 
     At 64³ a step under FAST takes a few milliseconds, as long as one process takes to hand over a single volume.
 
     Args:
-        volumes: read here, each once.
-        device: where they are kept: images as they are, masks as int8.
+        volumes: each is read once, here.
+        device: holds images as they are and masks as int8.
         workers: processes that read them; 0 reads them in this one.
         progress: shows a bar.
 
@@ -49,11 +49,11 @@ class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, volumes: Volumes, device: torch.device, workers: int = 0, progress: bool = False) -> None:
         self.size, self.layout, self._volumes = volumes.size, volumes.layout, volumes
-        wanted = bytes_of(volumes)
-        if wanted > room(device):
+        size = bytes_of(volumes)
+        if size > room(device):
             raise BadInput(
                 "--device-cache",
-                f"{len(volumes)} volumes take {wanted / 2**30:.1f} GiB, more than half of what the GPU has free",
+                f"{len(volumes)} volumes take {size / 2**30:.1f} GiB, more than half of what the GPU has free",
                 "leave it out: they are then read from the disk cache",
             )
         image, mask = volumes[0]
@@ -71,18 +71,18 @@ class DeviceCache(Dataset[tuple[Tensor, Tensor]]):
         return self._images[index], self._masks[index].to(self._images.dtype)
 
     def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images and masks of several items, (N, …), on the device."""
+        """Returns images and masks of several items, (N, …), on the device."""
         image = torch.stack([self._images[index] for index in indices])
         return image, torch.stack([self._masks[index] for index in indices]).to(image.dtype)
 
     def names(self) -> list[str]:
-        """As in the data set."""
+        """Returns the names in the data set."""
         return self._volumes.names()
 
     def digests(self) -> list[str]:
-        """As in the data set."""
+        """Returns the digests in the data set."""
         return self._volumes.digests()
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
-        """As in the data set."""
+        """Returns the reference in the data set."""
         return self._volumes.reference(index)

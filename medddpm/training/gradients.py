@@ -22,11 +22,11 @@ LINE_BYTES = 128
 
 
 class Bucket:
-    """Some parameters' gradients, one behind the other.
+    """A flat buffer of the gradients of some parameters, one after the other.
 
     Args:
         parameters: on one device, in the order in which a backward pass reaches them.
-        dtype: of what is sent.
+        dtype: of the buffer, which is sent.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
@@ -44,20 +44,20 @@ class Bucket:
 
     def send(self) -> None:
         """Fills the bucket and starts its sum; work on the device goes on meanwhile."""
-        filled, given = [], []
+        views, gradients = [], []
         for view, p in zip(self.views, self.parameters, strict=True):
             if p.grad is None:
                 view.zero_()  # of a parameter that this process did not use
             else:
-                filled.append(view)
-                given.append(p.grad)
-        if given:
-            torch._foreach_copy_(filled, given)
+                views.append(view)
+                gradients.append(p.grad)
+        if gradients:
+            torch._foreach_copy_(views, gradients)
         with peers():
             self.work = distributed.all_reduce(self.flat, async_op=True)
 
     def receive(self) -> None:
-        """Waits for the sum, on a GPU without the host; makes it the parameters' gradients."""
+        """Waits for the sum and stores it in the parameters' `.grad`. On a GPU the host does not wait."""
         with peers():
             self.work.wait()
         self.work = None
@@ -72,14 +72,14 @@ class Bucket:
 
 
 class GradientSum:
-    """Makes every process's gradients the sum over all of them: divide the loss by their number for the mean.
+    """Replaces every process's gradients by the sum over all processes; for the mean, divide the loss by their number.
 
     Every process must give the same parameters in the same order. Buckets are sent in that order, whichever is full
     first, so that all processes send the same one.
 
     Args:
-        parameters: those that learn; in the order of the network's forward pass.
-        dtype: of what is sent; None sends the parameters' own. BF16 halves the traffic, and rounds each gradient and
+        parameters: the trained ones, in the order of the network's forward pass.
+        dtype: of the sums; None takes each parameter's. BF16 halves the traffic, and rounds each gradient and
             each partial sum to 8 bits.
         bucket_bytes: a bucket is sent once it holds so many; with 0 there is one, which is sent after the pass.
 
@@ -100,7 +100,7 @@ class GradientSum:
 
     @contextlib.contextmanager
     def of_pass(self) -> Iterator[None]:
-        """Around a step's last forward and backward pass; on leaving, every `.grad` is the sum over all processes.
+        """Surrounds a step's last forward and backward pass; on exit, every `.grad` is the sum over all processes.
 
         Raises:
             BadInput: another process has ended.
@@ -120,7 +120,7 @@ class GradientSum:
             bucket.receive()
 
     def close(self) -> None:
-        """Lets go of the parameters."""
+        """Removes the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -144,12 +144,12 @@ def _buckets(parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, most
     Args:
         most: bytes after which a bucket is closed; 0 for no such limit.
     """
-    held: list[nn.Parameter] = []
+    group: list[nn.Parameter] = []
     for parameter in reversed([p for p in parameters if p.requires_grad]):
-        full = 0 < most <= sum(p.numel() * (dtype or p.dtype).itemsize for p in held)
-        if held and (full or (parameter.dtype, parameter.device) != (held[0].dtype, held[0].device)):
-            yield Bucket(held, dtype or held[0].dtype)
-            held = []
-        held.append(parameter)
-    if held:
-        yield Bucket(held, dtype or held[0].dtype)
+        full = 0 < most <= sum(p.numel() * (dtype or p.dtype).itemsize for p in group)
+        if group and (full or (parameter.dtype, parameter.device) != (group[0].dtype, group[0].device)):
+            yield Bucket(group, dtype or group[0].dtype)
+            group = []
+        group.append(parameter)
+    if group:
+        yield Bucket(group, dtype or group[0].dtype)

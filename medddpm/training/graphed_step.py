@@ -26,7 +26,7 @@ class GraphedStep:
         batches: (image, mask) of each micro-step, on that GPU, in the shapes of all later ones: (N, C, D, H, W) and
             (N, M, D, H, W).
         clip_norm: as for `clip`.
-        total: what the sum of the micro-steps' losses is divided by: their number in all processes.
+        total: the divisor of the sum of the losses: the number of micro-steps in all processes.
         gradients: sums them over processes within the graph; every process then captures and replays alike. Free the
             graph before the process group: NCCL waits for those that hold its collectives.
     """
@@ -81,7 +81,7 @@ class GraphedStep:
 
 
 def summed(gradients: GradientSum | None, last: bool) -> contextlib.AbstractContextManager[None]:
-    """Around a micro-step's passes: in the last one of a step, gradients are summed over processes."""
+    """Returns a context for a micro-step's passes; in the last one of a step it sums gradients over processes."""
     return gradients.of_pass() if gradients is not None and last else contextlib.nullcontext()
 
 
@@ -96,13 +96,13 @@ def clip(optimizer: torch.optim.Optimizer, norm: float) -> None:
 
 @contextlib.contextmanager
 def unchanged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """On leaving, restores weights and moments in place, and sets new moments to zero."""
-    before = {tensor: tensor.detach().clone() for tensor in _held(optimizer)}
+    """On exit, restores weights and moments in place, and sets new moments to zero."""
+    before = {tensor: tensor.detach().clone() for tensor in _weights_and_moments(optimizer)}
     try:
         yield
     finally:
         with torch.no_grad():
-            for tensor in _held(optimizer):
+            for tensor in _weights_and_moments(optimizer):
                 if tensor in before:
                     tensor.copy_(before[tensor])
                 else:
@@ -122,6 +122,6 @@ def lay_out_alike(
             tensor.data = torch.empty_like(weight).copy_(tensor.data)
 
 
-def _held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def _weights_and_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return weights + [value for weight in weights for value in optimizer.state.get(weight, {}).values()]

@@ -1,4 +1,4 @@
-"""What a run was begun with and is not gone on with, in the words of `medddpm train`."""
+"""Compares a run's configuration with that of a resumed run, in the words of `medddpm train`."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from medddpm.data.volumes import Scaling
 from medddpm.training.config import FREE
 
 OPTIONS = {"size": "--size", "model_channels": "--channels", "num_res_blocks": "--blocks"}
-"""The options that are named otherwise than what run.json calls them."""
+"""The options whose names differ from those in run.json."""
 NO_OPTION = {"image_size", "ema_decay", "ema_every", "ema_start", "layout", "processes"}
-"""What no option says: named as in run.json."""
+"""The entries of run.json that no option sets."""
 
 
-def differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """A phrase for each difference, as "--channels 32 (not 64)"; none where the run goes on.
+def differences(known: Mapping[str, Any], requested: Mapping[str, Any]) -> list[str]:
+    """Returns a phrase for each difference, as "--channels 32 (not 64)"; none if the run can be resumed.
 
     Args:
         known: the contents of run.json.
-        wanted: the same of the run that is asked for.
+        requested: the contents that the resumed run would write.
     """
-    changed = [key for key in wanted if key not in FREE and known[key] != wanted[key]]
+    changed = [key for key in requested if key not in FREE and known[key] != requested[key]]
     # The option --size says both, and other files have other data.
     implied = {"image_size"} if "size" in changed else set[str]()
     implied |= {"data"} if "volumes" in changed else set()
-    found = []
+    phrases = []
     for key in changed:
         if key == "volumes":
-            found += _of_names(known[key], wanted[key])
+            phrases += _of_names(known[key], requested[key])
         elif key == "data" and key not in implied:
-            found += _of_digests(known[key], wanted[key], wanted["volumes"])
+            phrases += _of_digests(known[key], requested[key], requested["volumes"])
         elif key not in implied:
-            found.append(_phrase(option(key), _shown(key, known[key]), _shown(key, wanted[key])))
-    return found
+            phrases.append(_phrase(option(key), _shown(key, known[key]), _shown(key, requested[key])))
+    return phrases
 
 
 def option(key: str) -> str:
-    """The option of `medddpm train` that sets what run.json calls `key`; the key itself where there is none."""
+    """Returns the option of `medddpm train` that sets the entry `key` of run.json; the key itself if there is none."""
     return key if key in NO_OPTION else OPTIONS.get(key, f"--{key.replace('_', '-')}")
 
 
@@ -47,7 +47,7 @@ def _phrase(name: str, was: object, now: object) -> str:
 
 
 def _shown(key: str, value: Any) -> str:
-    """A value as it is typed."""
+    """Returns a value as a user types it."""
     if value is None:
         return "as published"
     if isinstance(value, list):
@@ -58,22 +58,22 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _of_names(was: Sequence[str], now: Sequence[str]) -> list[str]:
-    begun, given = contrast_and_seed(was), contrast_and_seed(now)
-    if not begun or not given or begun[1] != given[1]:
+    was_kind, now_kind = contrast_and_seed(was), contrast_and_seed(now)
+    if not was_kind or not now_kind or was_kind[1] != now_kind[1]:
         return ["other files"]
-    kinds = (("--phantom", len(was), len(now)), ("--contrast", begun[0], given[0]))
+    kinds = (("--phantom", len(was), len(now)), ("--contrast", was_kind[0], now_kind[0]))
     return [_phrase(*kind) for kind in kinds if kind[1] != kind[2]]
 
 
 def _of_digests(was: Sequence[str], now: Sequence[str], names: Sequence[str]) -> list[str]:
-    """`VolumeFolder.digests` begin with the scaling."""
-    (begun, *_), (given, *_) = was[0].split(" ", 1), now[0].split(" ", 1)
-    scaled = begun != given and {begun, given} <= set(get_args(Scaling))
+    """Returns phrases for changed volumes; `VolumeFolder.digests` begin with the scaling."""
+    (old_scaling, *_), (new_scaling, *_) = was[0].split(" ", 1), now[0].split(" ", 1)
+    scaled = old_scaling != new_scaling and {old_scaling, new_scaling} <= set(get_args(Scaling))
     pairs = zip(names, was, now, strict=False)
-    other = next((name for name, a, b in pairs if a.removeprefix(begun) != b.removeprefix(given)), None)
+    other = next((name for name, a, b in pairs if a.removeprefix(old_scaling) != b.removeprefix(new_scaling)), None)
     if other is None and not scaled:
         other = next(iter(names), "its volumes")
     return [
-        *([_phrase("--scaling", begun, given)] if scaled else []),
+        *([_phrase("--scaling", old_scaling, new_scaling)] if scaled else []),
         *([f"other data in {other}"] if other is not None else []),
     ]

@@ -1,4 +1,4 @@
-"""The network of a run, and whether the machine has room for it."""
+"""Builds the network of a run, after a check that the machine has room for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
 
 
 def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[], UNet3D]:
-    """Checks that a run can be trained here, and returns what builds its network.
+    """Checks that a run can be trained here, and returns a function that builds its network.
 
     Args:
         config: the run's.
@@ -41,7 +41,7 @@ def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[
     Raises:
         BadInput: no such network has this width or takes volumes of this size, or the machine has too little memory.
     """
-    built = functools.partial(
+    build = functools.partial(
         UNet3D,
         image_size=config.image_size,
         in_channels=layout.image_channels + layout.mask_channels,
@@ -55,16 +55,16 @@ def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[
         raise BadInput("--channel-mult", f"no volume can be halved for {levels} levels", f"give at most {MOST_LEVELS}")
     if config.model_channels % config.norm_groups:
         problem = f"{config.model_channels} is no multiple of {config.norm_groups}, the groups of each norm"
-        own = config.norm_groups != TrainConfig.norm_groups  # of the commands only `train` has an option for it
-        remedy = f"choose a multiple of {config.norm_groups}{', or another --norm-groups' * own}"
+        has_option = config.norm_groups != TrainConfig.norm_groups  # of the commands only `train` has an option for it
+        remedy = f"choose a multiple of {config.norm_groups}{', or another --norm-groups' * has_option}"
         raise BadInput("--channels", problem, remedy)
-    planned = _planned(built)
+    planned = _planned(build)
     if any(side % planned.stride for side in size):
         sides = "×".join(map(str, size))
         raise BadInput("--size", f"{sides} cannot be halved often enough", f"choose multiples of {planned.stride}")
     voxels = 0 if torch.cuda.is_available() else math.prod(size) * config.batch_size
     need_memory(sum(weight.numel() for weight in planned.parameters()), voxels * config.model_channels)
-    return built
+    return build
 
 
 def checkpoint_bytes(unet: UNet3D) -> int:
@@ -81,34 +81,34 @@ def check_cube(side: int, channels: int) -> None:
     check_network(TrainConfig(image_size=side, model_channels=channels), HEAD, (side, side, side))
 
 
-def _planned(built: Callable[[], UNet3D]) -> UNet3D:
-    """The network without memory for its weights, which tells what it would take.
+def _planned(build: Callable[[], UNet3D]) -> UNet3D:
+    """Builds the network without memory for its weights, to count them.
 
     Raises:
         BadInput: a weight has more bytes than PyTorch counts.
     """
     try:
         with torch.device("meta"):
-            return built()
+            return build()
     except RuntimeError:
         problem, remedy = "a weight has more bytes than can be counted", "choose smaller numbers, or fewer --channels"
         raise BadInput("--channel-mult", problem, remedy) from None
 
 
 def need_memory(weights: int, activations: int) -> None:
-    """Checks that the host has what a training takes at the very least.
+    """Checks that the host has the memory that a training needs at the very least.
 
     Args:
-        weights: float32 numbers: kept with their gradient, their average and Adam's two moments.
-        activations: float32 numbers in a tensor of the first level, of which a step holds two at once.
+        weights: the number of float32 weights; each has a gradient, an average and Adam's two moments.
+        activations: the number of float32 values in a tensor of the first level; a step holds two at once.
 
     Raises:
-        BadInput: it has not.
+        BadInput: it has less.
     """
-    wanted, free = 4 * (5 * weights + 2 * activations), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if wanted > MOST_OF_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+    needed, free = 4 * (5 * weights + 2 * activations), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > MOST_OF_MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         raise BadInput(
             "--size",
-            f"training takes at least {wanted / 2**30:.1f} GiB; {free / 2**30:.1f} are free here",
+            f"training takes at least {needed / 2**30:.1f} GiB; {free / 2**30:.1f} are free here",
             "choose a smaller --size, --channels, --channel-mult or --batch-size",
         )

@@ -1,4 +1,4 @@
-"""How long each process takes for a step by itself, so that the one that all others wait for can be named."""
+"""Times each process's own part of a step, and names a process that all others wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = 10  # between comparisons
 
 
 class Watch:
-    """Times a stretch of work on a device; within a CUDA graph too, where each replay times it anew."""
+    """Times a stretch of work on a device, also within a CUDA graph, where each replay times it anew."""
 
     def __init__(self, device: torch.device) -> None:
         self._events = None
@@ -27,11 +27,11 @@ class Watch:
         self._times = [0.0, 0.0]
 
     def begin(self) -> None:
-        """The stretch begins."""
+        """Marks the beginning of the stretch."""
         self._mark(0)
 
     def end(self) -> None:
-        """The stretch ends."""
+        """Marks the end of the stretch."""
         self._mark(1)
 
     def _mark(self, which: int) -> None:
@@ -41,7 +41,7 @@ class Watch:
             self._times[which] = time.perf_counter()
 
     def ms(self) -> float:
-        """How long it took the last time; the device must be done with it."""
+        """Returns the time of the last stretch; the device must have finished it."""
         if self._events is not None:
             return self._events[0].elapsed_time(self._events[1])
         return 1e3 * (self._times[1] - self._times[0])
@@ -51,7 +51,7 @@ class Pace:
     """Compares the processes of a run.
 
     Args:
-        ranks: those that train together.
+        ranks: the processes that train together.
         aside: whether volumes are loaded while the device computes.
     """
 
@@ -62,16 +62,16 @@ class Pace:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Around what a step loads."""
+        """Adds the time within it to the step's loading time."""
         began = time.perf_counter()
         yield
         self._loaded += 1e3 * (time.perf_counter() - began)
 
     def sample(self, compute: float, steps: int) -> None:
-        """Notes a step's computing time, in ms, of the `steps` since the last call; every process calls it alike.
+        """Records the computing time of a step, in ms; `steps` is the number of steps since the last call.
 
-        Every `SAMPLES` calls the processes compare, and the first one warns of one that takes `SLOW` times as long as
-        the others; once of each.
+        Every process calls it equally often. Every `SAMPLES` calls they compare, and the first process warns, once of
+        each, of a process that takes `SLOW` times as long as the others.
         """
         self._samples.append((self._loaded / steps, compute))
         self._loaded = 0.0
@@ -80,17 +80,17 @@ class Pace:
         load, compute = (statistics.median(column) for column in zip(*self._samples, strict=True))
         self._samples.clear()
         if self._ranks.world > 1:
-            own = max(load, compute) if self._aside else load + compute
-            self._compare(self._ranks.gathered([own, load]))
+            alone = max(load, compute) if self._aside else load + compute
+            self._compare(self._ranks.gathered([alone, load]))
 
-    def _compare(self, found: list[list[float]]) -> None:
-        slow, (own, load) = max(enumerate(found), key=lambda each: each[1][0])
-        others = statistics.median(each[0] for rank, each in enumerate(found) if rank != slow)
-        if own < SLOW * others or slow in self._named:
+    def _compare(self, times: list[list[float]]) -> None:
+        slow, (alone, load) = max(enumerate(times), key=lambda each: each[1][0])
+        others = statistics.median(each[0] for rank, each in enumerate(times) if rank != slow)
+        if alone < SLOW * others or slow in self._named:
             return
         self._named.add(slow)
         host = self._ranks.told(socket.gethostname(), slow)
         log.warning(
-            f"rank {slow} on {host} takes {own:.0f} ms a step by itself, {load:.0f} of them for loading, the others "
+            f"rank {slow} on {host} takes {alone:.0f} ms a step by itself, {load:.0f} of them for loading, the others "
             f"{others:.0f} ms: all wait for it; look at its disk and loader, or at its GPU's clocks and temperature"
         )

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log, report
-from medddpm.training.run_folder import what_is_kept
+from medddpm.training.run_folder import remaining_weights
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -59,18 +59,18 @@ class Report:
         if logged:
             self._open(first)
         self._name, self._steps, self._volumes = name, steps, volumes
-        drawn = shown and bar and sys.stderr.isatty()
+        has_bar = shown and bar and sys.stderr.isatty()
         self._bar = tqdm(
             total=steps,
             initial=first,
             desc=name,
             unit="step",
             bar_format=BAR,
-            disable=not drawn,
+            disable=not has_bar,
             **bars(),
         )
-        self._lines = shown and not drawn
-        self._told = self._begun = (time.monotonic(), first)  # when the last line was, and its step
+        self._lines = shown and not has_bar
+        self._last_line = self._begun = (time.monotonic(), first)  # its moment and its step
 
     def __enter__(self) -> Report:
         # The writer's thread hands its error to the next call, and would print it as well.
@@ -119,9 +119,9 @@ class Report:
         rate = self._bar.format_dict["rate"] or self._rate(self._begun, step)
         self._bar.set_postfix_str(f"{rate * self._volumes:.3g}volume/s, loss={losses[-1]:.4f}", refresh=False)
         self._bar.update(len(losses))
-        if self._lines and time.monotonic() - self._told[0] >= EVERY:
+        if self._lines and time.monotonic() - self._last_line[0] >= EVERY:
             report(self._line(step, losses[-1]))
-            self._told = time.monotonic(), step
+            self._last_line = time.monotonic(), step
         if self._log:
             with self._writing(self._log) as written:
                 for number, loss in enumerate(losses, start=step - len(losses) + 1):
@@ -131,11 +131,11 @@ class Report:
             raise BadInput(
                 self._out,
                 f"the loss is no longer a number at step {step}",
-                f"lower --learning-rate, or run `medddpm check` over the data; {what_is_kept(self._out)}",
+                f"lower --learning-rate, or run `medddpm check` over the data; {remaining_weights(self._out)}",
             )
 
     def _line(self, step: int, loss: float) -> str:
-        rate = self._rate(self._told, step)
+        rate = self._rate(self._last_line, step)
         left = tqdm.format_interval((self._steps - step) / rate) if rate else "?"
         return (
             f"{self._name}: step {step} of {self._steps}, {rate:.3g} steps/s, {rate * self._volumes:.3g} volumes/s, "
@@ -144,5 +144,5 @@ class Report:
 
     @staticmethod
     def _rate(since: tuple[float, int], step: int) -> float:
-        """Steps a second since a moment and its step."""
+        """Returns the steps a second since a moment and its step."""
         return (step - since[1]) / max(time.monotonic() - since[0], 1e-9)

@@ -30,7 +30,7 @@ from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.run_folder import read_run, readable
 
 SAMPLER, STEPS = "sde-dpm++", 20
-"""What a released model recommends by default."""
+"""The sampler and the steps that a released model recommends by default."""
 
 HELD_OUT = 16
 """The subjects that a model of the phantom is measured on by default."""
@@ -42,7 +42,7 @@ MEASURED = ("dice", "dice_reference", "lesion_contrast", "lesion_contrast_refere
 """The metrics on the card, of `quality.metrics.METRICS`."""
 
 STATE = {"config", "ema", "layout", "losses", "size", "step"}
-"""What a release needs of a checkpoint."""
+"""The entries of a checkpoint that a release needs."""
 
 
 def release_run(
@@ -64,11 +64,9 @@ def release_run(
     Args:
         run: the folder of `medddpm train`.
         out: NAME.safetensors.
-        sampler, steps: what its users draw with unless they choose otherwise; by default `STEPS`, of "ddpm" all
-            timesteps.
-        held_out: the number of new subjects to measure it on, where it was trained on the phantom; 0 for none, by
-            default `HELD_OUT`.
-        about: a sentence for the card: what it was trained on, and for how long.
+        sampler, steps: the recommended ones; by default `STEPS` steps, and with "ddpm" all timesteps.
+        held_out: the number of new subjects to measure a model of the phantom on; by default `HELD_OUT`, 0 for none.
+        about: a sentence for the card: the training data, and the length of the training.
         terms: for the card: licence and author.
         setting, device: compute the volumes that are measured.
         progress: shows a bar over these volumes.
@@ -78,8 +76,8 @@ def release_run(
         the three files.
 
     Raises:
-        BadInput: the folder is not a run or has no checkpoint, the model cannot be drawn from with that sampler in so
-            many steps, or the files cannot be written; none of the three then is, and those of an earlier release stay.
+        BadInput: the folder is not a run or has no checkpoint, the model cannot be sampled with that sampler in so many
+            steps, or the files cannot be written. Then none of the three is written, and an earlier release stays.
     """
     if out.suffix != released.SUFFIX:
         raise BadInput(out, f"a released model's name ends in {released.SUFFIX}", "give --out such a name")
@@ -101,14 +99,14 @@ def release_run(
 
 
 def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, Any]:
-    """A run's newest checkpoint, its averaged weights as they will be released, with what the release adds.
+    """Returns a run's newest checkpoint with the averaged weights rounded as in the release, and the release's entries.
 
     Raises:
-        BadInput: as `release_run`; or the model cannot be drawn from with that sampler in so many steps.
+        BadInput: as `release_run`.
     """
-    if not (run / "run.json").is_file() or (found := readable(run)) is None:
+    if not (run / "run.json").is_file() or (newest := readable(run)) is None:
         raise BadInput(run, "it is no run's folder with a checkpoint", "give the --out of `medddpm train`")
-    path, content, problems = found
+    path, content, problems = newest
     training = training_of(run)
     if not content.keys() >= STATE or not _is_whole(content):
         raise BadInput(path, "it holds no state of a training run", "release a run of `medddpm train`")
@@ -119,16 +117,16 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
         steps = STEPS
     return {
         **content,
-        "ema": released.restored(released.stored(content["ema"]), diffusion.timesteps),
+        "ema": released.from_released(released.to_released(content["ema"]), diffusion.timesteps),
         "training": training,
         "sampling": {"sampler": sampler, "steps": diffusion.checked_steps(steps, sampler)},
     }
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Returns whether there is a loss for each step, and what the card says of the volumes."""
-    told = is_size(content["size"]) and content["layout"] in list(MASK_LABELS)
-    return told and are_losses(content["losses"], content["step"])
+    """Returns whether there is a loss for each step, and a size and a layout for the card."""
+    described = is_size(content["size"]) and content["layout"] in list(MASK_LABELS)
+    return described and are_losses(content["losses"], content["step"])
 
 
 def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms: Terms) -> None:
@@ -138,8 +136,8 @@ def _write(content: Mapping[str, Any], files: Sequence[Path], about: str, terms:
         training_record(content["losses"].numpy()).to_csv(new_record, index=False, float_format="%.5f")
         released.write(content, new_weights, about=about)
         # A text in run.json may hold half of a character, which JSON can write and UTF-8 cannot.
-        told = card_of(weights.stem, new_weights, new_record, terms)
-        new_card.write_text(told, "utf-8", errors="backslashreplace")
+        text = card_of(weights.stem, new_weights, new_record, terms)
+        new_card.write_text(text, "utf-8", errors="backslashreplace")
 
 
 def _is_released(path: Path) -> bool:
@@ -164,7 +162,7 @@ def card_of(name: str, weights: Path, record: Path, terms: Terms = UNSAID) -> st
 
 
 def training_of(run: Path) -> dict[str, Any]:
-    """The contents of run.json, with the number of its volumes and, for phantoms, their contrast and seed."""
+    """Returns the contents of run.json, with the number of its volumes and, for phantoms, their contrast and seed."""
     known = read_run(run)
     names = known["volumes"]
     kind = contrast_and_seed(names)
@@ -174,7 +172,7 @@ def training_of(run: Path) -> dict[str, Any]:
 
 
 def training_record(losses: np.ndarray) -> pd.DataFrame:
-    """Columns step and loss: at most `RECORDED` rows, each the mean over the steps since the previous row."""
+    """Returns columns step and loss: at most `RECORDED` rows, each the mean over the steps since the previous row."""
     span = -(-len(losses) // RECORDED)
     ends = np.append(np.arange(span, len(losses), span), len(losses))
     return pd.DataFrame({"step": ends, "loss": [part.mean() for part in np.split(losses, ends[:-1])]})
@@ -183,18 +181,18 @@ def training_record(losses: np.ndarray) -> pd.DataFrame:
 def evaluation(
     content: Mapping[str, Any], subjects: Phantom, setting: Switches, device: str, progress: bool
 ) -> dict[str, Any]:
-    """Draws a volume for each subject's mask as the model recommends, and compares it with the subject's own."""
+    """Samples a volume for each subject's mask as the model recommends, and compares it with the subject's."""
     where = pick_device(device)
     diffusion = diffusion_from(content, "the released model").to(where).eval()
 
-    def drawn() -> Iterator[torch.Tensor]:
+    def sampled_volumes() -> Iterator[torch.Tensor]:
         for index in tqdm(range(len(subjects)), desc="measuring", unit="volume", disable=not progress, **bars()):
             mask = subjects[index][1][None].to(where)
             generator = torch.Generator().manual_seed(index)
             yield diffusion.sample(mask, **content["sampling"], generator=generator)[0].cpu()
 
     with setting.on(diffusion.denoise_fn):
-        samples = torch.stack(list(drawn()))
+        samples = torch.stack(list(sampled_volumes()))
     reference = VolumeSet.of(subjects, range(len(subjects)))
     table = compare(VolumeSet(samples, reference.labels), reference, paired=True, metrics=MEASURED)
     columns = ["metric", "tissue", "value", "low", "high"]

@@ -51,12 +51,11 @@ def train(
         out: the run's folder, made if missing.
         steps: in all, including those made before.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
-        device_cache: keeps the volumes in the device's memory from the second step on; None does so on a GPU with those
-            of a `DiskCache`, where they take no more than half of what the first step leaves free.
+        device_cache: holds the volumes in the device's memory from the second step on. None does so on a GPU for a
+            `DiskCache` that takes no more than half of the memory that the first step leaves free.
         progress: shows the rate, the time left and the loss.
-        bars: shows them in a bar where there is a terminal, and says before which network is trained; else they are a
-            line a minute.
-        profile: prints where a step waits (`medddpm.training.waits`), once for the run, or why it does not.
+        bars: describes the network, then shows a bar on a terminal; otherwise progress is a line a minute.
+        profile: prints once where a step waits (`medddpm.training.waits`), or why it cannot.
 
     Returns:
         (steps,) float32, the loss of every step since the run began.
@@ -65,13 +64,13 @@ def train(
         BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
     """
     out, where = Path(out), pick_device(device)
-    with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as held:
+    with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as resources:
         ranks = Ranks(stopped)
         with ranks.together():
-            trainer = held.enter_context(contextlib.closing(Trainer(config, volumes, where, ranks=ranks)))
+            trainer = resources.enter_context(contextlib.closing(Trainer(config, volumes, where, ranks=ranks)))
         with ranks.together():
             if ranks.lead:
-                held.enter_context(locked(out))
+                resources.enter_context(locked(out))
                 trainer.accumulation = claim(out, config, volumes, ranks.world)
         trainer.accumulation = ranks.told(trainer.accumulation)
         _resume(trainer, out)
@@ -89,7 +88,7 @@ def train(
 
 
 def _of(trainer: Trainer) -> str:
-    """Says which network is trained, and how large its checkpoints are."""
+    """Returns a description of the network and the size of its checkpoints."""
     config, weights = trainer.config, sum(weight.numel() for weight in trainer.unet.parameters())
     return (
         f"a network of {config.model_channels} channels, its norms of {config.norm_groups} groups, "
@@ -98,15 +97,15 @@ def _of(trainer: Trainer) -> str:
 
 
 def _resume(trainer: Trainer, out: Path) -> None:
-    """Loads the newest readable checkpoint, the same on every process: the first one chooses it."""
-    ranks, found = trainer.ranks, None
+    """Loads the newest readable checkpoint, which the first process chooses for all."""
+    ranks, checkpoint = trainer.ranks, None
     with ranks.together():
         if ranks.lead:
-            found = newest(out)
-    path = ranks.told(found and found[0])
+            checkpoint = newest(out)
+    path = ranks.told(checkpoint and checkpoint[0])
     with ranks.together():
         if path is not None:
-            trainer.load(found[1] if found else read_checkpoint(path), path)
+            trainer.load(checkpoint[1] if checkpoint else read_checkpoint(path), path)
 
 
 def _loop(
@@ -141,15 +140,15 @@ def _loop(
 
 
 def _fits(trainer: Trainer) -> bool:
-    """Whether a GPU has room for all prepared volumes, now that it has made a step and holds what that takes."""
+    """Returns whether a GPU has room for all prepared volumes, once the first step has taken its memory."""
     prepared = trainer.device.type == "cuda" and isinstance(trainer.volumes, DiskCache)
     return prepared and bytes_of(trainer.volumes) <= room(trainer.device)
 
 
 def write_sample(trainer: Trainer, path: Path) -> None:
-    """Draws a volume for the first mask from the average, over all timesteps, and writes a file for each channel.
+    """Samples a volume for the first mask from the averaged weights over all timesteps, and writes it.
 
-    It computes under the run's setting, whether or not that is on already.
+    It computes under the run's setting, whether or not that is on already. Each channel has a file.
     """
     _, mask = trainer.volumes[0]
     generator = torch.Generator().manual_seed(trainer.config.seed)

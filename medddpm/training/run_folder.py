@@ -14,7 +14,7 @@ from typing import Any
 
 from medddpm.checkpoints.fields import LARGEST, are_whole, is_size, whole
 from medddpm.checkpoints.files import checkpoints_of, read_checkpoint, save_checkpoint
-from medddpm.checkpoints.released import renamed
+from medddpm.checkpoints.released import with_present_names
 from medddpm.checkpoints.weights import not_finite, some
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.volumes import Volumes
@@ -26,38 +26,38 @@ from medddpm.runtime.locks import LOCK
 from medddpm.training.config import CHOICES, TrainConfig
 from medddpm.training.mismatch import differences
 
-HALF = (LOCK, ".writing-")  # the beginnings of names that `runtime.files` and the lock leave
+HALF = (LOCK, ".writing-")  # the beginnings of the names of unfinished files and of the lock
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 
 
 def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) -> int:
     """Makes the run's folder, or checks that it belongs to this run.
 
-    A folder without a checkpoint, damaged or not, belongs to no run yet: a first start that failed does not keep it.
+    A folder without a checkpoint, whole or damaged, belongs to no run yet: a failed first start does not claim it.
 
     Returns:
-        the micro-steps of each of the `processes` in a step: a run that was begun with other processes is shared out
-        anew, so that its steps stay what they were.
+        the micro-steps of each of the `processes` in a step. If a run resumes with another number of processes, its
+        micro-steps are divided anew, and a step computes as before.
 
     Raises:
-        BadInput: it is another run's, or holds something else; says all that differs. Or it cannot be written to.
+        BadInput: it is another run's (the message names the differences), is no run's, or cannot be written to.
     """
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
-    wanted = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
-    wanted |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes}
+    content = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
+    content |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes}
     accumulation = config.accumulation
     if record.exists() and (checkpoints_of(out) or _set_aside(out)):
-        known = {**wanted, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
+        known = {**content, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
         total = known["accumulation"] * known["processes"]
-        wanted["processes"] = known["processes"]
+        content["processes"] = known["processes"]
         if accumulation * processes == total:
-            wanted["accumulation"] = known["accumulation"]
-        if changed := differences(known, wanted):
+            content["accumulation"] = known["accumulation"]
+        if changed := differences(known, content):
             problem = f"its run was begun with {', '.join(changed)}"
             raise BadInput(out, problem, "resume it with the same, or train in another folder")
         accumulation = _shared(out, total, processes)
-    write_json(record, wanted, indent=1)
+    write_json(record, content, indent=1)
     for folder in ["checkpoints", *(["samples"] if config.sample_every else [])]:
         check_writable(out / folder / "step")  # before the steps that would be lost with them
     for torn in out.rglob(".writing-*"):  # left by a killed run
@@ -66,7 +66,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
 
 
 def _shared(out: Path, total: int, processes: int) -> int:
-    """The micro-steps of each process, where the `total` of a run's step are shared by `processes` of them."""
+    """Returns the micro-steps of each process if the `total` of a run's step is divided among `processes`."""
     if total % processes:
         fitting = ", ".join(str(n) for n in range(1, min(total, MOST_NAMED) + 1) if total % n == 0)
         problem = f"its steps are of {total} micro-steps, which {processes} processes cannot share"
@@ -76,20 +76,20 @@ def _shared(out: Path, total: int, processes: int) -> int:
 
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Within it, no other training runs in the folder.
+    """Locks the folder against other trainings.
 
     Raises:
-        BadInput: one does; names its process. Or the folder holds something else.
+        BadInput: another training runs there (the message names its process), or the folder holds something else.
     """
     if out.exists() and not (out / LOCK).exists():  # another's first files may be half there: the lock comes first
-        _check_own(out)
+        _check_is_run(out)
     with locks.locked(out, out, "training", "wait for it, or choose another folder"):
-        _check_own(out)
+        _check_is_run(out)
         yield
 
 
-def _check_own(out: Path) -> None:
-    """Refuses a folder that holds something else than a run; what this package has not finished writing is nothing."""
+def _check_is_run(out: Path) -> None:
+    """Refuses a folder that holds something other than a run; unfinished files of this package do not count."""
     foreign = out.exists() and not (out / "run.json").exists()
     if foreign and checkpoints_of(out):
         raise BadInput(out, "it has checkpoints but no run.json", "restore that file, or choose another folder")
@@ -104,7 +104,7 @@ def read_run(out: Path) -> dict[str, Any]:
         BadInput: it is missing or damaged.
     """
     record, remedy = out / "run.json", "restore it, or choose another folder"
-    content = renamed(read_json(record, remedy))
+    content = with_present_names(read_json(record, remedy))
     if absent := [name for name in _NEEDED if name not in content]:
         raise BadInput(record, f"it is damaged: it has no {absent[0]}", remedy)
     if wrong := [name for name, value in content.items() if name in _SOUND and not _SOUND[name](value)]:
@@ -113,7 +113,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def _field(name: str, default: object) -> Callable[[Any], bool]:
-    """Whether a value is one that this field of `TrainConfig` may have."""
+    """Returns a test for the values that this field of `TrainConfig` may have."""
     if name in CHOICES:
         return lambda value: value in CHOICES[name]
     if name == "channel_mult":
@@ -143,17 +143,17 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "data": _are_texts,
     "processes": functools.partial(whole, least=1, most=MOST),
 }
-"""Whether a value of run.json is sound, by its name."""
+"""For each name in run.json, a test of its value."""
 
 
-def what_is_kept(out: Path) -> str:
-    """Returns what a run that ends now leaves of its weights, as the end of a line."""
-    found = checkpoints_of(out)
-    return f"the last checkpoint is kept: {found[-1].name}" if found else "no checkpoint was written yet"
+def remaining_weights(out: Path) -> str:
+    """Returns the end of an error line: the checkpoint that remains if the run ends now."""
+    checkpoints = checkpoints_of(out)
+    return f"the last checkpoint is kept: {checkpoints[-1].name}" if checkpoints else "no checkpoint was written yet"
 
 
 def _set_aside(out: Path) -> list[Path]:
-    """The checkpoints that were damaged, by their new names."""
+    """Returns the damaged checkpoints, under their new names."""
     return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}*"))
 
 
@@ -161,14 +161,14 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
     """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
 
     Raises:
-        BadInput: a weight is not finite, or the disk is full; the checkpoints that are there stay.
+        BadInput: a weight is not finite, or the disk is full. Existing checkpoints then stay.
     """
     for kind in ("model", "ema"):
         if broken := not_finite(content[kind]):
             raise BadInput(
                 out,
                 f"at step {content['step']} the weights are no longer finite ({some(broken)})",
-                f"lower --learning-rate; {what_is_kept(out)}",
+                f"lower --learning-rate; {remaining_weights(out)}",
             )
     path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
     save_checkpoint(path, content)
@@ -178,9 +178,9 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
 
 
 def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:
-    """Checks, before a run trains, that its disk has room for the checkpoints that will be there at once.
+    """Checks, before a run trains, that its disk has room for the checkpoints that exist at one time.
 
-    A new checkpoint is written before the oldest one is removed, so that there is one more than the run keeps.
+    A new checkpoint is written before the oldest one is removed, so there is one more than the run keeps.
 
     Args:
         out: the run's folder.
@@ -189,7 +189,7 @@ def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps:
         first, steps: the run goes from step `first` to step `steps`.
 
     Raises:
-        BadInput: it has not.
+        BadInput: there is too little room.
     """
     every = config.save_every or steps
     due = max(-(-steps // every) - first // every, 0) if steps > first else 0
@@ -200,17 +200,17 @@ def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps:
 
 
 def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Reads a run's newest readable checkpoint, to go on from it; unreadable newer ones are set aside, renamed.
+    """Reads a run's newest readable checkpoint, to resume from it, and renames unreadable newer ones.
 
-    Set aside, they neither count among those that are kept nor are written over.
+    A renamed checkpoint does not count among the newest `keep`, and is never overwritten.
 
     Raises:
         BadInput: as `readable`.
     """
-    found = readable(out)
-    if found is None:
+    checkpoint = readable(out)
+    if checkpoint is None:
         return None
-    path, content, problems = found
+    path, content, problems = checkpoint
     for broken, problem in problems.items():
         aside = _free(broken.with_name(broken.name + ASIDE))
         broken.rename(aside)
@@ -219,17 +219,17 @@ def newest(out: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _free(path: Path) -> Path:
-    """The path, or the first of NAME-2, NAME-3 … that nothing has."""
+    """Returns the path, or the first of NAME-2, NAME-3 … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(name for name in itertools.chain([path], names) if not name.exists())
 
 
 def readable(out: Path) -> tuple[Path, dict[str, Any], dict[Path, BadInput]] | None:
-    """Reads a run's newest readable checkpoint, and changes nothing; also returns what is wrong with each newer one.
+    """Returns a run's newest readable checkpoint, and the problem of each newer one; changes nothing.
 
     Raises:
-        BadInput: it has checkpoints, and none is readable. Those that were set aside count: a run that has lost all of
-            its checkpoints does not begin anew, however often it is started.
+        BadInput: it has checkpoints, and none is readable. Renamed ones count: a run that has lost all of its
+            checkpoints does not begin anew, however often it is started.
     """
     problems: dict[Path, BadInput] = {}
     for path in reversed(checkpoints_of(out)):

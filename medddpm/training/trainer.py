@@ -156,7 +156,7 @@ class Trainer:
 
     @property
     def _micro_steps(self) -> int:
-        """How many micro-steps all processes make in a step."""
+        """The number of micro-steps that all processes make in a step."""
         return self.accumulation * self.ranks.world
 
     def _sum_gradients(self) -> None:
@@ -165,20 +165,20 @@ class Trainer:
         self._gradients = gradient_sum(list(self.diffusion.parameters()), self.config)
 
     def _load(self, last: bool) -> tuple[Tensor, Tensor]:
-        """The next image and mask: from the device cache, or on the host, in pinned memory for a GPU.
+        """Returns the next image and mask: from the device cache, or on the host, in pinned memory for a GPU.
 
         Args:
-            last: of the step, behind which all processes agree that each has its volumes.
+            last: whether this is the step's last micro-step; all processes then confirm that they have their volumes.
         """
         problem = None
         try:
             with self.pace.loading():
-                found = self._next()
+                batch = self._next()
         except BadInput as error:
             problem = error
         if last or problem:
             self.ranks.agree(problem)
-        return found
+        return batch
 
     def _next(self) -> tuple[Tensor, Tensor]:
         if self._batches is None:
@@ -190,7 +190,7 @@ class Trainer:
         return image, mask
 
     def batches(self, pinned: bool = True, ahead: int | None = None) -> Iterator[Sequence[Tensor]]:
-        """Image and mask of each micro-step from this step on, as the loading processes hand them over.
+        """Yields image and mask of each micro-step from this step on, as the loading processes return them.
 
         Args:
             pinned: whether they come in page-locked memory, for a GPU.
@@ -207,7 +207,7 @@ class Trainer:
         return iterated(loader)
 
     def keep_on_device(self, progress: bool = False) -> None:
-        """From now on takes the volumes from the device's memory; the order and the draws are the same.
+        """Moves the volumes into the device's memory; their order and the random draws do not change.
 
         Raises:
             BadInput: they would take more than half of what a GPU has free.
@@ -218,8 +218,8 @@ class Trainer:
     def close(self) -> None:
         """Ends the loading processes in order; at the interpreter's exit they would be killed.
 
-        Frees the graph, for which the end of the process group would wait, and lets go of the parameters: their hooks
-        and what sums their gradients hold each other, beyond the reach of Python's collector.
+        Frees the graph, because the end of the process group would wait for it, and removes the parameters' hooks,
+        because they and the `GradientSum` refer to each other where Python's collector cannot see it.
         """
         self._batches = self._graphed = None
         if self._gradients is not None:
@@ -230,28 +230,28 @@ class Trainer:
         return self.diffusion.loss(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
 
     def _seed(self, micro: int) -> int:
-        """The seed of a micro-step's timesteps and noise."""
+        """Returns the seed of a micro-step's timesteps and noise."""
         draw = self._draw(self.step, micro)
         return int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0])
 
     def _count(self, loss: Tensor) -> None:
-        """Ends a step: keeps its loss, counts it and updates the average."""
+        """Ends a step: stores its loss, counts it and updates the average."""
         self._pending.append(loss)
         self.step += 1
-        ours, theirs = list(self.ema.parameters()), list(self.diffusion.parameters())
+        averages, weights = list(self.ema.parameters()), list(self.diffusion.parameters())
         with torch.no_grad():
             if self.step == self.config.ema_start:
-                for average, parameter in zip(ours, theirs, strict=True):
+                for average, parameter in zip(averages, weights, strict=True):
                     average.copy_(parameter)
             elif self.step > self.config.ema_start and self.step % self.config.ema_every == 0:
-                self._average(ours, theirs, self.step)
+                self._average(averages, weights, self.step)
 
     def _draw(self, step: int, micro: int) -> int:
-        """The number of a micro-step among those of all processes."""
+        """Returns the number of a micro-step among those of all processes."""
         return (step * self.accumulation + micro) * self.ranks.world + self.ranks.rank
 
     def _order(self) -> Iterator[list[int]]:
-        """The volumes of each micro-step from this step on: each epoch is another permutation."""
+        """Yields the volumes of each micro-step from this step on; each epoch is another permutation."""
         count, size = len(self.volumes), self.config.batch_size
         epoch, order = -1, np.empty(0, int)
         for step in range(self.step, 2**62):
@@ -284,7 +284,7 @@ class Trainer:
         return self.losses[-len(losses) :]
 
     def state(self) -> dict[str, Any]:
-        """A checkpoint's content: enough to resume to the last bit, and to sample without the run's folder."""
+        """Returns a checkpoint's content: enough to resume to the last bit, and to sample without the run's folder."""
         return {
             "step": self.step,
             "model": self.diffusion.state_dict(),
@@ -322,8 +322,8 @@ class Trainer:
     def _load_optimizer(self, saved: Mapping[str, Any]) -> None:
         # Which of Adam's implementations runs depends on this machine, and all else that it is told on the run's
         # configuration: of the checkpoint's groups only the order of the parameters counts.
-        own = self.optimizer.state_dict()["param_groups"]
-        if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in own]:
+        groups = self.optimizer.state_dict()["param_groups"]
+        if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in groups]:
             raise ValueError
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         for index, moments in saved["state"].items():
@@ -332,4 +332,4 @@ class Trainer:
                 raise ValueError(f"the moments of parameter {index}")
             if not_finite(moments) or min(moments["exp_avg_sq"].min(), moments["step"]) < 0:
                 raise ValueError(f"the moments of parameter {index}")
-        self.optimizer.load_state_dict({"state": saved["state"], "param_groups": own})
+        self.optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})

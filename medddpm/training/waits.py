@@ -1,7 +1,7 @@
-"""Where a training step waits: the share of its time in which the GPU computes, is handed a batch, or idles for one.
+"""Divides a training step's time into computing on the GPU, copying a batch, waiting for one, and idling otherwise.
 
-CUPTI, through torch.profiler, tells when each kernel and copy ran, in a CUDA graph too; the trainer's phases tell what
-the host did meanwhile.
+CUPTI, through torch.profiler, records when each kernel and copy ran, in a CUDA graph too; the trainer's phases record
+the host's work.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 Span = tuple[float, float]
 """Begin and end of something, µs."""
 
-STEPS = 20  # that are recorded
+STEPS = 20  # recorded
 WARMUP = 10  # steps before them, at least: kernels are compiled, the graph captured, the volumes on the device
 
 
 def waits_of(trainer: Trainer, steps: int) -> Waits | None:
-    """Returns what watches a training that goes on to `steps`; none where that is too early, which a line then says."""
+    """Returns a recorder for a training that ends at `steps`, or None, with a line, if the training is too short."""
     before = steps_before(trainer)
     last = trainer.step + before + STEPS
     if last <= steps:
@@ -41,7 +41,7 @@ def waits_of(trainer: Trainer, steps: int) -> Waits | None:
 
 
 def steps_before(trainer: Trainer) -> int:
-    """The steps that a training makes before those that are recorded: an epoch, or `WARMUP`."""
+    """Returns the number of steps before the recorded ones: an epoch, and at least `WARMUP`."""
     a_step = trainer.config.batch_size * trainer.accumulation * trainer.ranks.world
     return max(WARMUP, -(-len(trainer.volumes) // a_step))
 
@@ -50,7 +50,7 @@ class Waits:
     """Records `STEPS` steps of a training, after its first epoch, and reports where they waited.
 
     Args:
-        trainer: whose `phase` this sets while it records.
+        trainer: its `phase` is set while steps are recorded.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -59,7 +59,7 @@ class Waits:
         self._profiler: Any = None
 
     def after_step(self) -> None:
-        """Begins to record, or ends it and reports, if it is time; called after each step."""
+        """Starts or ends the recording, and reports, if it is time; called after each step."""
         step = self._trainer.step
         if self._profiler is None and step == self._begin:
             self.start()
@@ -67,7 +67,7 @@ class Waits:
             report(sentence(self.stop(), STEPS))
 
     def start(self) -> None:
-        """Begins to record, now."""
+        """Starts the recording."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if self._trainer.device.type == "cuda":
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
@@ -92,11 +92,11 @@ class Waits:
 
 
 def shares(events: Iterable[Mapping[str, Any]], on_gpu: bool) -> dict[str, float]:
-    """Divides the time of the recorded steps among what a step waits for; all four together are the time.
+    """Divides the time of the recorded steps into four parts, which add up to all of it.
 
     Args:
         events: `traceEvents` of the file that torch.profiler exports for Chrome; times in µs.
-        on_gpu: whether a GPU computes; without one, what the host does in the phases after loading counts as that.
+        on_gpu: whether a GPU computes; otherwise the host's phases after loading count as computing.
 
     Returns:
         seconds: "device" (it computes), "copy" (it only receives or sends), "loader" (it idles while the host waits for
@@ -121,17 +121,17 @@ def shares(events: Iterable[Mapping[str, Any]], on_gpu: bool) -> dict[str, float
     return {name: sum(end - begin for begin, end in spans) / 1e6 for name, spans in parts.items()}
 
 
-def sentence(found: Mapping[str, float], steps: int) -> str:
-    """Returns what `shares` found, as a line: ms a step and shares of it."""
-    whole = sum(found.values()) or 1.0
+def sentence(seconds_of: Mapping[str, float], steps: int) -> str:
+    """Returns the result of `shares` as a line: ms a step and shares of it."""
+    whole = sum(seconds_of.values()) or 1.0
     parts = ", ".join(
-        f"{name} {1e3 * seconds / steps:.2f} ms ({seconds / whole:.1%})" for name, seconds in found.items()
+        f"{name} {1e3 * seconds / steps:.2f} ms ({seconds / whole:.1%})" for name, seconds in seconds_of.items()
     )
     return f"a step takes {1e3 * whole / steps:.2f} ms: {parts}"
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The spans merged where they touch, in order."""
+    """Returns the spans in order, merged where they touch."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
@@ -143,19 +143,19 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 def without(spans: Sequence[Span], holes: Sequence[Span]) -> list[Span]:
     """Returns what remains of `spans` outside of `holes`; both are in order and do not overlap themselves."""
-    left, place = [], 0
+    rest, place = [], 0
     for begin, end in spans:
         while place < len(holes) and holes[place][1] <= begin:
             place += 1
         at = place
         while at < len(holes) and holes[at][0] < end:
             if holes[at][0] > begin:
-                left.append((begin, holes[at][0]))
+                rest.append((begin, holes[at][0]))
             begin = max(begin, holes[at][1])
             at += 1
         if begin < end:
-            left.append((begin, end))
-    return left
+            rest.append((begin, end))
+    return rest
 
 
 def _span(event: Mapping[str, Any]) -> Span:

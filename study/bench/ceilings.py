@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from medddpm.measure.ready import rounds
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device
 from medddpm.switches import BASE, OPT1, Switches
 from study.bench.worker import timed, warm_up
 
-NAME = "ceilings.json"
+KEY = "ceilings"
 ROWS, BYTES = 8192, 2**32  # of a matrix; of a copy, far larger than any cache
 TOY_ROWS, TOY_BYTES = 256, 2**20
 PRODUCTS: dict[str, tuple[torch.dtype, Switches]] = {
@@ -33,13 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     top.add_argument("--samples", type=int, default=20, help="(20)")
     top.add_argument("--device", default="auto", help="auto, cuda, cpu; on a CPU the sizes are small")
     arguments = top.parse_args(argv)
-    rows = measure(pick_device(arguments.device), arguments.samples)
-    write_json(arguments.folder / NAME, {"rows": rows})
+    device = pick_device(arguments.device)
+    for _ in rounds():
+        write_json(arguments.folder / f"{KEY}.json", {"ceilings": measure(device, arguments.samples)})
     return 0
 
 
 def measure(device: torch.device, samples: int) -> list[dict[str, object]]:
-    """Rows of schema `CEILINGS`, but with every sample's time in `ms`."""
+    """Measures rows of schema `CEILINGS`, but with every sample's time in `ms`."""
     toy = device.type != "cuda"
     generator = torch.Generator(device).manual_seed(0)
     rows = [_copy(TOY_BYTES if toy else BYTES, samples, generator)]

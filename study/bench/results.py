@@ -1,10 +1,8 @@
-"""What `python -m study bench` keeps: a file for each row and measure, stamped with its run, and the table of them."""
+"""Makes the tables of `python -m study bench` from its results, a file for each row, measure and round."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,132 +10,96 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.machine import package_version
-from medddpm.measure.store import TableStore
-from medddpm.measure.tables import write_table
-from medddpm.runtime.files import opened
-from study.bench import ceilings
+from medddpm.measure.store import Store, Table
+from medddpm.measure.tools import Tool
 from study.bench.networks import NETWORKS, flops
-from study.bench.settings import BENCH_SETTINGS, BenchSetting
-from study.bench.worker import Case
+from study.bench.settings import BENCH_SETTINGS
+from study.bench.worker import Case, digest
 from study.records import publishing, schemas
 
 CEILINGS_TABLE = "ceilings.csv"
-FAILURE = "failure"  # in a file's name, in the place of a measure
-PACKAGES = ("monai", "dynamic_network_architectures")  # whose networks are measured
 KEY = ("network", "setting", "measure", "sampler", "steps", "batch", "size")  # columns that name a row
 GIB = 2**30
 
 
-class Results(TableStore):
-    """The results beside a table."""
+def tables(out: Path) -> list[Table]:
+    """Returns the table at `out` (schema `BENCH`) and that of the ceilings beside it."""
+    limits = Table(out.with_name(CEILINGS_TABLE), schemas.CEILINGS, _ceilings, beside=True)
+    return [Table(out, schemas.BENCH, rows_of), limits]
 
-    schema = schemas.BENCH
 
-    def check_width(self, widths: set[int]) -> None:
-        """Checks that the rows of this run, which the table cannot tell apart by their base width, have one of these.
+def check_width(store: Store, widths: set[int]) -> None:
+    """Checks that the rows of this run have one of these base widths, which the table has no column for.
 
-        Raises:
-            BadInput: some have another.
-        """
-        found = [kept for path in self.folder.glob("*.json") if (kept := self.read(path)) and "case" in kept]
-        if others := {Case(**kept["case"]).channels for kept in found} - widths:
-            words = " and ".join(f"--channels {width}" for width in sorted(others))
-            raise BadInput(self.out, f"its rows are of {words}", "give the same, or another --out")
+    Raises:
+        BadInput: some have another base width.
+    """
+    there = {Case(**result["case"]).channels for result in store.results() if "case" in result}
+    if others := there - widths:
+        words = " and ".join(f"--channels {width}" for width in sorted(others))
+        raise BadInput(store.out, f"its rows are of {words}", "give the same, or another --out")
 
-    def stamp_row(self, case: Case, setting: BenchSetting, measure: str) -> None:
-        """Stamps one measure of a row, on the machine that measured it."""
-        self.stamp(
-            case.result(self.folder, setting, measure),
-            case=asdict(case),
-            setting=setting.name,
-            packages={name: package_version(name) for name in PACKAGES},
-        )
 
-    def stamp_failure(self, case: Case, setting: BenchSetting, problem: str) -> None:
-        """Keeps why a row could not be measured, for as long as it is not; no problem forgets it."""
-        path = case.result(self.folder, setting, FAILURE)
-        if problem:
-            self.write(path, {"title": f"{case.network} {setting.name}", "problem": problem})
-        else:
-            path.unlink(missing_ok=True)
+def check_reference(store: Store, case: Case) -> None:
+    """Removes BASE's output and gradient if they are damaged or another run's, so that they are computed anew."""
+    path = case.reference(store.folder)
+    there = store.read(case.reference_key) or {}
+    if not path.is_file() or there.get("sha256") != digest(path):
+        path.unlink(missing_ok=True)
+        store.remove(case.reference_key)
 
-    def has_reference(self, case: Case) -> bool:
-        """Returns whether this run has BASE's output and gradient, whole; removes what is damaged or another run's."""
-        path = case.reference(self.folder)
-        if path.is_file() and (self.read(path.with_suffix(".json")) or {}).get("sha256") != _digest(path):
-            path.unlink()
-        return path.is_file()
 
-    def stamp_reference(self, case: Case) -> None:
-        """Stamps BASE's output and gradient."""
-        path = case.reference(self.folder)
-        if path.is_file():
-            self.write(path.with_suffix(".json"), {"sha256": _digest(path)})
+def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Makes the table of results (schema `BENCH`), each row with the samples of all rounds, and its description."""
+    rounds: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        if "rows" in result:
+            rounds.setdefault(result["key"], []).append(result)
+    rows, reports, packages = [], {}, dict[str, Any]()
+    for results_of_row in rounds.values():
+        last = results_of_row[-1]
+        case, setting = Case(**last["case"]), BENCH_SETTINGS[last["setting"]]
+        for its_rounds in zip(*(result["rows"] for result in results_of_row), strict=True):
+            together = its_rounds[-1] | {"ms": [time for measured in its_rounds for time in measured["ms"]]}
+            rows.append(_row(case, setting, together, {"date": last["date"], **last["machine"]}))
+        packages |= last["packages"]
+        if report := last.get("acceleration"):
+            reports[report_key(case.network, setting.name)] = report
+    limits = {row["ceiling"]: round(row["value"], 3) for row in _limits(results)}
+    table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
+    return table, {"packages": packages, "ceilings": limits, "accelerated": reports}
 
-    def collect(self) -> pd.DataFrame:
-        """Writes the table of this run's results (schema `BENCH`) and that of its ceilings; returns the first."""
-        rows, reports, failed = [], {}, {}
-        packages: dict[str, str | None] = {}
-        commands: dict[str, None] = {}  # a set in the order of the files
-        for path in sorted(self.folder.glob("*.json")):
-            kept = self.read(path)
-            if kept is not None and "problem" in kept:
-                failed[kept["title"]] = kept["problem"]
-            if kept is None or "setting" not in kept or "rows" not in kept:
-                continue
-            origin = {"date": kept["date"], **kept["machine"]}
-            packages |= kept["packages"]
-            commands[kept["command"]] = None
-            case, setting = Case(**kept["case"]), BENCH_SETTINGS[kept["setting"]]
-            rows += [_row(case, setting, measured, origin) for measured in kept["rows"]]
-            if report := kept.get("acceleration"):
-                reports[report_key(case.network, setting.name)] = report
-        table = _sorted(pd.DataFrame(rows, columns=list(schemas.BENCH.columns)))
-        if rows:
-            meta = {
-                **self.meta,
-                "command": "; ".join(commands),
-                "packages": packages,
-                "ceilings": self._collect_ceilings(),
-                "accelerated": reports,
-                "failed": failed | self.failed,
-            }
-            self.put(table, schemas.BENCH, meta)
-        return table
 
-    def _collect_ceilings(self) -> dict[str, float]:
-        """Writes the ceilings' table; returns `{ceiling: value}`."""
-        kept = self.read(self.folder / ceilings.NAME)
-        if kept is None:
-            return {}
-        rows = [{**row, "value": round(row["value"], 3), **spread(row.pop("ms"))} for row in kept["rows"]]
-        table = pd.DataFrame(rows)[list(schemas.CEILINGS.columns)]
-        write_table(table, self.out.with_name(CEILINGS_TABLE), schemas.CEILINGS, self.meta)
-        return dict(zip(table["ceiling"], table["value"], strict=True))
+def _ceilings(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    rows = [{**row, "value": round(row["value"], 3), **spread(row["ms"])} for row in _limits(results)]
+    return pd.DataFrame(rows, columns=list(schemas.CEILINGS.columns)), {}
+
+
+def _limits(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return next((result["ceilings"] for result in results if "ceilings" in result), [])
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Takes the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
+    """Copies the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
 
-    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+    Recorded rows that were not measured again stay, with their date, versions and commit.
     """
     copies = publishing.copied([out.with_name(CEILINGS_TABLE)], folder)
     return [*publishing.joined(out, folder, schemas.BENCH, KEY, _sorted), *copies]
 
 
 def report_key(network: str, setting: str) -> str:
-    """The key of a network's acceleration report in the description of the table."""
+    """Returns the key of a network's acceleration report in the description of the table."""
     return f"{network}, {setting}"
 
 
 def _row(
     case: Case,
-    setting: BenchSetting,
+    setting: Tool,
     measured: Mapping[str, Any],
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """A row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
+    """Returns a row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
     times = spread(measured["ms"])
     median = times["median_ms"]
@@ -164,14 +126,9 @@ def _row(
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
-    """Returns what a row says of its samples' times."""
+    """Returns the columns of a row for its samples' times."""
     p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
     return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
-
-
-def _digest(path: Path) -> str:
-    with opened(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digits(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The cards whose records settle claims (`cards.csv`), and what documents say of the paper's cards (`sources.csv`)."""
+"""The cards whose records settle claims (`cards.csv`), and documents on the paper's cards (`sources.csv`)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def deciding_cards() -> pd.DataFrame:
 
 @functools.cache
 def sources() -> Mapping[str, Mapping[str, str]]:
-    """Reads what documents say of the claims that no profile can settle (rows of the schema `SOURCES`), by id."""
+    """Reads the documents on claims that no profile can settle (rows of the schema `SOURCES`), by id."""
     rows = read_table(HERE / "sources.csv", SOURCES).fillna("").to_dict("records")
     return {row["id"]: {str(name): str(text) for name, text in row.items()} for row in rows}

@@ -1,4 +1,4 @@
-"""One claim of the paper before the records: which card decides, what it says, and what another card says beside."""
+"""Judges a claim of the paper by the records: the deciding card's number, and another card's number beside it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from study.claims.reasons import OnCard, Sentence, as_text, measured_over, runs_
 from study.claims.verdicts import Finding, status_of, tolerance_of
 
 
-def lacks(what: str) -> Sentence:
-    """Says what the card's records lack."""
-    return lambda on: f"No {on.view} of the {on.card} has {what}. `site/add_your_card.md` says how to measure them."
+def lacks(counters: str) -> Sentence:
+    """Returns a sentence about the counters that the card's records lack."""
+    return lambda on: f"No {on.view} of the {on.card} has {counters}. `site/add_your_card.md` says how to measure them."
 
 
 no_counters = lacks("the counters or the settings it takes")
@@ -33,8 +33,8 @@ def _finding(on: OnCard, also: Sequence[Sentence], differs: Sequence[Sentence], 
     ours = as_text(np.mean(on.by_run, axis=0).tolist())
     finding = Finding(on.view, "", ours, tolerance_of(on.claim), on.card)
     explained = () if status_of(on.claim, finding) == "reproduced" else differs
-    said = (sentence(on) for sentence in (measured_over, *also, *explained))
-    return replace(finding, reason=" ".join(filter(None, said)))
+    sentences = (sentence(on) for sentence in (measured_over, *also, *explained))
+    return replace(finding, reason=" ".join(filter(None, sentences)))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Case:
     """A claim and the records to judge it by; the function of the claim gets one and returns the finding.
 
     Args:
-        claim: what the paper states.
+        claim: the paper's.
         runs: of `study.claims.findings.every_run`.
         view: "window" or "step".
     """
@@ -59,13 +59,13 @@ class Case:
         differs: Sequence[Sentence] = (views,),
         missing: Sentence = no_counters,
     ) -> Finding:
-        """Measures the claim's number, as the mean of the runs, and says how.
+        """Measures the claim's number, as the mean of the runs, and gives the reason.
 
         Args:
-            number: how it is computed.
-            also: what the reason adds.
-            differs: what explains a difference.
-            missing: the reason where the records lack the number.
+            number: the computation.
+            also: further sentences of the reason.
+            differs: sentences that explain a difference.
+            missing: the reason if the records lack the number.
         """
 
         def on_card(card: str) -> Finding:
@@ -77,12 +77,12 @@ class Case:
     def judge_together(
         self, number: Number, of_cards: Callable[[Sequence[float]], Sequence[float]], stated: str
     ) -> Finding:
-        """Measures what the paper states of several cards in one number, which no card decides alone.
+        """Measures a number that the paper states of several cards together, which no card decides alone.
 
         Args:
-            number: how it is computed on each card.
-            of_cards: what the paper takes of the cards' numbers.
-            stated: what that is, in words; the reason has them where a card was not measured.
+            number: the computation on each card.
+            of_cards: the paper's summary of the cards' numbers.
+            stated: that summary in words, for the reason if a card was not measured.
         """
         each = [self.mean_on(gpu, number) for gpu in self._named]
         by_run = [] if math.isnan(sum(each)) else [list(of_cards(each))]
@@ -103,12 +103,12 @@ class Case:
         return float(np.mean(by_run)) if by_run else math.nan
 
     def decide(self, on_card: Callable[[str], Finding], in_bytes: bool = False) -> Finding:
-        """Returns what the paper's card says, and beside it what a card says that stands in for one of the paper's.
+        """Returns the finding on the paper's card, and beside it the number of a card that stands in for it.
 
         Args:
-            on_card: the finding by the records of one card.
-            in_bytes: the number is a percentage of the peak of a card's memory: another card's is converted to the
-                paper's card's.
+            on_card: returns the finding by the records of one card.
+            in_bytes: whether the number is a percentage of the memory's peak; the other card's is then converted to the
+                peak of the paper's card.
         """
         finding = self._on_a_card_of_the_papers(on_card)
         stands_in = deciding_cards()["stands_in_for"]
@@ -144,7 +144,7 @@ class Case:
 
     @property
     def _named(self) -> list[str]:
-        """The paper's cards that the claim speaks of, those preferred first."""
+        """The paper's cards that the claim names, preferred ones first."""
         of_paper = [str(gpu) for gpu, other in deciding_cards()["stands_in_for"].items() if pd.isna(other)]
         named = [gpu for gpu in of_paper if self.claim.gpu == "all" or gpu in self.claim.gpu.split(";")]
         if not named:
@@ -154,5 +154,5 @@ class Case:
 
     @property
     def _card(self) -> str | None:
-        """The card that decides: the first of them that has records of the view."""
+        """The deciding card: the first one named that has records of the view."""
         return next((gpu for gpu in self._named if (gpu, self.view) in self.runs), None)

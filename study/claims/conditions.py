@@ -1,6 +1,6 @@
 """The conditions of the paper's measurements beside ours: the run, its window, the software, the cards.
 
-`by_figure.section3` and `by_figure.table1` judge them; here is where ours are read.
+`by_figure.section3` and `by_figure.table1` judge them; this module reads ours.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from study.claims.by_figure.table1 import PropertyCase
 from study.claims.cards import deciding_cards
 from study.claims.paper import claims_of
 from study.claims.verdicts import Finding
-from study.profile.tables import Record, found
+from study.profile.tables import Record, records
 
 SECTION_3, TABLE_1 = functions_of(section3), functions_of(table1)
 
 
 def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
-    """The profiled run's configuration (Section 3.2) against our code's defaults.
+    """Judges the profiled run's configuration (Section 3.2) by our code's defaults.
 
     Args:
         values: any of "batch size", "input size", "depth size" and "channels", read from the live code.
@@ -36,11 +36,11 @@ def configuration(values: Mapping[str, int]) -> dict[str, Finding]:
 
 
 def window(root: Path) -> dict[str, Finding]:
-    """Which launches are profiled, of how long a run (Section 3.2): as the newest window of BASE was taken.
+    """Judges the profiled launches and the length of the run (Section 3.2) by the newest window of BASE.
 
-    That of the first of `cards.csv` that has one.
+    It is that of the first card of `cards.csv` that has one.
     """
-    profiled = [r for r in found(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
+    profiled = [r for r in records(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
     ours = _window_of(_newest(profiled)) if profiled else None
     return {name: SECTION_3[name](ours) for name in ("P050", "P055", "P056")}
 
@@ -53,7 +53,7 @@ def _window_of(record: Record) -> Window:
 
 
 def software(versions: Mapping[str, str]) -> dict[str, Finding]:
-    """The paper's software (Section 3.1) against ours.
+    """Judges the paper's software (Section 3.1) by ours.
 
     Args:
         versions: any of "PyTorch", "Python", "Nsight Compute", "CUDA Toolkit" and "cuDNN"; the others are not
@@ -63,11 +63,11 @@ def software(versions: Mapping[str, str]) -> dict[str, Finding]:
 
 
 def recorded_versions(root: Path) -> dict[str, str]:
-    """The versions that the newest kernels table of the book's views was taken with, by the names `software` takes.
+    """Returns the versions behind the newest kernels table of the book's views, by the names `software` takes.
 
-    That of the first of `cards.csv` that has one.
+    The table is that of the first card of `cards.csv` that has one.
     """
-    tables = [r for r in found(root) if r.table == "kernels" and r.part in VIEWS]
+    tables = [r for r in records(root) if r.table == "kernels" and r.part in VIEWS]
     if not tables:
         return {}
     meta = read_meta(_newest(tables).path)
@@ -80,10 +80,10 @@ def recorded_versions(root: Path) -> dict[str, str]:
 
 
 def pinned_versions(root: Path) -> dict[str, str]:
-    """The versions that the repository at `root` pins: "PyTorch" from the lock, "Python" from environment.yml.
+    """Returns the versions that the repository at `root` pins: "PyTorch" from the lock, "Python" from environment.yml.
 
     Raises:
-        BadInput: a file is missing or pins no such thing.
+        BadInput: a file is missing or lacks the pin.
     """
     return {
         "PyTorch": _pinned(root / "requirements.lock", r"^torch==(\S+)$"),
@@ -92,29 +92,29 @@ def pinned_versions(root: Path) -> dict[str, str]:
 
 
 def cards(paper: pd.DataFrame, root: Path) -> dict[str, Finding]:
-    """Table 1: the paper's cards against figures/records/<card>/card.csv, or else against what their maker states.
+    """Judges Table 1, the paper's cards, by figures/records/<card>/card.csv or else by their maker's documents.
 
-    What a card's own table takes from the paper settles nothing; where the driver is silent or no such card is here,
-    `sources.csv` decides. Another card's property stands beside.
+    Values that a card's table takes from the paper settle nothing. If the driver does not give a value or there is no
+    such card, `sources.csv` decides. Another card's property stands beside.
     """
     ours = {folder.name: _card_of(folder) for folder in gpu_folders(root)}
     return {c.id: TABLE_1[c.id](PropertyCase(c, ours)) for c in claims_of(paper) if c.id in TABLE_1}
 
 
 def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
-    """Value and origin by property from a card's own table, less what it takes from the paper."""
+    """Returns value and origin by property from a card's table, without the values that it takes from the paper."""
     if not (folder / "card.csv").is_file():
         return {}
     card = read_table(folder / "card.csv", CARD).set_index("property")[["value", "origin"]]
-    own = card[~card["origin"].str.startswith("same architecture")]
-    return {str(name): (value, origin) for name, value, origin in own.itertuples()}
+    measured = card[~card["origin"].str.startswith("same architecture")]
+    return {str(name): (value, origin) for name, value, origin in measured.itertuples()}
 
 
-def _newest(listed: list[Record]) -> Record:
-    """The newest record of the first of `cards.csv` that has any."""
+def _newest(candidates: list[Record]) -> Record:
+    """Returns the newest record of the first card of `cards.csv` that has any."""
     order = {str(gpu): place for place, gpu in enumerate(deciding_cards().index)}
-    first = min(order.get(record.gpu, len(order)) for record in listed)
-    of_first = [record for record in listed if order.get(record.gpu, len(order)) == first]
+    first = min(order.get(record.gpu, len(order)) for record in candidates)
+    of_first = [record for record in candidates if order.get(record.gpu, len(order)) == first]
     return max(of_first, key=lambda record: str(read_meta(record.path).get("date", "")))
 
 

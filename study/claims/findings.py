@@ -1,6 +1,6 @@
-"""What the profiles say of the paper's claims (ICPE '26, arXiv:2606.19365): one finding per claim, with its reason.
+"""Judges the paper's claims (ICPE '26, arXiv:2606.19365) by the profiles: a finding for each claim, with its reason.
 
-The primary comparison is with the paper's own view, the window; the same functions say what a whole step gives. A
+The primary comparison is with the paper's view, the window; the same functions judge a whole step. A
 number is the mean of the runs. A claim about a card is settled by that card's folder under figures/records and by no
 other; one about each of several cards, by the first of `cards.csv` that has records. Another card's number stands
 beside as a second one: the H200's beside the H100's (the same Hopper SMs, more and faster memory). It decides nothing.
@@ -17,15 +17,15 @@ from study.claims.case import Case
 from study.claims.kernels import KernelsOfRun, Runs
 from study.claims.paper import PAPER_SETTINGS, claims_of
 from study.claims.verdicts import Finding
-from study.profile.tables import found, kernels
+from study.profile.tables import kernels, records
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
-    """The kernels of every run by card and part (see `profile.tables.Record`); empty if there is none.
+    """Returns the kernels of every run by card and part (see `profile.tables.Record`); empty if there is none.
 
-    Only the paper's settings: what runs under another one, as FAST, neither confirms nor refutes the paper.
+    Only under the paper's settings: a run under another, as FAST, neither confirms nor refutes the paper.
     """
-    parts = sorted({record.part for record in found(root) if record.table == "kernels"})
+    parts = sorted({record.part for record in records(root) if record.table == "kernels"})
     runs: dict[tuple[str, str], list[KernelsOfRun]] = {}
     if parts:
         tables = kernels(root, tuple(parts))
@@ -37,7 +37,7 @@ def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
 
 
 def findings(paper: pd.DataFrame, runs: Runs, view: str) -> dict[str, Finding]:
-    """A finding for every claim that a profile can settle, by id.
+    """Returns a finding for every claim that a profile can settle, by id.
 
     Args:
         paper: schema `PAPER`.

@@ -51,7 +51,7 @@ class Launches:
     """Some launches of a run.
 
     Args:
-        words: as a sentence names them.
+        words: their name in a sentence.
         kinds: kinds of work (`medddpm.measure.families`, their groups) and abbreviations of the paper's Table 2, KN1
             to KN8; empty for every launch.
         narrow: takes a part of the launches of these kinds.
@@ -67,8 +67,8 @@ class Launches:
         """Returns their rows in the table of the launches under one setting."""
         if self.kinds:
             families = {name: family_named(name) for name in table["family"].unique()}
-            wanted = [n for n, family in families.items() if {family.group, family.paper} & set(self.kinds)]
-            table = table[table["family"].isin(wanted)]
+            names = [n for n, family in families.items() if {family.group, family.paper} & set(self.kinds)]
+            table = table[table["family"].isin(names)]
         return self.narrow(table) if self.narrow and len(table) else table
 
 

@@ -1,8 +1,8 @@
-"""The paper's numbers as they are computed from the kernels of one run.
+"""Computes the paper's numbers from the kernels of one run.
 
 Each function returns a `Number`, which the function of a claim passes to `Case.judge`. `summary`, `time_share`,
-`instruction_share` … say what is measured of which launches under which setting; `ratio`, `reduction` … compare that
-with the same under BASE.
+`instruction_share` … measure some launches under a setting; `ratio`, `reduction` … compare the number with that under
+BASE.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from study.claims.kernels import ALL, KernelsOfRun, Launches, summed
 
 @dataclass(frozen=True)
 class Number:
-    """One number of the paper, or several that the paper sums up in one.
+    """A number of the paper, or several that the paper sums up in one.
 
     Args:
-        measure: what some launches of a run give under one setting, in the claim's unit.
-        settings: where to measure; `measure` of each of them is one of the numbers.
-        launches: of which launches.
-        columns: of `summaries.summary`, if that is what is measured.
+        measure: returns the numbers of some launches of a run under one setting, in the claim's unit.
+        settings: the settings to measure under; each gives one of the numbers.
+        launches: the launches to measure.
+        columns: of `summaries.summary`, if the number is one of them.
         base: the setting to compare with; empty for none.
-        form: how a value is compared with the base's.
-        largest: the largest of the numbers alone.
-        by_function: priority scores, which a step has in the records that tell kernels apart by their function.
+        form: compares a value with the base's.
+        largest: whether only the largest of the numbers counts.
+        by_function: whether these are priority scores, which a step has in the records by function.
     """
 
     measure: Callable[[KernelsOfRun, str, Launches], list[float]]

@@ -46,11 +46,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Stated:
-    """What the paper states of one metric, a row a card: equal where it gives a number, apart where it gives a range.
+    """The paper's values of one metric, a row a card, as `low` and `high`, which are equal for a single number.
 
     Args:
-        low, high: in the same shape; NaN where it gives nothing. Of "more than" a number, high is infinite; of "up to"
-            one, low is. "About" a number is that number.
+        low, high: tables of one shape; NaN if the paper gives nothing. For "more than" a number high is infinite, for
+            "up to" a number low is. "About" a number is that number.
     """
 
     low: pd.DataFrame
@@ -58,12 +58,12 @@ class Stated:
 
 
 def paper_claims(root: Path) -> pd.DataFrame:
-    """The paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
+    """Reads the paper's numbers, one row per claim (schema `PAPER`), P001 to P204."""
     return read_table(root / "figures" / "records" / "paper" / "paper_reported.csv", PAPER)
 
 
 def claims_of(paper: pd.DataFrame) -> list[Claim]:
-    """The rows of the paper's table (schema `PAPER`), in its order.
+    """Returns the rows of the paper's table (schema `PAPER`), in its order.
 
     Raises:
         BadInput: one of them is none of the paper's claims.
@@ -75,7 +75,7 @@ def claims_of(paper: pd.DataFrame) -> list[Claim]:
 
 
 def kind_of(identity: str) -> str:
-    """Returns what one of the paper's claims is about: a `MEASURED` number, or one of `_OTHERS`.
+    """Returns the subject of one of the paper's claims: a `MEASURED` number, or one of `_OTHERS`.
 
     Raises:
         BadInput: the paper has no claim of that id.
@@ -87,14 +87,14 @@ def kind_of(identity: str) -> str:
 
 
 def as_range(text: str) -> tuple[float, float] | None:
-    """ "0.39" as (0.39, 0.39), "73-80" as (73.0, 80.0); None if the text is no number."""
+    """Returns "0.39" as (0.39, 0.39), "73-80" as (73.0, 80.0); None if the text is no number."""
     number = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
-    found = re.fullmatch(rf"({number})(?:-({number}))?", text.strip())
-    return (float(found[1]), float(found[2] or found[1])) if found else None
+    match = re.fullmatch(rf"({number})(?:-({number}))?", text.strip())
+    return (float(match[1]), float(match[2] or match[1])) if match else None
 
 
 def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collection[str] | None = None) -> Stated:
-    """The paper's values of one metric in one figure.
+    """Returns the paper's values of one metric in one figure.
 
     Args:
         paper: schema `PAPER`.
@@ -127,12 +127,12 @@ def paper_values(paper: pd.DataFrame, figure: str, metric: str, subjects: Collec
 
 
 def paper_rows(paper: pd.DataFrame, figure: str, setting: str, rows: Mapping[str, Collection[str]]) -> Stated:
-    """The paper's values of one setting in one figure, a column for each of `rows`, which name their metrics."""
+    """Returns the paper's values of one setting in one figure, a column for each of `rows`, which list metrics."""
     low, high = pd.DataFrame(index=pd.Index(PAPER_CARDS, name="gpu")), pd.DataFrame(index=PAPER_CARDS)
     for name, metrics in rows.items():
-        found = [paper_values(paper, figure, metric) for metric in metrics]
-        low[name] = pd.concat([one.low[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
-        high[name] = pd.concat([one.high[setting] for one in found], axis="columns").bfill(axis="columns").iloc[:, 0]
+        values = [paper_values(paper, figure, metric) for metric in metrics]
+        low[name] = pd.concat([one.low[setting] for one in values], axis="columns").bfill(axis="columns").iloc[:, 0]
+        high[name] = pd.concat([one.high[setting] for one in values], axis="columns").bfill(axis="columns").iloc[:, 0]
     return Stated(low, high)
 
 

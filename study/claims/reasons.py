@@ -1,12 +1,12 @@
 """Sentences that explain a verdict, each from the records of the card that decides.
 
-A `Sentence` is empty where the records do not hold the facts for it.
+A `Sentence` is empty if the records lack its facts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from study.claims import kernels
 from study.claims.kernels import GEMMS, KernelsOfRun, Runs
 from study.claims.numbers import Number
 from study.claims.paper import Claim
+from study.words import listed
 
 ELSEWHERE = re.compile(r"window-(\d+)")
 
@@ -27,7 +28,7 @@ class OnCard:
     """One claim and the records of the card that decides.
 
     Args:
-        claim: what is judged.
+        claim: the one to judge.
         every: the runs of all cards and parts.
         view: "window" or "step".
         card: the folder whose records decide.
@@ -44,7 +45,7 @@ class OnCard:
 
     @property
     def runs(self) -> list[KernelsOfRun]:
-        """The card's runs in which the number is looked for."""
+        """The card's runs that may have the number."""
         return runs_of(self.number, self.every, self.view, self.card)
 
     @property
@@ -54,7 +55,7 @@ class OnCard:
 
     @property
     def launches(self) -> pd.DataFrame:
-        """The launches that the number is of, in the newest run under the first setting."""
+        """The number's launches, in the newest run under the first setting."""
         return self.number.launches.of(self.newest.of(self.number.settings[0]))
 
     def mean(self, number: Number) -> str:
@@ -66,7 +67,7 @@ Sentence = Callable[[OnCard], str]
 
 
 def runs_of(number: Number, every: Runs, view: str, card: str) -> list[KernelsOfRun]:
-    """Returns a card's runs to look in: for priority scores those of `<view>-by-function`, if there are any."""
+    """Returns a card's runs; for priority scores those of `<view>-by-function`, if there are any."""
     by_function = every.get((card, f"{view}-by-function"), []) if number.by_function else []
     return by_function or every[card, view]
 
@@ -75,12 +76,6 @@ def as_text(values: list[float]) -> str:
     """Writes four significant digits; several numbers as the range "low-high"."""
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"
     return low if low == high else f"{low}-{high}"
-
-
-def listed(words: Iterable[str]) -> str:
-    """Joins words as a sentence does: "a, b and c"."""
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def mean(number: Number, runs: list[KernelsOfRun]) -> str:
@@ -118,7 +113,7 @@ def _spread(on: OnCard) -> str:
 
 
 def tensor_pipe(on: OnCard) -> str:
-    """Says how busy a launch keeps the Tensor Core pipe: other kernels than GEMMs use it too, a little."""
+    """Says how busy a launch keeps the Tensor Core pipe; kernels other than GEMMs use it too, a little."""
     (setting,) = on.number.settings
     table = on.newest.of(setting)
     gemms = GEMMS.of(table)
@@ -127,7 +122,7 @@ def tensor_pipe(on: OnCard) -> str:
 
 
 def views(on: OnCard) -> str:
-    """Says what other windows and the whole step give, and what the launches are; of a step, what no window shows."""
+    """Compares a window with other windows and the step; for a step, says which part of its time no window shows."""
     return " ".join(_of_the_window(on) if on.view == "window" else _of_the_step(on))
 
 
@@ -143,29 +138,29 @@ def _of_the_window(on: OnCard) -> Iterator[str]:
     elif settings != (summaries.BASE,) or not elsewhere:
         made = {setting: _made_of(on.newest.of(setting)) for setting in on.number.compared}
         (first, most), *others = made.items()
-        told = "".join(f", under {setting} to {kinds}" for setting, kinds in others)
-        yield f"Under {first} most of the window's time goes to {most}{told}."
+        rest = "".join(f", under {setting} to {kinds}" for setting, kinds in others)
+        yield f"Under {first} most of the window's time goes to {most}{rest}."
 
 
 def _elsewhere(on: OnCard) -> list[str]:
     """Says the claim's number in the windows that begin elsewhere, under the settings that were profiled there."""
     windows = {int(m[1]): runs for (gpu, part), runs in on.every.items()
                if gpu == on.card and (m := ELSEWHERE.fullmatch(part))}  # fmt: skip
-    wanted = on.number.settings
+    of_claim = on.number.settings
     by_settings: dict[tuple[str, ...], dict[int, str]] = {}
     for start, there in sorted(windows.items()):
-        settings = tuple(name for name in wanted if name in set(there[-1].table["config"]))
+        settings = tuple(name for name in of_claim if name in set(there[-1].table["config"]))
         if settings and (values := on.number.under(*settings).of(there[-1])):
             by_settings.setdefault(settings, {})[start] = as_text(values)
     return [
-        f"Windows that begin at launch {listed(map(str, given))} give {listed(given.values())}"
-        + (f" under {listed(settings)}." if settings != wanted else ".")
-        for settings, given in by_settings.items()
+        f"Windows that begin at launch {listed(map(str, values_at))} give {listed(values_at.values())}"
+        + (f" under {listed(settings)}." if settings != of_claim else ".")
+        for settings, values_at in by_settings.items()
     ]
 
 
 def _of_the_step(on: OnCard) -> Iterator[str]:
-    """Says what a window does not show of a step: the time in families that it does not launch."""
+    """Says how much of a step's time is in families that the window does not launch."""
     windows = on.every.get((on.card, "window"), [])
     shown = {(c, f) for run in windows for c, f in zip(run.table["config"], run.table["family"], strict=True)}
     parts = []

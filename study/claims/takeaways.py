@@ -37,7 +37,7 @@ PIPES = {
     "SM throughput": "sm_throughput_pct",
 }
 CONVOLUTIONS = "convolutions and GEMMs"
-WORK = {  # what Section 4.3 sets against each other
+WORK = {  # compared in Section 4.3
     CONVOLUTIONS: GEMMS,
     "pointwise": POINTWISE,
     "norms and reductions": Launches("norms and reductions", ("reduction", "normalization")),
@@ -47,12 +47,12 @@ NO_STEP = "There is no record of a whole step. `site/add_your_card.md` says how 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run says of a takeaway.
+    """The verdict of one run on a takeaway.
 
     Args:
-        holds: does it hold?
-        numbers: by which numbers.
-        breaker: what breaks it, if it does not.
+        holds: whether the takeaway holds.
+        numbers: the numbers, in words.
+        breaker: the reason, if it does not hold.
     """
 
     holds: bool
@@ -67,7 +67,7 @@ class Takeaway:
     Args:
         id: T1, T1 cause, T2 or T3.
         stated: the conclusion, in short.
-        rule: when it holds.
+        rule: the condition under which it holds.
         judge: judges it by the whole step of one run.
     """
 
@@ -122,7 +122,7 @@ def t1_cause(run: KernelsOfRun) -> Verdict:
 
 
 def t2(run: KernelsOfRun) -> Verdict:
-    """Judges T2: under BASE one convolution or GEMM takes more of the time than all else; OPT1 is told too."""
+    """Judges T2: under BASE one convolution or GEMM takes more of the time than all else; also gives OPT1's numbers."""
     shares, numbers = {}, []
     for setting in (name for name in (summaries.BASE, "OPT1") if name in run.summary.index):
         table = run.of(setting)

@@ -38,16 +38,16 @@ DECIDED = ("reproduced", "differs")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one claim.
+    """Our value for a claim, and the reason for the verdict.
 
     Args:
-        view: where our value comes from: window, step, configuration, software, card or source.
-        reason: where the value comes from; for a difference, also what explains it.
-        our_value: as text, a range as "low-high", or None where nothing can be measured.
+        view: the value's origin: window, step, configuration, software, card or source.
+        reason: the value's origin in words; for a difference, also its explanation.
+        our_value: as text, a range as "low-high", or None if nothing can be measured.
         tolerance: the largest relative difference that still reproduces the paper's number; 0 is equality.
         card: the card whose records give our value.
         other_card: another card that was measured, which decides nothing.
-        other_value: what was found on it.
+        other_value: the value on that card.
     """
 
     view: str
@@ -60,7 +60,7 @@ class Finding:
 
 
 def accepted(claim: Claim, tolerance: float) -> tuple[float, float] | None:
-    """The smallest and the largest number that reproduce the paper's value; None if that is no number."""
+    """Returns the smallest and the largest number that reproduce the paper's value; None if that is no number."""
     numbers = as_range(claim.value)
     if numbers is None:
         return None
@@ -87,7 +87,7 @@ def _is_rank(claim: Claim) -> bool:
 
 
 def status_of(claim: Claim, finding: Finding) -> str:
-    """The claim's status (schema `CLAIMS`): numbers by the policy above, anything else as text."""
+    """Returns the claim's status (schema `CLAIMS`): numbers by the policy above, anything else as text."""
     ours = finding.our_value
     if ours is None:
         return "proxy" if finding.other_value else "not_measurable"
@@ -97,16 +97,16 @@ def status_of(claim: Claim, finding: Finding) -> str:
 
 
 def _agrees(claim: Claim, ours: str, tolerance: float) -> bool:
-    bounds, found = accepted(claim, tolerance), as_range(ours)
-    if bounds is None or found is None:
+    bounds, value = accepted(claim, tolerance), as_range(ours)
+    if bounds is None or value is None:
         return ours == claim.value
     if _is_rank(claim):
-        return found[0] <= bounds[0] and bounds[1] <= found[1]
-    return bounds[0] <= found[0] and found[1] <= bounds[1]
+        return value[0] <= bounds[0] and bounds[1] <= value[1]
+    return bounds[0] <= value[0] and value[1] <= bounds[1]
 
 
 def settle(paper: pd.DataFrame, findings: Mapping[str, Finding]) -> pd.DataFrame:
-    """The settled claims (schema `CLAIMS`) in the paper's order: `paper`'s rows joined with the findings by id.
+    """Returns the settled claims (schema `CLAIMS`) in the paper's order: its rows joined with the findings by id.
 
     Raises:
         BadInput: a finding is about a claim that the paper does not make.
@@ -116,18 +116,20 @@ def settle(paper: pd.DataFrame, findings: Mapping[str, Finding]) -> pd.DataFrame
         raise BadInput("claims", f"the paper's table has no {', '.join(unknown)}", "give findings by the ids it has")
     rows = []
     for claim in claims_of(paper):
-        if found := findings.get(claim.id):
-            tolerance = None if found.our_value is None else found.tolerance
-            status = status_of(claim, found)
-            cards = (found.card, found.other_card, found.other_value)
-            rows.append((claim.id, claim.value, found.our_value, found.view, *cards, tolerance, status, found.reason))
+        if finding := findings.get(claim.id):
+            tolerance = None if finding.our_value is None else finding.tolerance
+            status = status_of(claim, finding)
+            cards = (finding.card, finding.other_card, finding.other_value)
+            rows.append(
+                (claim.id, claim.value, finding.our_value, finding.view, *cards, tolerance, status, finding.reason)
+            )
     return pd.DataFrame(rows, columns=list(CLAIMS.columns)).astype({"tolerance": "float64"})
 
 
 def overview(paper: pd.DataFrame, claims: pd.DataFrame) -> pd.DataFrame:
-    """How far the book is: one row per section or table of the paper, its claims counted by status, and their sum.
+    """Counts the claims by status, a row for each section or table of the paper, and their sum.
 
-    Columns: the statuses, `open` for what no finding settles yet, and `claims`; the last row is `all`.
+    Columns: the statuses, `open` for claims that no finding settles yet, and `claims`; the last row is `all`.
     """
     verdicts = dict(zip(claims["id"], claims["status"], strict=True))
     status = paper["id"].map(lambda identity: verdicts.get(identity, "open"))
@@ -139,13 +141,13 @@ def overview(paper: pd.DataFrame, claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(claims: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `claims` that the headline counts: numbers that were measured, each once however often stated."""
+    """Returns the rows of `claims` in the headline: measured numbers, each once however often it is stated."""
     counts = (claims["id"].map(kind_of) == MEASURED) & ~claims["id"].isin(list(REPEATS))
     return claims[counts & claims["status"].isin(DECIDED)]
 
 
 def tally(claims: pd.DataFrame) -> pd.DataFrame:
-    """The claims counted, each once however often stated: a row for each kind and deciding card, a column a status."""
+    """Counts the claims, each once however often stated: a row for each kind and deciding card, a column a status."""
     table = claims.assign(kind=claims["id"].map(kind_of), card=claims["card"].fillna("–"))
     table = table[~table["id"].isin(list(REPEATS))]
     counts = pd.crosstab([table["kind"], table["card"]], table["status"]).rename_axis(columns=None)
@@ -153,10 +155,10 @@ def tally(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def two_views(paper: pd.DataFrame, window: pd.DataFrame, step: pd.DataFrame, card: str) -> pd.DataFrame:
-    """The measured numbers of one card in both views, each judged as if the paper spoke of that card.
+    """Judges the measured numbers of one card in both views, as if the paper spoke of that card.
 
-    What the two views of a card say differently, they say on any card. Of another card than the paper's that is no
-    verdict on the paper.
+    It shows how the two views differ, which any card can show. On a card that the paper does not have, it is no verdict
+    on the paper.
 
     Args:
         paper: schema `PAPER`.
@@ -168,11 +170,11 @@ def two_views(paper: pd.DataFrame, window: pd.DataFrame, step: pd.DataFrame, car
         our_value and status in the window, our_value_step and status_step.
     """
     claims = {c.id: c for c in claims_of(paper) if kind_of(c.id) == MEASURED and c.id not in REPEATS}
-    found = [_of_card(table, card) for table in (window, step)]
+    of_views = [_of_card(table, card) for table in (window, step)]
     rows = []
-    for identity in (name for name in claims if all(name in values for values in found)):
+    for identity in (name for name in claims if all(name in values for values in of_views)):
         claim = claims[identity]
-        values = [own[identity] for own in found]
+        values = [by_claim[identity] for by_claim in of_views]
         tolerance = tolerance_of(claim)
         judged = [status_of(claim, Finding("", "", value, tolerance)) for value in values]
         rows.append((identity, claim.value, tolerance, values[0], judged[0], values[1], judged[1]))
@@ -181,17 +183,17 @@ def two_views(paper: pd.DataFrame, window: pd.DataFrame, step: pd.DataFrame, car
 
 
 def _of_card(claims: pd.DataFrame, card: str) -> dict[str, str]:
-    """A card's numbers by claim, whether they decide or stand beside."""
-    own = claims[claims["card"] == card].set_index("id")["our_value"]
+    """Returns a card's numbers by claim, deciding ones and others."""
+    deciding = claims[claims["card"] == card].set_index("id")["our_value"]
     beside = claims[claims["other_card"] == card].set_index("id")["other_value"]
-    return {str(name): str(value) for name, value in pd.concat([own, beside]).dropna().items()}
+    return {str(name): str(value) for name, value in pd.concat([deciding, beside]).dropna().items()}
 
 
 def headline(claims: pd.DataFrame) -> str:
-    """In a sentence, how many of the paper's numbers hold: those that were measured, each once however often stated.
+    """Returns a sentence on how many of the measured numbers are reproduced, each counted once however often stated.
 
     Raises:
-        BadInput: one was measured and its row names no card, or a row is of no claim.
+        BadInput: a measured number's row names no card, or a row is of no claim.
     """
     table = measured(claims)
     if table.empty:
@@ -199,21 +201,21 @@ def headline(claims: pd.DataFrame) -> str:
     if (nameless := table.loc[table["card"].isna(), "id"]).any():
         problem = f"{', '.join(nameless)}: measured, but on no card"
         raise BadInput("claims", problem, "name the card whose records decide in the column card")
-    held, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
-    return f"{len(table)} of the paper's numbers were measured on the {cards}; {held} are reproduced."
+    reproduced, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
+    return f"{len(table)} of the paper's numbers were measured on the {cards}; {reproduced} are reproduced."
 
 
 def places(paper: pd.DataFrame) -> pd.Series[str]:
-    """Where the paper makes each of its claims: the figure or table, else the section."""
+    """Returns the place of each of the paper's claims: the figure or table, else the section."""
     return paper["figure"].fillna(("section " + paper["section"]).replace("section abstract", "abstract"))
 
 
 def at_tolerances(paper: pd.DataFrame, claims: pd.DataFrame, tolerances: tuple[float, ...]) -> pd.DataFrame:
-    """The verdicts under other tolerances: one row per tolerance, the measured claims counted by status.
+    """Counts the measured claims by status under other tolerances, a row for each.
 
     Args:
         paper: schema `PAPER`.
-        claims: schema `CLAIMS`; claims that ask for equality, or were not `measured`, are left out.
+        claims: schema `CLAIMS`; claims that require equality, or were not `measured`, do not count.
         tolerances: relative.
     """
     table = measured(claims)

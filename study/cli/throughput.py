@@ -1,4 +1,4 @@
-"""The commands `python -m study throughput` and `endurance`: what keeps a GPU busy in whole trainings?"""
+"""The commands `python -m study throughput` and `endurance`: whole trainings, and how busy they keep a GPU."""
 
 from __future__ import annotations
 
@@ -81,5 +81,4 @@ def endurance(arguments: argparse.Namespace) -> int:
         arguments.steps, side=arguments.size, channels=arguments.channels, seconds=arguments.seconds,
         device=arguments.device, again=arguments.again, files=arguments.files,
     )  # fmt: skip
-    watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)
-    return 0
+    return watch(arguments.out, options, command=sys.argv, dry_run=arguments.dry_run)

@@ -1,8 +1,8 @@
-"""Keeps what `convnext` measures: a JSON file for each part, stamped with its run, and the tables made of them."""
+"""Makes the tables of `convnext` from its results, a JSON file for each part."""
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,17 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.machine import package_version
 from medddpm.measure.ncu_csv import launches_in
 from medddpm.measure.schemas import Schema
-from medddpm.measure.store import Store
-from medddpm.measure.tables import check_table, write_table
+from medddpm.measure.store import Store, Table
+from medddpm.measure.tables import table_of
 from medddpm.runtime.files import LARGEST_JSON, check_output, opened, read_json
-from study.convnext.counted import SUMMED, counted
-from study.convnext.versions import Case
+from study.convnext.counted import SUMMED
+from study.convnext.counters import COUNTERS, PAGE
 from study.convnext.worker import WINDOW
 from study.records import schemas_convnext as schemas
 
 PACKAGES = ("numba", "numba-cuda", "llvmlite", "scikit-learn")
-COUNTERS, PAGE = "counters", "counters_raw.csv"
 TABLES: dict[str, Schema] = {
     "convnext_operators": schemas.OPERATORS,
     "convnext_kernels": schemas.KERNELS,
@@ -35,112 +33,89 @@ TABLES: dict[str, Schema] = {
 """The tables of a machine's folder, by name."""
 
 
-class Results(Store):
-    """The parts in a folder of this run.
+Made = tuple[pd.DataFrame, dict[str, Any]]
+Parts = Mapping[str, Mapping[str, Any]]
+"""Results by the name of their part."""
 
-    Args:
-        folder: of the parts and the tables.
-        meta: `machine_meta` of this call.
+
+def tables(out: Path) -> list[Table]:
+    """Returns every table of the parts in a folder."""
+    makers: dict[str, Callable[[Parts], Made]] = {
+        "convnext_operators": _operators,
+        "convnext_kernels": _kernels,
+        "convnext_counters": _counters,
+        "convnext_transfers": _transfers,
+        "convnext_training": _training,
+        "convnext_samples": _samples,
+    }
+
+    def made(name: str, results: Sequence[Mapping[str, Any]]) -> Made:
+        table, known = makers[name]({result["key"]: result for result in results})
+        return table if len(table) else table_of([], TABLES[name]), known
+
+    return [Table(out / f"{name}.csv", schema, functools.partial(made, name)) for name, schema in TABLES.items()]
+
+
+def check(store: Store, parts: Sequence[str]) -> None:
+    """Checks, before long work, that the files of parts and every table may be written.
+
+    Raises:
+        BadInput: one may not, or another file stands in its place.
     """
+    for part in parts:
+        check_output(store.path(part), ours=_is_part, force=True)
+    if COUNTERS in parts:
+        check_output(store.folder / PAGE, ours=_is_page, force=True)
+    store.check()
 
-    def __init__(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        super().__init__(folder, {**meta, "packages": {name: package_version(name) for name in PACKAGES}})
 
-    def part(self, name: str) -> Path:
-        """The file of a part."""
-        return self.folder / f"{name}.json"
+def _rows(parts: Parts, name: str) -> list[Mapping[str, Any]]:
+    return list(parts.get(name, {}).get("rows", []))
 
-    def check(self, parts: Sequence[str]) -> None:
-        """Checks, before long work, that the files of parts and every table may be written.
 
-        Raises:
-            BadInput: they may not, or something else stands in their place.
-        """
-        for part in parts:
-            check_output(self.part(part), ours=_is_part, force=True)
-        if COUNTERS in parts:
-            check_output(self.folder / PAGE, ours=_is_page, force=True)
-        for name in TABLES:
-            check_table(self.folder / f"{name}.csv")
+def _operators(parts: Parts) -> Made:
+    rows = [{**row, "seconds": float(f"{row['seconds']:.6g}")} for row in _rows(parts, "operators")]
+    return pd.DataFrame(rows), {}
 
-    def collect(self) -> list[Path]:
-        """Writes every table whose part is there; returns their paths."""
-        makers: dict[str, Callable[[], tuple[pd.DataFrame, dict[str, Any]] | None]] = {
-            "convnext_operators": self._operators,
-            "convnext_kernels": self._kernels,
-            "convnext_counters": self._counters,
-            "convnext_transfers": self._transfers,
-            "convnext_training": self._training,
-            "convnext_samples": self._samples,
-        }
-        written = []
-        for name, make in makers.items():
-            if (made := make()) is not None:
-                table, known = made
-                path = self.folder / f"{name}.csv"
-                written.append(write_table(table, path, TABLES[name], {**self.meta, **known, "failed": self.failed}))
-        return written
 
-    def _operators(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept = self.read(self.part("operators"))
-        if kept is None:
-            return None
-        table = pd.DataFrame(kept["rows"])
-        return table.assign(seconds=[float(f"{value:.6g}") for value in table["seconds"]]), {}
+def _kernels(parts: Parts) -> Made:
+    rows = [*_rows(parts, "kernels"), *parts.get("operators", {}).get("blocks", [])]
+    table = pd.DataFrame([_spread(row) for row in rows], columns=list(schemas.KERNELS.columns))
+    return table, {"versions_failed": parts.get("kernels", {}).get("failed", {})}
 
-    def _kernels(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept, beside = self.read(self.part("kernels")), self.read(self.part("operators"))
-        rows = [*(kept or {}).get("rows", []), *(beside or {}).get("blocks", [])]
-        if not rows:
-            return None
-        table = pd.DataFrame([_spread(row) for row in rows])[list(schemas.KERNELS.columns)]
-        return table, {"versions_failed": (kept or {}).get("failed", {})}
 
-    def _transfers(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept = self.read(self.part("transfers"))
-        return None if kept is None else (pd.DataFrame([_spread(row) for row in kept["rows"]]), {})
+def _transfers(parts: Parts) -> Made:
+    return pd.DataFrame([_spread(row) for row in _rows(parts, "transfers")]), {}
 
-    def _training(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept = self.read(self.part("training"))
-        if kept is None:
-            return None
-        rows = [
-            (kept["data"], 1 + WINDOW * place, len(window), round(sum(window) / len(window), 6))
-            for place, window in enumerate(kept["losses"])
-        ]
-        known = {name: round(kept[name], 3) for name in ("training_seconds", "sampling_seconds")}
-        return pd.DataFrame(rows, columns=list(schemas.TRAINING.columns)), known
 
-    def _samples(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept = self.read(self.part("training"))
-        if kept is None:
-            return None
-        values = np.asarray(kept["samples"])  # (count, 3, side, side)
-        count, _, high, wide = values.shape
-        image, row, column = (grid.ravel() for grid in np.meshgrid(*map(np.arange, (count, high, wide)), indexing="ij"))
-        colours = {name: values[:, place].ravel() for place, name in enumerate(("red", "green", "blue"))}
-        return pd.DataFrame({"data": kept["data"], "image": image, "row": row, "column": column, **colours}), {}
+def _training(parts: Parts) -> Made:
+    if (part := parts.get("training")) is None:
+        return pd.DataFrame(), {}
+    rows = [
+        (part["data"], 1 + WINDOW * place, len(window), round(sum(window) / len(window), 6))
+        for place, window in enumerate(part["losses"])
+    ]
+    known = {name: round(part[name], 3) for name in ("training_seconds", "sampling_seconds")}
+    return pd.DataFrame(rows, columns=list(schemas.TRAINING.columns)), known
 
-    def _counters(self) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-        kept = self.read(self.part(COUNTERS))
-        if kept is None:
-            return None
-        table = pd.DataFrame(kept["rows"], columns=list(schemas.COUNTERS.columns))
-        return table, {"metrics": [metric for metrics in SUMMED.values() for metric in metrics]}
 
-    def keep_counters(self, page: Path, order: Sequence[tuple[Case, str]]) -> None:
-        """Keeps what ncu counted, from its raw page, for the versions in the order they ran."""
-        rows = [
-            {"operator": case.operator, "batch": case.batch, "size": case.size, "stride": case.stride,
-             "version": version, **counts}
-            for (case, version), counts in zip(order, counted(page, len(order)), strict=True)
-        ]  # fmt: skip
-        self.part(COUNTERS).write_text(json.dumps({"rows": rows}) + "\n", encoding="utf-8")
-        self.stamp(self.part(COUNTERS))
+def _samples(parts: Parts) -> Made:
+    if (part := parts.get("training")) is None:
+        return pd.DataFrame(), {}
+    values = np.asarray(part["samples"])  # (count, 3, side, side)
+    count, _, high, wide = values.shape
+    image, row, column = (grid.ravel() for grid in np.meshgrid(*map(np.arange, (count, high, wide)), indexing="ij"))
+    colours = {name: values[:, place].ravel() for place, name in enumerate(("red", "green", "blue"))}
+    return pd.DataFrame({"data": part["data"], "image": image, "row": row, "column": column, **colours}), {}
+
+
+def _counters(parts: Parts) -> Made:
+    table = pd.DataFrame(_rows(parts, COUNTERS), columns=list(schemas.COUNTERS.columns))
+    return table, {"metrics": [metric for metrics in SUMMED.values() for metric in metrics]}
 
 
 def _is_part(path: Path) -> bool:
-    """Returns whether a part was left there, by a process that ended well or before it was stamped."""
+    """Returns whether the file is a part's result, stamped or not."""
     try:
         return not {"rows", "losses"}.isdisjoint(read_json(path, ""))
     except BadInput:
@@ -153,9 +128,9 @@ def _is_page(path: Path) -> bool:
 
 
 def _spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the percentiles of its samples in place of `us`."""
+    """Returns a row with the percentiles of its samples in place of `us`."""
     low, median, high = (round(float(np.percentile(row["us"], p)), 3) for p in (10, 50, 90))
-    rest = {name: value for name, value in row.items() if name != "us"}
-    if "error" in rest:
-        rest["error"] = float(f"{rest['error']:.4g}")
-    return {**rest, "median_us": median, "p10_us": low, "p90_us": high, "samples": len(row["us"])}
+    others = {name: value for name, value in row.items() if name != "us"}
+    if "error" in others:
+        others["error"] = float(f"{others['error']:.4g}")
+    return {**others, "median_us": median, "p10_us": low, "p90_us": high, "samples": len(row["us"])}

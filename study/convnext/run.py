@@ -1,25 +1,24 @@
-"""Starts the processes of `python -m study convnext`: one for each part of the measurement, and one under ncu."""
+"""The jobs of `python -m study convnext`: one for each part of the measurement, and one that runs under ncu."""
 
 from __future__ import annotations
 
-import shlex
+import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs
-from medddpm.measure.machine import machine_meta
-from medddpm.runtime.files import replacing
+from medddpm.measure import harness, ncu, programs
+from medddpm.measure.harness import Job, Need
+from medddpm.measure.machine import machine_meta, package_version
+from medddpm.measure.store import Store
+from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device
-from medddpm.runtime.signals import ended_by_sigterm
-from study.convnext.counted import METRICS
-from study.convnext.results import COUNTERS, PAGE, Results
+from study.convnext.counters import COUNTERS
+from study.convnext.results import PACKAGES, TABLES, check, tables
 from study.convnext.training import cifar
 from study.convnext.worker import PARTS as MEASURED
-from study.convnext.worker import check_part, in_order
+from study.convnext.worker import check_part
 from study.records.publishing import copied
 
 PARTS = (*MEASURED, COUNTERS)
@@ -27,7 +26,7 @@ PARTS = (*MEASURED, COUNTERS)
 
 @dataclass(frozen=True)
 class Options:
-    """How every part of a call is measured.
+    """The options of measuring, the same for every part of a call.
 
     Args:
         steps: of the optimizer, in training.
@@ -52,7 +51,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
     Args:
         parts: out of `PARTS`.
         out: folder of the parts and the tables.
-        options: how.
+        options: of measuring.
         command: the command line, for the record.
         dry_run: whether to print the commands and run nothing.
 
@@ -60,41 +59,41 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         the number of parts that failed; stderr names each.
 
     Raises:
-        BadInput: a part cannot be measured here or kept, which is known first; another process measures there; or
-            nothing was measured.
+        BadInput: a part cannot be measured here or written, which is checked first; another process measures there;
+            or nothing was measured.
     """
+    jobs = [
+        Job(part, part, _command(part, out, options), Need.ALONE, limit=options.seconds, problem=_problem)
+        for part in parts
+    ]
     if dry_run:
-        for part in parts:
-            print(shlex.join(_command(part, out, options, "python")))
-        return 0
-    store = Results(out, machine_meta(command, options.device))
-    _check([part for part in parts if options.again or store.read(store.part(part)) is None], store, options)
-    with store.alone(), ended_by_sigterm():
-        for part in parts:
-            _part(store, part, options)
-        written = store.collect()
-    if not written:
-        raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{out}: {', '.join(path.name for path in written)}", flush=True)
-    return len(store.failed)
+        return harness.show(jobs)
+    meta = machine_meta(command, options.device) | {"packages": {name: package_version(name) for name in PACKAGES}}
+    store = Store(out, meta, tables(out))
+    _check([part for part in parts if options.again or store.lacks(part)], store, options)
+    return harness.run(jobs, store, again=options.again, device=options.device)
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
     """Copies the tables of `out` and their descriptions into a machine's records; returns the copies."""
-    return copied(sorted(out.glob("convnext_*.csv*")), folder)
+    return copied([path for name in TABLES if (path := table_file(out / f"{name}.csv")).is_file()], folder)
 
 
-def _command(part: str, out: Path, options: Options, python: str = sys.executable) -> list[str]:
-    words = ["--part", "kernels" if part == COUNTERS else part, "--folder", str(out), "--device", options.device]
+def _command(part: str, out: Path, options: Options) -> tuple[str, ...]:
+    place = ["--folder", str(out), "--device", options.device, *(["--toy"] if options.toy else [])]
     if part == COUNTERS:
-        words.append("--mark")
+        return (sys.executable, "-m", "study.convnext.counters", *place)
     if part == "training":
-        words += ["--steps", str(options.steps), *(["--data", str(options.data)] if options.data else [])]
-    return [python, "-m", "study.convnext.worker", *words, *(["--toy"] if options.toy else [])]
+        place += ["--steps", str(options.steps), *(["--data", str(options.data)] if options.data else [])]
+    return (sys.executable, "-m", "study.convnext.worker", "--part", part, *place)
 
 
-def _check(parts: Sequence[str], store: Results, options: Options) -> None:
-    """Checks, before any work, that parts can be measured here and that nobody else's file is in their place."""
+def _problem(done: subprocess.CompletedProcess[str]) -> str:
+    return programs.problem(done, "free some memory")
+
+
+def _check(parts: Sequence[str], store: Store, options: Options) -> None:
+    """Checks, before any work, that parts can be measured here and that no other file is in their place."""
     device = pick_device(options.device)
     for part in parts:
         check_part(part, device, options.toy)
@@ -102,40 +101,4 @@ def _check(parts: Sequence[str], store: Results, options: Options) -> None:
         ncu.find()
     if "training" in parts and options.data:
         cifar(options.data)
-    store.check(parts)
-
-
-def _part(store: Results, part: str, options: Options) -> None:
-    if store.read(store.part(part)) is not None and not options.again:
-        print(f"{part}: there already", flush=True)
-        return
-    print(f"{part} … ", end="", flush=True)
-    began = time.monotonic()
-    store.part(part).unlink(missing_ok=True)
-    problem = _count(store, options) if part == COUNTERS else _process(store, part, options)
-    print(f"{'failed, ' if problem else ''}{time.monotonic() - began:.0f} s", flush=True)
-    if problem:
-        store.fail(part, problem)
-
-
-def _process(store: Results, part: str, options: Options) -> str:
-    problem = programs.problem(programs.run(_command(part, store.folder, options), options.seconds), "free some memory")
-    store.stamp(store.part(part))
-    return problem
-
-
-def _count(store: Results, options: Options) -> str:
-    """Has ncu count the launches of every version; returns why it could not, or nothing."""
-    wanted = ncu.Collection(
-        "ncu",
-        _command(COUNTERS, store.folder, options),
-        ["--profile-from-start", "off", "--metrics", ",".join(METRICS), "--force-overwrite"],
-    )
-    try:
-        text = wanted.text(options.seconds)
-        with replacing(store.folder / PAGE) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        store.keep_counters(store.folder / PAGE, in_order(options.toy, pick_device(options.device)))
-    except BadInput as error:
-        return str(error)
-    return ""
+    check(store, parts)

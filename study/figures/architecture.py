@@ -1,4 +1,4 @@
-"""Figure 3: what every stage of a live U-Net is and costs, and the drawing of it."""
+"""Figure 3: every stage of a live U-Net with its cost, and the drawing."""
 
 from __future__ import annotations
 

@@ -24,21 +24,21 @@ GROUP_COLOURS = KIND_COLOURS | {"convolution": KIND_COLOURS["convolution, forwar
 
 
 def colour_of(setting: str) -> str:
-    """The colour of a setting of the bench: its own where every figure shows it, else that of its kind."""
+    """Returns the colour of a setting of the bench: its own if every figure shows it, else that of its kind."""
     if setting in SETTING_COLOURS:
         return SETTING_COLOURS[setting]
-    drawn = BENCH_SETTINGS[setting]
-    if drawn.reader:
+    bench = BENCH_SETTINGS[setting]
+    if bench.reader:
         return SETTING_COLOURS["FAST"]
-    return PARTLY_FAST_COLOUR if drawn.switches.fast else COMPILED_COLOUR if drawn.compiled else ORDINARY_COLOUR
+    return PARTLY_FAST_COLOUR if bench.switches.fast else COMPILED_COLOUR if bench.compiled else ORDINARY_COLOUR
 
 
 def steps_figure(rows: Mapping[str, pd.DataFrame]) -> Figure:
-    """A dot a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
+    """Draws a dot a setting for a training step, labelled with its time and its gain over BASE; a panel for each card.
 
     Args:
-        rows: by card, rows of what `study.bench.tables.by_setting` returns. The order is that of the first
-            card, then what only the others have.
+        rows: by card, rows of `study.bench.tables.by_setting`. The order is that of the first card; settings of
+            other cards alone follow.
     """
     settings = list(dict.fromkeys(str(name) for table in rows.values() for name in table.index))
     figure = new_figure(height=0.9 + 0.2 * len(settings))
@@ -78,7 +78,7 @@ def _time_dots(axis: Axes, table: pd.DataFrame) -> None:
 
 
 def _dot(axis: Axes, value: float, place: int, setting: str) -> None:
-    """A value on a logarithmic axis, where the length of a bar would say nothing."""
+    """Draws a value on a logarithmic axis, on which a bar's length would mean nothing."""
     axis.plot(value, place, "o", color=colour_of(setting), markersize=6, zorder=3)
 
 
@@ -91,12 +91,12 @@ def _log(axis: Axes, low: float, high: float) -> None:
 
 
 def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str) -> Figure:
-    """Achieved rate against arithmetic intensity, under the ceilings measured in the same run.
+    """Draws achieved rate against arithmetic intensity, under the ceilings measured in the same run.
 
     Args:
-        points: what `study.bench.tables.roofline` returns.
+        points: of `study.bench.tables.roofline`.
         limits: "copy" in GB/s; "fp32", "tf32", "bf16" in TFLOP/s.
-        card: on which all was measured.
+        card: the card of the measurement.
     """
     figure = new_figure(height=3.4, width=5.6)
     axis = figure.subplots()
@@ -139,11 +139,11 @@ LEAST_MS = 0.1  # parts of a step that take less are drawn as one
 
 
 def remaining_figure(parts: pd.DataFrame, card: str) -> Figure:
-    """A bar for each part of FAST's step, with a line at its floor.
+    """Draws a bar for each part of FAST's step, with a line at its floor.
 
     Args:
-        parts: what `study.bench.tables.remaining` returns.
-        card: on which it was measured.
+        parts: of `study.bench.tables.remaining`.
+        card: the card of the measurement.
     """
     shown = parts[parts["ms"] >= LEAST_MS]
     rest = parts[parts["ms"] < LEAST_MS]
@@ -180,14 +180,14 @@ def remaining_figure(parts: pd.DataFrame, card: str) -> Figure:
 
 
 def others_figure(table: pd.DataFrame, card: str) -> Figure:
-    """A bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
+    """Draws a bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
 
-    A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is left
-    out. To the right both times in ms, and which tool was best.
+    A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is not
+    drawn. To the right are both times in ms, and the best tool.
 
     Args:
-        table: what `study.bench.tables.others` returns.
-        card: on which it was measured.
+        table: of `study.bench.tables.others`.
+        card: the card of the measurement.
     """
     table = table[table["ratio"].notna() | table["step_ratio"].notna()]
     table = table.sort_values("ratio", ascending=False, kind="stable")
@@ -228,11 +228,11 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
 
 
 def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
-    """The peak memory of a training step, a bar a setting; dashed, a third of BASE's.
+    """Draws the peak memory of a training step, a bar a setting; dashed, a third of BASE's.
 
     Args:
-        ladder: rows of what `study.bench.tables.by_setting` returns.
-        card: on which they were measured.
+        ladder: rows of `study.bench.tables.by_setting`.
+        card: the card of the measurement.
     """
     peaks = ladder["peak_gib"].dropna()
     figure = new_figure(height=0.8 + 0.18 * len(peaks), width=5.6)
@@ -250,12 +250,12 @@ def memory_figure(ladder: pd.DataFrame, card: str) -> Figure:
 
 
 def volumes_figure(table: pd.DataFrame, card: str, settings: Sequence[str] = ("BASE", "OPT1", "FAST")) -> Figure:
-    """Seconds per volume, a dot for each setting, sampler, number of steps and batch.
+    """Draws seconds per volume, a dot for each setting, sampler, number of steps and batch.
 
     Args:
-        table: what `study.bench.tables.volumes` returns.
-        card: on which they were measured.
-        settings: which are drawn.
+        table: of `study.bench.tables.volumes`.
+        card: the card of the measurement.
+        settings: the ones to draw.
     """
     shown = table[table["setting"].isin(settings)]
     shown = shown.assign(sampler=pd.Categorical(shown["sampler"], list(SAMPLER_NAMES)))  # in their order: DDPM's first

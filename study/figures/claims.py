@@ -1,4 +1,4 @@
-"""The verdicts in HTML: a square for each claim, which tells the claim on hover and links to its row, and the rows."""
+"""The verdicts in HTML: a square for each claim, which shows the claim on hover and links to its row, and the rows."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _WIDTHS = {
 
 
 def squares(claims: pd.DataFrame) -> str:
-    """A row of squares for each card that the paper speaks of, and what their colours mean.
+    """Returns a row of squares for each card that the paper speaks of, and a legend of their colours.
 
     Args:
         claims: a row a claim: id, gpu, claim (its words), paper, ours and status.
 
     Returns:
-        HTML. A square links to its claim's row, #P001; on hover it says the claim, both values and the verdict.
+        HTML. A square links to its claim's row, #P001; on hover it shows the claim, both values and the verdict.
     """
     of_card = claims["gpu"].where(claims["gpu"].isin(list(CARDS)), "")
     parts = ['<div class="squares" style="line-height:1.25">']
@@ -58,7 +58,7 @@ def squares(claims: pd.DataFrame) -> str:
 
 
 def rows(claims: pd.DataFrame) -> str:
-    """A table with a row for each claim, which its number leads to.
+    """Returns a table with a row for each claim, to which the claim's number links.
 
     Args:
         claims: a row a claim: id, status, claim, where, qualifier, paper, unit, ours, card, step, beside and reason.
@@ -101,8 +101,8 @@ def _squares(rows: pd.DataFrame, status: str) -> str:
     style = f"{_SQUARE};background:{STATUS_COLOURS[status]}"
     ours = rows["ours"].astype(object).where(rows["ours"].notna(), "–")
     columns = zip(rows["id"], rows["claim"], rows["paper"], ours, strict=True)
-    said = [(i, f"{i} {claim}: paper {paper}, here {own}, {_words(status)}") for i, claim, paper, own in columns]
+    titles = [(i, f"{i} {claim}: paper {paper}, here {value}, {_words(status)}") for i, claim, paper, value in columns]
     return "".join(
         f'<a href="#{escape(i)}" title="{escape(words)}" aria-label="{escape(words)}" style="{style}"></a>'
-        for i, words in said
+        for i, words in titles
     )

@@ -25,7 +25,7 @@ SHORT = {"layer_norm": "norm", "conv2d": "conv"}  # operators in a legend
 
 
 def colour_of(version: str) -> str:
-    """The colour of a version: the libraries', Triton's, or ours."""
+    """Returns the colour of a version: the libraries', Triton's, or ours."""
     kind = "library" if version.startswith(BY_LIBRARY) else "Triton" if version == "Triton" else "by hand"
     return VERSION_COLOURS[kind]
 
@@ -126,7 +126,7 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
 
 
 def number_places(x: np.ndarray, y: np.ndarray, letter: float) -> list[tuple[float, float]]:
-    """Where numbers of points on two logarithmic axes go, in the points' order: right of them, none on another.
+    """Returns places for the numbers of points on two logarithmic axes: right of the points, none on another.
 
     Args:
         x, y: the points.

@@ -39,7 +39,7 @@ class Panel:
         low, high: the extremes of the runs and, in the paper's lines, what it states: see `Stated`; in the same shape.
         of_paper: the lines that hold the paper's values.
         colours: of each row.
-        beneath: what a mark of ours says besides its value, by line and row.
+        beneath: words that follow a mark's value in the SVG, by line and row.
     """
 
     title: str
@@ -58,14 +58,14 @@ def panel(
     names: Mapping[str, str] | None = None,
     beneath: Mapping[tuple[str, str, str], str] | None = None,
 ) -> Panel:
-    """Puts the paper's values of one metric above ours.
+    """Returns a panel with the paper's values of one metric above ours.
 
     Args:
         title: the panel's.
         paper: from `study.claims.paper`; its columns are rows of the panel.
         by_run: from `profile.tables.each_run`, unstacked so that its columns are the rows; index gpu, run, view.
         names: the columns to draw, in order, and what to call them; by default the paper's settings.
-        beneath: what a mark of ours says besides its value in the SVG, by card, view and column.
+        beneath: words that follow a mark's value in the SVG, by card, view and column.
     """
     chosen = {name: name for name in SETTING_COLOURS if name != BEYOND} if names is None else names
     columns = [name for name in chosen if name in by_run.columns or name in paper.low.columns]
@@ -86,7 +86,7 @@ def panel(
 
 
 def dots_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Figure:
-    """One panel a metric, a row a setting: a hollow mark for the paper, a filled one for ours.
+    """Draws one panel a metric, a row a setting: a hollow mark for the paper, a filled one for ours.
 
     A range that the paper states is drawn from end to end, a bound ("more than 55%") with an arrow. A line joins the
     paper's value and our window's on the first card that has both; a black one the runs' extremes. Panels of the same
@@ -122,7 +122,7 @@ def dots_figure(panels: list[Panel], columns: int = 2, log: bool = False) -> Fig
 
 
 def caption(panels: list[Panel]) -> str:
-    """The caption of `dots_figure`, in Markdown: which dots are whose, and which values are missing."""
+    """Returns the caption of `dots_figure`, in Markdown: the owners of the dots, and the missing values."""
     blank: dict[str, list[str]] = {}
     whole: dict[str, int] = {}
     for shown in panels:
@@ -134,8 +134,8 @@ def caption(panels: list[Panel]) -> str:
                 which = "" if len(missing) == len(row) else f" ({', '.join(missing)})"
                 blank.setdefault(name, []).append(shown.title.partition(",")[0] + which)
     listed = [
-        name if whole[name] == len(panels) else f"{name}: {', '.join(what)}"
-        for name, what in blank.items()
+        name if whole[name] == len(panels) else f"{name}: {', '.join(missing_of)}"
+        for name, missing_of in blank.items()
     ]  # fmt: skip
     labels = (str(label).split("\n") for shown in panels for label in shown.low.index)
     ours = list(dict.fromkeys(card for card, view in labels if view != "paper"))
@@ -150,7 +150,7 @@ def caption(panels: list[Panel]) -> str:
 
 
 def _ordered(table: pd.DataFrame, gpus: list[str]) -> pd.MultiIndex:
-    """The machines in the order of `gpus`, the window of each before its step."""
+    """Returns the machines in the order of `gpus`, the window of each before its step."""
     pairs = [(gpu, view) for gpu in gpus for view in VIEWS if (gpu, view) in table.index]
     return pd.MultiIndex.from_tuples(pairs, names=table.index.names)
 
@@ -161,19 +161,19 @@ def _named(label: str) -> str:
 
 
 def _mark(label: str, of_paper: bool, labels: list[str], paper: set[str]) -> dict[str, Any]:
-    """How a value is drawn: the paper's cards by their shape, ours by the view; the second small and pale."""
+    """Returns a value's marker: the paper's by card, ours by view; the second card's small and pale."""
     card, view = label.split("\n")
     if of_paper:
         return {"marker": CARD_MARKERS.get(card, "^"), "markerfacecolor": "none", "markersize": 5}
     ours = list(dict.fromkeys(other.split("\n")[0] for other in labels if other not in paper))
     place = ours.index(card)
     size, alpha = SIZES[min(place, 2)]
-    drawn = {"marker": VIEW_MARKERS[min(place, 3)][view], "markersize": size, "alpha": alpha}
-    return drawn | ({"zorder": 3.5} if place > 1 else {})  # a reader's own card hides behind none
+    mark = {"marker": VIEW_MARKERS[min(place, 3)][view], "markersize": size, "alpha": alpha}
+    return mark | ({"zorder": 3.5} if place > 1 else {})  # draw the reader's own GPU on top
 
 
 def _rows(shown: Panel, log: bool) -> list[str]:
-    """The rows that are drawn: on an axis of ratios BASE is the line at 1."""
+    """Returns the rows to draw: on an axis of ratios BASE is the line at 1."""
     return [name for name in shown.low.columns if not (log and name == "BASE")]
 
 
@@ -186,31 +186,31 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
     for place, name in enumerate(rows):
         colour = shown.colours[name]
         columns = (table[name].to_numpy(dtype=float) for table in tables)
-        found = {label: value for label, *value in zip(labels, *columns, strict=True) if not np.isnan(value[1])}
-        for label, (value, low, high) in found.items():
+        known = {label: value for label, *value in zip(labels, *columns, strict=True) if not np.isnan(value[1])}
+        for label, (value, low, high) in known.items():
             y, mark = place + OFFSETS[label.split("\n")[1]], _mark(label, label in paper, labels, paper)
             style = {"color": colour, "markeredgewidth": 0.9, "zorder": 3, "clip_on": False, **mark}
             metric, _, unit = shown.title.rpartition(", ")
-            said = f"{_named(label) if label in paper else label.replace(chr(10), ' ')}: {name}, {metric}"
+            words = f"{_named(label) if label in paper else label.replace(chr(10), ' ')}: {name}, {metric}"
             unit = "%" if unit == "%" else f" ({unit})"
             if label in paper:
-                say(_stated(axis, low, high, y, style), f"{said} {_in_words(low, high)}{unit}")
+                say(_stated(axis, low, high, y, style), f"{words} {_in_words(low, high)}{unit}")
                 continue
             (dot,) = axis.plot(value, y, linestyle="", **style)
             more = shown.beneath.get((label, name))
-            say(dot, f"{said} {value:.3g}{unit}{': ' if more else ''}{more or ''}")
+            say(dot, f"{words} {value:.3g}{unit}{': ' if more else ''}{more or ''}")
             if high > low:
                 axis.plot([low, high], [y, y], color="black", linewidth=0.8, zorder=4)
-        ends = [f"{card}\n{view}" for card in _both(found) for view in ("paper", "window")][:2]
+        ends = [f"{card}\n{view}" for card in _both(known) for view in ("paper", "window")][:2]
         if ends:
             heights = [place + OFFSETS["paper"], place + OFFSETS["window"]]
-            (_, low, high), (ours, _, _) = (found[end] for end in ends)
+            (_, low, high), (ours, _, _) = (known[end] for end in ends)
             nearest = low if np.isinf(high) else high if np.isinf(low) else min(max(ours, low), high)
             axis.plot([nearest, ours], heights, color=colour, linewidth=0.8, zorder=2)
-    drawn = np.concatenate([table.to_numpy(dtype=float).ravel() for table in tables])
+    values = np.concatenate([table.to_numpy(dtype=float).ravel() for table in tables])
     least, most = (
-        np.min(drawn, where=np.isfinite(drawn), initial=np.inf),
-        np.max(drawn, where=np.isfinite(drawn), initial=0),
+        np.min(values, where=np.isfinite(values), initial=np.inf),
+        np.max(values, where=np.isfinite(values), initial=0),
     )
     if log:
         axis.set_xscale("log")
@@ -230,14 +230,14 @@ def _dots(axis: Axes, shown: Panel, log: bool) -> None:
 
 
 def _in_words(low: float, high: float) -> str:
-    """A number, a range, or a bound."""
+    """Returns a number, a range, or a bound in words."""
     if np.isfinite(low) and np.isfinite(high):
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return f"more than {low:g}" if np.isfinite(low) else f"up to {high:g}"
 
 
 def _stated(axis: Axes, low: float, high: float, y: float, style: Mapping[str, Any]) -> Line2D:
-    """A number as a mark, a range as a line with a mark at either end, a bound as a mark with an arrow."""
+    """Draws a number as a mark, a range as a line with a mark at either end, a bound as a mark with an arrow."""
     if np.isfinite(low) and np.isfinite(high):
         (mark,) = axis.plot([low, high] if high > low else [low], [y, y] if high > low else [y], linewidth=2.0, **style)
         return mark
@@ -256,6 +256,6 @@ def _stated(axis: Axes, low: float, high: float, y: float, style: Mapping[str, A
 
 
 def _both(labels: Collection[str]) -> list[str]:
-    """The cards of which there is a value of the paper and of our window."""
+    """Returns the cards that have a value of the paper and one of our window."""
     cards = list(dict.fromkeys(label.split("\n")[0] for label in labels))
     return [card for card in cards if {f"{card}\npaper", f"{card}\nwindow"} <= set(labels)]

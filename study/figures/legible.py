@@ -1,4 +1,4 @@
-"""What keeps a figure from being read: letters that are too small, and texts that lie on each other."""
+"""Finds texts of a figure that cannot be read: too small, or on top of each other."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ SLACK = 1.0  # pixels: boxes of letters are a little larger than their ink
 
 
 def faults(figure: Figure, print_width: float) -> list[str]:
-    """A sentence for each text below `SMALLEST` at `print_width` (inches), and for each two texts that overlap.
+    """Returns a sentence for each text below `SMALLEST` at `print_width` (inches), and for each two texts that overlap.
 
-    It draws the figure, which may move what is laid out by a hair.
+    It draws the figure, which may move its layout by a hair.
     """
     figure.draw_without_rendering()
     scale = min(1.0, print_width / figure.get_figwidth())
-    drawn = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    texts = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
     hidden = {id(text) for axis in figure.axes for text in _not_drawn(axis)}
-    drawn = [text for text in drawn if id(text) not in hidden]
-    sizes = [(text.get_text(), float(text.get_fontsize()) * scale) for text in drawn]
-    found = [f"{text!r} has {size:.1f} points" for text, size in sizes if size < SMALLEST - 1e-6]
-    boxes = [(text.get_text(), text.get_window_extent().padded(-SLACK)) for text in drawn]
-    found += [
+    texts = [text for text in texts if id(text) not in hidden]
+    sizes = [(text.get_text(), float(text.get_fontsize()) * scale) for text in texts]
+    sentences = [f"{text!r} has {size:.1f} points" for text, size in sizes if size < SMALLEST - 1e-6]
+    boxes = [(text.get_text(), text.get_window_extent().padded(-SLACK)) for text in texts]
+    sentences += [
         f"{one!r} overlaps {other!r}"
         for (one, box), (other, beside) in combinations(boxes, 2)
         if box.x0 < beside.x1 and beside.x0 < box.x1 and box.y0 < beside.y1 and beside.y0 < box.y1
     ]
-    return found
+    return sentences
 
 
 def _not_drawn(axes: Axes) -> list[Text]:
-    """The names of ticks beyond an axis' ends, and of all of an axis that is off."""
+    """Returns the labels of ticks beyond an axis' ends, and all labels of an axis that is off."""
     if not axes.axison:
         return [*axes.xaxis.findobj(Text), *axes.yaxis.findobj(Text)]
     beyond = []

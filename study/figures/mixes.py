@@ -1,4 +1,4 @@
-"""What Figures 4 and 6 to 9 add up: kinds of kernels and classes of instructions; and Figure 4's stacks."""
+"""Kinds of kernels and classes of instructions, for Figures 4 and 6 to 9; and Figure 4's stacks."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _KINDS = {
 
 
 def kind_of(family: str) -> str:
-    """One of `KIND_COLOURS`: the family's group; convolutions are divided into forward and the two gradients."""
+    """Returns one of `KIND_COLOURS`: the family's group; of a convolution forward or one of the two gradients."""
     group = family_named(family).group
     return _KINDS.get(family, f"{group}, other" if group == "convolution" else group)
 
 
 def by_kind(shares: pd.DataFrame) -> pd.DataFrame:
-    """Shares of families (columns) added up by `kind_of`, in the legend's order."""
+    """Adds up shares of families (columns) by `kind_of`, in the legend's order."""
     added = shares.T.groupby(kind_of).sum().T
     return added[[kind for kind in KIND_COLOURS if kind in added]]
 
 
 def largest(kernels: pd.DataFrame, rows: Sequence[str], count: int = 3) -> dict[tuple[str, str, str], str]:
-    """The kernels that take most of a row's time, in words, for `dots.panel`'s `beneath`.
+    """Names the kernels that take most of a row's time, for the words of marks and bars.
 
     Args:
-        kernels: from `profile.tables.kernels`, of what a row adds up.
+        kernels: from `profile.tables.kernels`.
         rows: the row of each kernel.
-        count: how many are named.
+        count: the number of kernels to name.
 
     Returns:
         by card, view and row: "60% sgemm, 30% copy".
@@ -59,21 +59,21 @@ def largest(kernels: pd.DataFrame, rows: Sequence[str], count: int = 3) -> dict[
         time=kernels["count"] * kernels["duration_ns"],
     )
     words: dict[tuple[str, str, str], str] = {}
-    for place, own in launches.groupby(["gpu", "view", "row"]):
+    for place, group in launches.groupby(["gpu", "view", "row"]):
         gpu, view, row = map(str, place)
-        shares = (own.groupby("name")["time"].sum() / own["time"].sum()).nlargest(count)
+        shares = (group.groupby("name")["time"].sum() / group["time"].sum()).nlargest(count)
         words[gpu, view, row] = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= LEAST)
     return words
 
 
 def folded(mix: pd.DataFrame) -> pd.DataFrame:
-    """Instruction classes (columns) under their names, those that have no colour added up as other classes."""
+    """Renames instruction classes (columns), and adds up those without a colour as other classes."""
     named = mix.T.groupby(lambda name: CLASSES[name] if CLASSES[name] in CLASS_COLOURS else OTHERS).sum().T
     return named.reindex(columns=list(CLASS_COLOURS), fill_value=0.0)
 
 
 def stack_figure(stacks: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
-    """IPC stacks, a panel a card (down) and view (across), a bar a family, labelled with its IPC.
+    """Draws IPC stacks, a panel a card (down) and view (across), a bar a family, labelled with its IPC.
 
     Args:
         stacks: by card and view, a row a family, a column a class of `CLASS_COLOURS`, in instructions per cycle.

@@ -1,4 +1,4 @@
-"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and what a model draws along the way."""
+"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and samples during a training."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from study.parity.tables import (
     TITLES,
     Metric,
     better,
-    drawn,
     reach,
+    sampled_runs,
 )
 from study.parity.training import Slices
 
-# Okabe & Ito's; the settings' own are kept for settings.
+# Okabe & Ito's, without those of the settings.
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
 LESION_COLOUR = "#F0E442"
 GREY = (0, 255)
@@ -41,15 +41,15 @@ Plane = npt.NDArray[np.generic]
 
 
 def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """Conventional above, mask-conditioned synthetic below, a column for each contrast; lesions are outlined.
+    """Shows a real volume above a synthetic one for its mask, a column for each contrast; lesions are outlined.
 
-    The first held-out subject; where several models draw a contrast, the one that was trained longest is shown.
+    It is the first held-out subject. Of several models of a contrast, the one that was trained longest is shown.
 
     Args:
-        slices: those of `parity.results.Kept`.
-        quality: schema `QUALITY`, of the models that are shown; a contrast that none draws is left out.
+        slices: of `parity.results.QualityRecord`.
+        quality: schema `QUALITY`, of the models to show; contrasts without a model are not shown.
     """
-    runs = drawn(quality).sort_values("step", kind="stable")
+    runs = sampled_runs(quality).sort_values("step", kind="stable")
     columns: dict[str, tuple[Plane, Plane, Plane]] = {}
     for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
         run = runs[runs["contrast"] == contrast].iloc[-1]
@@ -70,15 +70,15 @@ def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
 
 
 def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
-    """The same masks and the same noise, drawn by models of two settings and several seeds; a row for each subject.
+    """Shows samples of models of several settings and seeds from equal masks and noise; a row for each subject.
 
     Args:
-        slices: those of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of one plan.
-        settings: those shown.
-        seeds: of trainings, those shown.
+        settings: the ones to show.
+        seeds: of trainings, the ones to show.
     """
-    runs = drawn(quality)
+    runs = sampled_runs(quality)
     chosen = [
         run
         for seed in seeds
@@ -102,33 +102,33 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
 
 
 def along_the_way(slices: Slices, run: str) -> Figure:
-    """What the averaged model draws for one held-out mask as it is trained; a column for each step, at most eight."""
+    """Shows samples of the averaged model for one held-out mask during training; at most eight steps, a column each."""
     names = [name.split("/") for name in slices if name.startswith(f"watch/{run}/")]
     steps = sorted({int(parts[2]) for parts in names})
-    kept = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(8, len(steps)))]
+    shown = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(8, len(steps)))]
     channel = names[0][3]
     rows = {
-        plane: [slices[f"watch/{run}/{step}/{channel}/0/{plane}"] for step in kept]
+        plane: [slices[f"watch/{run}/{step}/{channel}/0/{plane}"] for step in shown]
         for plane in PLANES
-        if f"watch/{run}/{kept[0]}/{channel}/0/{plane}" in slices
+        if f"watch/{run}/{shown[0]}/{channel}/0/{plane}" in slices
     }
-    return slice_rows(rows, [f"{step:,} steps" for step in kept], GREY)  # type: ignore[arg-type]
+    return slice_rows(rows, [f"{step:,} steps" for step in shown], GREY)  # type: ignore[arg-type]
 
 
 def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """The case, a sample for its mask, and one for the mirrored mask; a column for each modality.
+    """Shows the case, a sample for its mask, and one for the mirrored mask; a column for each modality.
 
     Args:
-        slices: those of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of the plan brats.
     """
-    run = drawn(quality).iloc[-1]
+    run = sampled_runs(quality).iloc[-1]
     channels = ("t1", "t1ce", "t2", "flair")
-    at, what = f"0/{PLANES[0]}", f"{run['run']}/{run['what']}"
+    at, sample = f"0/{PLANES[0]}", f"{run['run']}/{run['what']}"
     rows = {
         "the case": [slices[f"truth/{run['subjects']}/-/{name}/{at}"] for name in channels],
-        "sample": [slices[f"sample/{what}/{name}/{at}"] for name in channels],
-        "sample, mask\nmirrored": [slices[f"mirrored-sample/{what}/{name}/{at}"] for name in channels],
+        "sample": [slices[f"sample/{sample}/{name}/{at}"] for name in channels],
+        "sample, mask\nmirrored": [slices[f"mirrored-sample/{sample}/{name}/{at}"] for name in channels],
     }
     figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in channels], GREY, width=5.6)  # type: ignore[arg-type]
     masks = [slices[f"{kind}mask/{run['subjects']}/-/labels/{at}"] for kind in ("", "", "mirrored-")]
@@ -148,7 +148,7 @@ def outline(axis: Axes, mask: Plane) -> None:
 
 
 def losses_figure(loss: pd.DataFrame) -> Figure:
-    """Left, the paper's settings and FAST from one seed, step by step; right, held-out losses of several seeds.
+    """Draws, left, the paper's settings and FAST from one seed, step by step; right, held-out losses of several seeds.
 
     Args:
         loss: schema `LOSS`, of the plans "paper" and "short"; one may be missing.
@@ -172,9 +172,9 @@ def losses_figure(loss: pd.DataFrame) -> Figure:
 
 
 def loss_pairs_figure(loss: pd.DataFrame) -> Figure:
-    """How far FAST's held-out loss is above the reference's at the same step, %: each seed, and their mean.
+    """Draws by how many percent FAST's held-out loss exceeds the reference's at the same step: each seed, and the mean.
 
-    The band is the mean's 90% interval; the black lines are the stated margin. Seeds that both have at every step.
+    The band is the mean's 90% interval; the black lines are the stated margin. Only seeds that both have at every step.
 
     Args:
         loss: schema `LOSS`, of one plan.
@@ -202,12 +202,12 @@ def loss_pairs_figure(loss: pd.DataFrame) -> Figure:
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_locator(NullLocator())
     keys = {"a seed": "0.7", "mean, 90% interval": colour}
-    axis.legend(handles=[Line2D([], [], color=of, label=what) for what, of in keys.items()], loc="upper right")
+    axis.legend(handles=[Line2D([], [], color=of, label=name) for name, of in keys.items()], loc="upper right")
     return figure
 
 
 def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
-    """Held-out losses of the long runs: left by the step, right by the minutes that so many steps take.
+    """Draws the held-out losses of the long runs: left by the step, right by the minutes that so many steps take.
 
     Args:
         loss: schema `LOSS`, of the plan "long".
@@ -231,11 +231,11 @@ def long_figure(loss: pd.DataFrame, step_ms: Mapping[str, float]) -> Figure:
 
 
 def held_out_curves(loss: pd.DataFrame, axis: Axes) -> Axes:
-    """The held-out loss against the step, a line for each run; settings that agree lie on each other.
+    """Draws the held-out loss against the step, a line for each run; settings that agree lie on each other.
 
     Args:
         loss: rows of part "held-out".
-        axis: drawn into.
+        axis: to draw on.
     """
     present = [name for name in SETTING_COLOURS if name in set(loss["setting"])]
     for place, name in enumerate(present):
@@ -255,7 +255,7 @@ def _side(rows: pd.DataFrame) -> str:
 
 
 def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: int) -> Plane:
-    """Where a held-out subject's mask has its lesion, in the plane that is shown."""
+    """Returns the lesion in a held-out subject's mask, in the plane that is shown."""
     return slices[f"mask/{run['subjects']}/-/labels/{subject}/{PLANES[0]}"] == 2
 
 
@@ -263,10 +263,10 @@ def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: in
 
 
 def parity_figure(table: pd.DataFrame) -> Figure:
-    """A line for each metric and setting: the interval of its difference from the reference, in stated margins.
+    """Draws a line for each metric and setting: the interval of its difference from the reference, in stated margins.
 
-    Between the black lines the two are equivalent. Grey: as far as two seeds of the reference lie from each other. What
-    goes on beyond six margins ends in a triangle at the border.
+    Between the black lines the two are equivalent. Grey: the largest difference of two seeds of the reference.
+    An interval beyond six margins ends in a triangle at the border.
 
     Args:
         table: of `parity.tables.parity`.
@@ -299,9 +299,9 @@ def parity_figure(table: pd.DataFrame) -> Figure:
     axis.set_yticks(range(len(metrics)), [TITLES[name] + ARROWS.get(better(name[0]), "") for name in metrics])
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
-    said = "difference from the reference in stated margins, 90% interval\n"
-    said += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
-    axis.set_xlabel(said + "\ntriangle: goes on beyond the border" * cut)
+    label = "difference from the reference in stated margins, 90% interval\n"
+    label += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
+    axis.set_xlabel(label + "\ntriangle: goes on beyond the border" * cut)
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
@@ -318,7 +318,7 @@ PANELS: tuple[Metric, ...] = (
     ("lesion_contrast", "lesion"),
     ("diversity", "all"),
 )
-IDEALS: dict[Metric, Metric] = {  # what the held-out volumes themselves have
+IDEALS: dict[Metric, Metric] = {  # the values of the held-out volumes
     ("diversity", "all"): ("diversity_reference", "all"),
     ("dice", "brain"): ("dice_reference", "brain"),
     ("lesion_contrast", "lesion"): ("lesion_contrast_reference", "lesion"),
@@ -326,9 +326,9 @@ IDEALS: dict[Metric, Metric] = {  # what the held-out volumes themselves have
 
 
 def samplers_figure(table: pd.DataFrame) -> Figure:
-    """A panel for each metric against seconds per volume, a line for each sampler, a point for each number of steps.
+    """Draws a panel for each metric against seconds per volume, a line for each sampler, a point for each step count.
 
-    Dashed: what the held-out volumes themselves have, where that is known.
+    Dashed: the value of the held-out volumes, if it is known.
 
     Args:
         table: of `parity.samplers.samplers`.
@@ -365,14 +365,14 @@ def samplers_figure(table: pd.DataFrame) -> Figure:
 
 
 def samplers_slices(slices: Slices, quality: pd.DataFrame, samplers: Sequence[SamplerSteps]) -> Figure:
-    """What samplers draw for the first held-out mask from the same noise, beside its volume; the lesion outlined.
+    """Shows samples for the first held-out mask from the same noise by several samplers, beside the mask's volume.
 
     Args:
-        slices: those of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of the plan samplers.
-        samplers: those shown, in this order.
+        samplers: the ones to show, in this order.
     """
-    run = drawn(quality).iloc[-1]
+    run = sampled_runs(quality).iloc[-1]
     at = f"{run['contrast']}/0/{PLANES[0]}"
     names = [f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in samplers]
     titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in samplers)]
@@ -384,7 +384,7 @@ def samplers_slices(slices: Slices, quality: pd.DataFrame, samplers: Sequence[Sa
 
 
 def _steps(axis: Axes, table: pd.DataFrame) -> None:
-    """A line through the points of each number of steps, and the number above: samplers take equally long for them."""
+    """Draws a line through the points of equal steps, with the number above; samplers take equally long for them."""
     for steps, rows in table.groupby(level="steps"):
         seconds = float(rows[SECONDS].median())
         axis.axvline(seconds, color="#DDDDDD", linewidth=0.7, zorder=0)
@@ -395,6 +395,6 @@ def _steps(axis: Axes, table: pd.DataFrame) -> None:
 
 
 def nothing(axis: Axes) -> None:
-    """Says in a panel that there is nothing to draw yet."""
+    """Writes "not measured" in a panel without data."""
     axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
     axis.set(xticks=[], yticks=[])

@@ -15,7 +15,7 @@ MARKERS = {2: "o", 4: "s", 8: "D"}  # by GPUs
 
 
 def efficiency_figure(steps: pd.DataFrame) -> Figure:
-    """Each step on several GPUs by its efficiency against one GPU: weak scaling on the left, strong on the right.
+    """Draws each step on several GPUs by its efficiency against one GPU: weak scaling on the left, strong on the right.
 
     Args:
         steps: from `study.scaling.tables.efficiency`, at least one row; a row a step (`tables.as_trained`).
@@ -26,10 +26,10 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
     figure = new_figure(height=1.1 + 0.2 * sum(heights) + 0.3 * len(networks))
     axes = figure.subplots(len(networks), 2, squeeze=False, sharex=True, sharey="row", height_ratios=heights)
     for row, network in zip(axes, networks, strict=True):
-        own = steps[steps["network"] == network]
-        names = list(dict.fromkeys(own["step"]))
+        of_network = steps[steps["network"] == network]
+        names = list(dict.fromkeys(of_network["step"]))
         for axis, kind in zip(row, ("weak", "strong"), strict=True):
-            for gpus, rows in own.groupby("gpus"):
+            for gpus, rows in of_network.groupby("gpus"):
                 places = [names.index(name) for name in rows["step"]]
                 colours = [SETTING_COLOURS[setting] for setting in rows["setting"]]
                 axis.scatter(rows[kind], places, c=colours, marker=MARKERS[int(gpus)], s=20, zorder=3)
@@ -52,12 +52,12 @@ def efficiency_figure(steps: pd.DataFrame) -> Figure:
 
 def _name(row: Mapping[Hashable, object]) -> str:
     volumes, dtype = row["micro_steps"], str(row["gradient_dtype"]).upper()
-    kept = ", sharded" if row["weights"] == "sharded" else ""
-    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {dtype} gradients{kept}"
+    sharding = ", sharded" if row["weights"] == "sharded" else ""
+    return f"{row['setting']}, {volumes} volume{'s' * (volumes != 1)}, {dtype} gradients{sharding}"
 
 
 def estimates_figure(table: pd.DataFrame) -> Figure:
-    """Hours of each training by the number of GPUs; a cross where loading or communication sets the pace.
+    """Draws the hours of each training by the number of GPUs; a cross where loading or communication sets the pace.
 
     Args:
         table: from `study.scaling.estimates.table`.
@@ -71,8 +71,8 @@ def estimates_figure(table: pd.DataFrame) -> Figure:
             if rows.empty:
                 continue
             axis.plot(rows["gpus"], rows["hours"], color=colour, marker=".", markersize=4, label=setting)
-            held = rows[rows["limited_by"] != "computing"]
-            axis.plot(held["gpus"], held["hours"], "x", color=colour, markersize=7)
+            limited = rows[rows["limited_by"] != "computing"]
+            axis.plot(limited["gpus"], limited["hours"], "x", color=colour, markersize=7)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_title(name)

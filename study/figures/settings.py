@@ -1,4 +1,4 @@
-"""Figure 5's priority scores, and how far runs lie apart: by setting."""
+"""Figure 5's priority scores, and the distance between runs, by setting."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NUMBER_NAMES = {
     "dram_pct": "DRAM throughput",
     "warps_per_cycle": "active warps",
 }
-"""What a reader calls the columns of `medddpm.measure.summaries.summary`; others are their own names."""
+"""A reader's names for the columns of `medddpm.measure.summaries.summary`."""
 
 
 def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
-    """Summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
+    """Draws summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
 
     Args:
         scores: ms, index gpu, view, config, one column per kind, from `medddpm.measure.summaries.priorities`.
@@ -61,7 +61,7 @@ def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
 
 
 def spread_figure(spread: pd.DataFrame) -> Figure:
-    """How far runs lie apart: a point for each setting and card, a row for each number, a panel for each view.
+    """Draws the distance between runs: a point for each setting and card, a row for each number, a panel for each view.
 
     The first card's points are filled, the others' hollow.
 
@@ -99,13 +99,13 @@ def spread_figure(spread: pd.DataFrame) -> Figure:
 
 
 def _largest_first(scores: pd.DataFrame) -> pd.DataFrame:
-    """The kinds that reach 1% of a setting's largest."""
+    """Returns the kinds that reach 1% of a setting's largest."""
     shares = scores.div(scores.max(axis="columns"), axis="index").max()
     return scores[shares[shares > 0.01].sort_values(ascending=False, kind="stable").index]
 
 
 def _legend(figure: Figure) -> None:
     """Names each setting once, whichever panels have it."""
-    drawn = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    once = {name: drawn[name] for name in SETTING_COLOURS if name in drawn}
+    handles = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    once = {name: handles[name] for name in SETTING_COLOURS if name in handles}
     figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=len(once))

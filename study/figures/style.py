@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import GraphicsContextBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Line
 from matplotlib.transforms import IdentityTransform, Transform
@@ -27,7 +28,7 @@ POINTS = 2.0**20  # of the grid, in a pixel
 
 Array = npt.NDArray[np.floating]
 
-SAYS = "says: "  # what begins the id of a mark that has words
+SAYS = "says: "  # begins the id of a mark with words
 PRINT_WIDTH = 7.0  # inches: two columns of an ACM page
 
 # A palette for each meaning. Within one any two colours can be told apart by readers of any colour vision, which the
@@ -63,6 +64,8 @@ PHASE_COLOURS = {"convert": "#FBD9A6", "forward": "#FFFFFF", "backward": "#E4E4E
 VERSION_COLOURS = {"by hand": "#004488", "Triton": "#BB5566", "library": "#DDAA33"}
 MACHINE_COLOURS = ("#777777", "#66CCEE", "#332288", "#DDCC77")
 PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
+# The paper's window and the whole step, light and dark: in grey too they differ.
+VIEW_COLOURS = {"window": "#F0A860", "step": "#1F3A6E"}
 # Layers of the network, whose boxes say what they are besides.
 LAYER_COLOURS = {
     "convolution": "#DADDE2",
@@ -72,6 +75,16 @@ LAYER_COLOURS = {
     "up": "#2AA58C",
     "output": "#DADDE2",
 }
+
+# Options of seaborn: bars with a line from the lowest run to the highest, and the paper's marks, which are hollow.
+BARS: dict[str, Any] = {
+    "saturation": 1,
+    "edgecolor": "black",
+    "linewidth": 0.4,
+    "errorbar": ("pi", 100),
+    "err_kws": {"color": "black", "linewidth": 1},
+}
+PAPER_MARKS: dict[str, Any] = {"facecolor": "none", "edgecolor": "black", "linewidth": 0.9, "s": 25, "zorder": 3}
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
@@ -97,7 +110,7 @@ def use_style() -> None:
 
 
 class Drawing(Figure):
-    """A figure that carries a sentence for readers who cannot see it; a notebook stores it with the picture."""
+    """A figure with a sentence for readers who cannot see it; a notebook stores it with the picture."""
 
     alt = ""
 
@@ -106,14 +119,14 @@ class Drawing(Figure):
         SteadyCanvas(self)  # it becomes the figure's own
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """No picture, which IPython makes itself, but what it shall store beside one."""
+        """Returns no picture, which IPython makes itself, but the metadata to store beside it."""
         return {}, {"image/png": {"alt": self.alt}} if self.alt else {}
 
 
 def new_figure(height: float, width: float = PRINT_WIDTH) -> Drawing:
-    """An empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
+    """Returns an empty figure in the book's style, sizes in inches, laid out so that nothing overlaps.
 
-    It is made without pyplot, so a notebook shows it once, where it is returned.
+    It is made without pyplot, so that a notebook shows it once, where it is returned.
     """
     use_style()
     return Drawing(figsize=(width, height), layout="constrained")
@@ -126,20 +139,54 @@ def name_rows(axis: Axes, names: Sequence[str], room: int | None = None) -> None
     axis.tick_params(axis="y", length=0)
 
 
+def source_palette(sources: Sequence[str]) -> dict[str, str]:
+    """Returns a colour for each "card, view", in a legend's order: windows before steps, each further card paler.
+
+    Args:
+        sources: as "H100, window".
+    """
+    known = set(sources)
+    cards = list(dict.fromkeys(source.split(", ")[0] for source in sources))
+    palette = {}
+    for view, colour in VIEW_COLOURS.items():
+        for place, card in enumerate(cards):
+            white = place / len(cards)
+            red, green, blue = (white + (1 - white) * part for part in to_rgb(colour))
+            palette[f"{card}, {view}"] = to_hex((red, green, blue))
+    return {source: colour for source, colour in palette.items() if source in known}
+
+
 def say(mark: Artist, words: str) -> None:
-    """Has a saved SVG say `words` where a reader points at the mark."""
+    """Makes a saved SVG show `words` when a reader points at the mark."""
     mark.set_gid(SAYS + words)
+
+
+def say_bars(axis: Axes, sources: Iterable[str], rows: Sequence[str], more: Mapping[tuple[str, str, str], str]) -> None:
+    """Makes each bar of `sns.barplot` show its source, its row and its value in percent, as `say` does.
+
+    Args:
+        axis: holds the bars, one container a source.
+        sources: the values of `hue`, in the order of `hue_order`; as for `source_palette`.
+        rows: the values of `y`, in the order of `order`.
+        more: words that follow the value, by card, view and row.
+    """
+    for source, bars in zip(sources, axis.containers, strict=True):
+        card, view = source.split(", ")
+        for row, bar in zip(rows, bars, strict=True):
+            words = f"{source}: {row} {bar.get_width():.3g}%"
+            following = more.get((card, view, row))
+            say(bar, f"{words}: {following}" if following else words)
 
 
 def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: str = "") -> list[Path]:
     """Writes NAME.png and NAME.svg, the same bytes each time for the same figure.
 
     Args:
-        figure: to be saved; it remembers `alt`.
+        figure: the one to save; it stores `alt`.
         name: of the files.
-        folder: where they go.
-        alt: what the figure shows, in a sentence for readers who cannot see it; both files and the page carry it. A
-            figure that has one is warned of where its texts cannot be read.
+        folder: of the files.
+        alt: a sentence for readers who cannot see the figure; both files and the page carry it. With it, a warning
+            names texts that cannot be read.
     """
     if alt and isinstance(figure, Drawing):
         figure.alt = alt
@@ -160,9 +207,9 @@ def save_figure(figure: Figure, name: str, folder: str | os.PathLike[str], alt: 
 
 
 def _with_numbered_clips(svg: str) -> str:
-    """With clips named by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
+    """Names clips by their order: Matplotlib's names are hashes of sizes, whose last bits differ between runs."""
     names = {name: f"clip{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]{10})\)", svg)), 1)}
-    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda found: names.get(found[0], found[0]), svg)
+    return re.sub(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])", lambda match: names.get(match[0], match[0]), svg)
 
 
 class SteadyCanvas(FigureCanvasAgg):
@@ -175,7 +222,7 @@ class SteadyCanvas(FigureCanvasAgg):
     renderer: RendererAgg | None = None
 
     def get_renderer(self) -> RendererAgg:
-        """Returns the renderer, made anew when size or resolution changed."""
+        """Returns the renderer; makes a new one when size or resolution has changed."""
         size, dpi = self.get_width_height(physical=True), self.figure.dpi
         if self.renderer is None or (self.renderer.width, self.renderer.height, self.renderer.dpi) != (*size, dpi):
             self.renderer = _SteadyRenderer(*size, dpi)  # type: ignore[no-untyped-call]

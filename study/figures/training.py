@@ -11,14 +11,14 @@ from study.figures.style import SETTING_COLOURS
 
 
 def loss_curves(table: pd.DataFrame, axis: Axes) -> Axes:
-    """Loss against step as it was, a line a setting.
+    """Draws loss against step, a line a setting.
 
-    Settings that agree would hide each other, so the lines are drawn on top of each other, the widest first. How far
-    they agree, `loss_differences` shows.
+    Settings that agree would hide each other, so the widest line is drawn first. `loss_differences` shows their
+    differences.
 
     Args:
         table: setting, step, loss.
-        axis: drawn into.
+        axis: to draw on.
     """
     present = [name for name in SETTING_COLOURS if name in set(table["setting"])]
     for place, name in enumerate(present):
@@ -32,31 +32,31 @@ def loss_curves(table: pd.DataFrame, axis: Axes) -> Axes:
 
 
 def loss_differences(table: pd.DataFrame, axis: Axes) -> Axes:
-    """How far each setting's loss is from BASE's at the same step, a line a setting, on a logarithmic axis.
+    """Draws the distance of each setting's loss from BASE's at the same step, on a logarithmic axis.
 
-    It has no legend, for which its lines leave no room: the colours are those of `loss_curves`, beside which it stands.
-    A step at which the two are equal to the last bit has no place on that axis: the line has a gap there.
+    It has no legend, for lack of room: the colours are those of `loss_curves`, beside which it stands. Where the two
+    are equal to the last bit, the line has a gap.
 
     Args:
         table: setting, step, loss; trained from one seed, so that a step has the same volumes and noise in all.
-        axis: drawn into.
+        axis: to draw on.
     """
     loss = table.pivot(index="step", columns="setting", values="loss")
     apart = loss.sub(loss["BASE"], axis=0).abs().div(loss["BASE"], axis=0)
     for name in [name for name in SETTING_COLOURS if name in loss and name != "BASE"]:
-        seen = apart[name].where(apart[name] > 0)
-        axis.plot(apart.index, seen, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
+        positive = apart[name].where(apart[name] > 0)
+        axis.plot(apart.index, positive, color=SETTING_COLOURS[name], linewidth=1.0, label=name)
     axis.set(xlabel="step", ylabel="|loss − BASE's| / BASE's", yscale="log")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return axis
 
 
 def step_times(table: pd.DataFrame, axis: Axes) -> Axes:
-    """The median time of a step, a bar a setting, with a line from its tenth to its ninetieth percentile.
+    """Draws the median time of a step, a bar a setting, with a line from its tenth to its ninetieth percentile.
 
     Args:
         table: setting, step, step_ms, without each setting's first steps, which set up libraries and caches.
-        axis: drawn into.
+        axis: to draw on.
     """
     present = [name for name in SETTING_COLOURS if name in set(table["setting"])]
     times = [table.loc[table["setting"] == name, "step_ms"] for name in present]

@@ -140,7 +140,7 @@ def _coarser(cube: int) -> npt.NDArray[np.float64]:
 
 def _repeatable(page: str) -> str:
     """nilearn's page without unused jQuery and without random names: its elements are alone in their frame."""
-    if found := re.search(r"div_viewer-(\w+)", page):
-        page = page.replace(found[1], "v")
+    if match := re.search(r"div_viewer-(\w+)", page):
+        page = page.replace(match[1], "v")
     without = re.sub(r"<script>\s*/\*! jQuery.*?</script>", "", page, flags=re.DOTALL)
     return page if re.search(r"\$\(|\bjQuery\b", without) else without

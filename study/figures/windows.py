@@ -1,4 +1,4 @@
-"""Where a window of a hundred launches lies in a run, and what it shows there (`medddpm.measure.windows`)."""
+"""The place of a window of a hundred launches in a run, and its counters there (`medddpm.measure.windows`)."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import read_table
+from medddpm.measure.tools import ORDINARY
 from study.bench import tables
 from study.bench.sentences import exact, tool
-from study.bench.settings import BENCH_SETTINGS, ORDINARY
+from study.bench.settings import BENCH_SETTINGS
 from study.numbers.texts import in_words
 from study.records import schemas
 

@@ -1,4 +1,4 @@
-"""What other people's networks gain on the fast path, by the bench's record.
+"""The gain of other people's networks on the fast path, by the bench's record.
 
 A table named `compared` is the one of README: the H100's networks, but `MedNeXt` on an H200. Else a table is named by
 its card, as H200.
@@ -12,10 +12,11 @@ import pandas as pd
 
 from study.bench import sentences, tables
 from study.bench.networks import NETWORKS
-from study.bench.sentences import exact, fully_timed, kind, listed, parts, tool
+from study.bench.sentences import exact, fully_timed, kind, parts, tool
 from study.bench.settings import BENCH_SETTINGS
 from study.numbers.bench import recorded
 from study.numbers.texts import chosen, in_words, span
+from study.words import listed
 
 _RATIOS = {"accelerate": "ratio", "graphed_step": "step_ratio"}
 _LINKS = {  # README's table links each of these once

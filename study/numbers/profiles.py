@@ -1,4 +1,4 @@
-"""What channels-last costs in cycles on the H100, by the profiles of windows and of whole steps."""
+"""The cost of channels-last in cycles on the H100, by the profiles of windows and of whole steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many of the paper's numbers other readings of the paper would reproduce, by the H100's records.
+"""Counts the paper's numbers that other readings of the paper would reproduce, by the H100's records.
 
 Each count is a text as "30 of 55", for one view: `window` or `step`.
 """
@@ -14,13 +14,13 @@ from typing import Any
 import pandas as pd
 
 from medddpm.measure import summaries
-from study.bench.sentences import listed
 from study.claims import findings, verdicts
 from study.claims.by_figure import PROFILED
 from study.claims.case import Case
 from study.claims.kernels import DOMINANT, KernelsOfRun, Runs
 from study.claims.numbers import Number
 from study.claims.paper import Claim, as_range, claims_of, paper_claims
+from study.words import listed
 
 CARD = "H100"
 """The one card of the paper's that was measured."""

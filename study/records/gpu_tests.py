@@ -1,4 +1,4 @@
-"""What `make test-gpu` recorded on each card: which of the tests that need a GPU passed there, failed or were skipped.
+"""The record of `make test-gpu` on each card: the GPU tests that passed, failed or were skipped.
 
 pytest runs the tests and leaves an XML file; `python -m study.records.gpu_tests FILE` makes the card's record of it.
 """
@@ -23,14 +23,14 @@ OUTCOMES = GPU_TESTS.columns["outcome"].allowed
 
 
 def file_name(gpus: int = 1) -> str:
-    """The record's name in a card's folder: a run on several GPUs runs more tests and does not replace one GPU's."""
+    """Returns the record's name in a card's folder; a run on several GPUs has more tests, and a name of its own."""
     return "gpu_tests.csv" if gpus < 2 else f"gpu_tests_{gpus}_gpus.csv"
 
 
 def of_junit(path: Path) -> tuple[pd.DataFrame, float]:
     """Reads the file that `pytest --junitxml` wrote, of the family xunit1, which names each test's file.
 
-    A test is listed once more where its teardown fails as well; a file that cannot be imported counts as one test.
+    A test whose teardown also fails is listed twice; a file that cannot be imported counts as one test.
 
     Returns:
         a row for each file, outcome and reason, the files by name (`GPU_TESTS`), and the seconds of the whole run.
@@ -80,7 +80,7 @@ def record(path: Path, root: Path) -> Path:
 
 
 def by_file(root: Path) -> pd.DataFrame:
-    """How many tests ended how, a row a card and test file, in the order they ran; no rows where none is on record.
+    """Counts the tests by outcome, a row a card and test file, in the order they ran; no rows without a record.
 
     Args:
         root: the repository's root.
@@ -104,13 +104,13 @@ def by_file(root: Path) -> pd.DataFrame:
 
 
 def account(root: Path) -> str:
-    """What `make test-gpu` found on every card with a record, as Markdown: a line a card, and what was not run and why.
+    """Returns the results of `make test-gpu` as Markdown: a line a card, its failures, and its skipped tests.
 
     Args:
         root: the repository's root.
 
     Returns:
-        `NONE` where no card has a record.
+        `NONE` if no card has a record.
 
     Raises:
         BadInput: a record does not fit its schema, or its description is missing.
@@ -118,8 +118,8 @@ def account(root: Path) -> str:
     lines = []
     for card, (table, meta) in _recorded(root).items():
         counts = table.groupby("outcome")["tests"].sum()
-        found = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in OUTCOMES)
-        lines.append(f"- **{card}**: {found} ({_where(meta)})")
+        results = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in OUTCOMES)
+        lines.append(f"- **{card}**: {results} ({_where(meta)})")
         failed = table.loc[table["outcome"] == "failed", "reason"]
         lines += [f"    - failed: `{name}`" for name in failed]
         skipped = table[table["outcome"] == "skipped"].groupby("reason", sort=False)["tests"].sum()
@@ -128,18 +128,18 @@ def account(root: Path) -> str:
 
 
 def _recorded(root: Path) -> dict[str, tuple[pd.DataFrame, dict[str, Any]]]:
-    """Table and description of each run by its card, one GPU's first."""
-    found = {}
+    """Reads table and description of each run by its card, runs on one GPU first."""
+    runs = {}
     for folder in gpu_folders(root):
         for path in sorted(folder.glob(f"{Path(file_name()).stem}*.csv"), key=lambda path: (len(path.name), path.name)):
             meta = read_meta(path)
             count = f"{meta['gpus']} × " if meta.get("gpus", 1) > 1 else ""
-            found[f"{count}{folder.name}"] = (read_table(path, GPU_TESTS), meta)
-    return found
+            runs[f"{count}{folder.name}"] = (read_table(path, GPU_TESTS), meta)
+    return runs
 
 
 def _where(meta: dict[str, Any]) -> str:
-    """The day, the commit, the card and the versions; what the machine did not tell is left out."""
+    """Returns the day, the commit, the card and the versions, as far as the record has them."""
     versions = {"PyTorch": "torch", "CUDA": "cuda", "cuDNN": "cudnn", "driver": "driver", "Triton": "triton"}
     known = [f"{name} {meta[field]}" for name, field in (versions | {"Python": "python"}).items() if meta.get(field)]
     short = str(meta.get("commit") or "")[:10]  # the whole one would not fit a narrow page
@@ -148,7 +148,7 @@ def _where(meta: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """The command: 1 where nothing could be recorded."""
+    """Runs the command; returns 1 if nothing could be recorded."""
     parser = argparse.ArgumentParser(prog="python -m study.records.gpu_tests", description=__doc__)
     parser.add_argument("file", type=Path, help="what pytest --junitxml wrote")
     try:

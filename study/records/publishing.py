@@ -1,4 +1,4 @@
-"""Takes what was measured into a machine's records: as it is, or with the rows that stand there already."""
+"""Takes a measured table into a machine's records, alone or together with the rows that are there already."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pandas as pd
 
 from medddpm.measure.machine import MACHINE
 from medddpm.measure.schemas import Schema
-from medddpm.measure.tables import both_paths, found_at, meta_path, read_meta, read_table, write_table
+from medddpm.measure.tables import both_paths, meta_path, read_meta, read_table, table_file, write_table
 from medddpm.runtime.files import opened, replacing
 
 
 def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
     """Copies tables, plain or compressed as they are, and their descriptions into `folder`; returns the copies."""
     copies = []
-    for table in map(found_at, tables):
+    for table in map(table_file, tables):
         for path in (table, meta_path(table)):
             copies.append(folder / path.name)
             with opened(path) as source, replacing(copies[-1]) as temporary, open(temporary, "wb") as copy:
@@ -33,10 +33,10 @@ def joined(
 ) -> list[Path]:
     """Takes the table at `out` and its description into `folder`; returns their paths there.
 
-    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+    Rows of the record that were not measured again stay, with their dates, versions and commits.
 
     Args:
-        out: a table whose rows say when and on what they were measured.
+        out: a table whose rows have the date and the machine of their measurement.
         folder: a machine's records.
         schema: the table's.
         key: the columns that name a row.
@@ -45,26 +45,27 @@ def joined(
     Raises:
         BadInput: a table does not fit the schema.
     """
-    record = found_at(folder / out.name)
+    record = table_file(folder / out.name)
     if not record.is_file():
         return copied([out], folder)
     new, old = (read_table(path, schema) for path in (out, record))
     meta, before = read_meta(out), read_meta(record)
-    kept = old[~pd.MultiIndex.from_frame(old[list(key)]).isin(pd.MultiIndex.from_frame(new[list(key)]))].copy()
-    if kept.empty:
+    unchanged = old[~pd.MultiIndex.from_frame(old[list(key)]).isin(pd.MultiIndex.from_frame(new[list(key)]))].copy()
+    if unchanged.empty:
         return copied([out], folder)
     for name in ("date", *MACHINE):
-        # A table of before these were columns has them in its description; where other rows say it, a row that does
-        # not is of another run than the description, and stays as it is.
+        # An older table has these in its description instead of columns. Where some rows have a value, a row without
+        # one is of another run than the description, and stays as it is.
         if name in schema.columns and old[name].isna().all():
-            kept[name] = str(before[name]) if before.get(name) else None
+            unchanged[name] = str(before[name]) if before.get(name) else None
     commands = dict.fromkeys([*before["command"].split("; "), *meta["command"].split("; ")])
     together: dict[str, Any] = {"command": "; ".join(commands)}
     for name in ("accelerated", "failed"):
         if name in meta:
             together[name] = before.get(name, {}) | meta[name]
-    measured = {" ".join(map(str, row)) for row in new[list(key)[:2]].itertuples(index=False)}  # named as a bench does
+    # Named as a bench does: network, setting and measure; until 2026 without the last.
+    measured = {" ".join(map(str, row)) for count in (2, 3) for row in new[list(key)[:count]].itertuples(index=False)}
     if "failed" in together:
         together["failed"] = {name: why for name, why in together["failed"].items() if name not in measured}
-    written = write_table(order(pd.concat([kept, new], ignore_index=True)), record, schema, {**meta, **together})
+    written = write_table(order(pd.concat([unchanged, new], ignore_index=True)), record, schema, {**meta, **together})
     return [written, meta_path(written)]

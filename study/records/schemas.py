@@ -58,6 +58,8 @@ _ORIGIN = {
     "torch": Column("str", "version of PyTorch", nullable=True),
     "triton": Column("str", "version of Triton", nullable=True),
     "commit": Column("str", "the commit that measured it", nullable=True),
+    "host": Column("str", "names the machine since its last start: a hash of its boot id", nullable=True, later=True),
+    "card": Column("str", "names the card among all of its kind: a hash of its UUID", nullable=True, later=True),
 }
 # The same of tables that were written before their rows said it.
 _MACHINE = {name: replace(column, later=True) for name, column in _ORIGIN.items() if name != "date"}

@@ -1,25 +1,25 @@
-"""Starts the processes of `python -m study throughput`: a lever is a training in a process of its own."""
+"""The jobs of `python -m study throughput`: a lever is a training in a program of its own."""
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from medddpm.measure import programs
-from medddpm.measure.launches import Launch, Row, measure
-from medddpm.measure.store import rows_folder
+from medddpm.measure import harness, programs
+from medddpm.measure.harness import Job, Need
+from medddpm.measure.machine import machine_meta
+from medddpm.measure.store import Store, Table, rows_folder
 from medddpm.training.network import check_cube
-from study.throughput.levers import BY_KEY, Lever
-from study.throughput.results import Results
+from study.records import schemas
+from study.throughput.levers import Lever
+from study.throughput.results import check_place, rows_of
 
 
 @dataclass(frozen=True)
 class Options:
-    """How every lever is measured.
+    """The options of measuring, the same for every lever.
 
     Args:
         side: of a volume, in voxels; for BraTS 128 stands for 192×192×144.
@@ -45,34 +45,42 @@ def measure_levers(
 
     Args:
         levers: out of `study.throughput.levers.LEVERS`.
-        options: how every lever is measured.
-        out, command, dry_run: as for `medddpm.measure.launches.measure`, which says what is returned and raised.
+        options: of measuring.
+        out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
+        command: the command line, for the record.
+        dry_run: whether to print the commands and run nothing.
+
+    Returns:
+        the number of levers that failed.
+
+    Raises:
+        BadInput: as `medddpm.measure.harness.run`; or the table has rows of another size or base width.
     """
-    if not dry_run:
-        check_cube(options.side, options.channels)
     folder = rows_folder(out)
-    launches = [
-        Launch(
-            [Row(lever.key, f"{lever.group}: {lever.choice}", lever.key)],
-            lambda rows: lever_command(BY_KEY[rows[0].word], options, folder),
+    jobs = [
+        Job(
+            key=lever.key,
+            title=f"{lever.group}: {lever.choice}",
+            command=lever_command(lever, options, folder),
+            need=Need.ALONE,
+            limit=options.limit,
+            describe=lambda result: f"{result['volumes_a_second']:.4g} volumes/s",
         )
         for lever in levers
     ]
-    results = functools.partial(Results, place={"side": options.side, "channels": options.channels})
-    return measure(
-        launches, results, out, _told,
-        command=command, device=options.device, limit=options.limit, again=options.again, dry_run=dry_run,
-    )  # fmt: skip
+    if dry_run:
+        return harness.show(jobs)
+    check_cube(options.side, options.channels)
+    store = Store(folder, machine_meta(command, options.device), [Table(out, schemas.THROUGHPUT, rows_of)])
+    store.check()
+    check_place(store, options.side, options.channels)
+    return harness.run(jobs, store, again=options.again, device=options.device)
 
 
-def lever_command(lever: Lever, options: Options, folder: Path) -> list[str]:
-    """The command of a lever's process."""
+def lever_command(lever: Lever, options: Options, folder: Path) -> tuple[str, ...]:
+    """Returns the command of a lever's process."""
     words = {
         "lever": lever.key, "side": options.side, "channels": options.channels, "seconds": options.timed,
         "device": options.device, "folder": folder,
     }  # fmt: skip
-    return [sys.executable, "-m", "study.throughput.worker", *programs.options(words)]
-
-
-def _told(found: dict[str, Any]) -> str:
-    return f"{found['volumes_a_second']:.4g} volumes/s"
+    return (sys.executable, "-m", "study.throughput.worker", *programs.options(words))

@@ -76,8 +76,8 @@ def test_no_file_takes_more_memory_than_it_has_on_disk(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == len(paths) - 1, done.stderr
     for line in lines:
-        grown, own, _ = line.split(" ", 2)
-        assert 0 <= int(grown) <= int(own) + CONSTANT, line
+        grown, file_size, _ = line.split(" ", 2)
+        assert 0 <= int(grown) <= int(file_size) + CONSTANT, line
 
 
 @pytest.mark.parametrize("name", bombs.PICKLES)

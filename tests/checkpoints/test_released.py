@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from medddpm.checkpoints.files import load_checkpoint, read_checkpoint, save_checkpoint
 from medddpm.checkpoints.model_card import MASK_LABELS
-from medddpm.checkpoints.released import restored, stored, write
+from medddpm.checkpoints.released import from_released, to_released, write
 from medddpm.data.layouts import LAYOUTS
 from medddpm.data.phantom import Phantom
 from medddpm.diffusion import GaussianDiffusion
@@ -87,14 +87,14 @@ def test_any_reader_sees_what_it_is(checkpoint: Path, tmp_path: Path) -> None:
 def test_a_volume_is_drawn_from_it(checkpoint: Path, tmp_path: Path, head_folder: Path) -> None:
     content = read_checkpoint(checkpoint)
     path = release(content, tmp_path / "model.safetensors")
-    rounded = restored(stored(content["ema"]), len(content["ema"]["betas"]))
+    rounded = from_released(to_released(content["ema"]), len(content["ema"]["betas"]))
     save_checkpoint(tmp_path / "rounded.pt", {**content, "ema": rounded})
     mask = min((head_folder / "mask").iterdir())
-    drawn = [
+    samples = [
         sample_to_files(source, mask, tmp_path / name, sampler="ddim", steps=2, device="cpu")[0].read_bytes()
         for source, name in ((tmp_path / "rounded.pt", "a.nii"), (path, "b.nii"))
     ]
-    assert drawn[0] == drawn[1]
+    assert samples[0] == samples[1]
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"format": "medddpm 1", "timesteps": "250"}])

@@ -1,6 +1,6 @@
 """The models that travel: small, told of truly, the same volume from a seed everywhere, and a brain with its lesion.
 
-What is drawn is compared with `baseline/NAME.csv`. After new weights, this file as a program draws that anew.
+Samples are compared with `baseline/NAME.csv`. After new weights, run this file as a program to write that anew.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ BRAIN, LESION = 0.95, 0.6
 
 
 def draw(out: Path, name: str) -> np.ndarray:
-    """What `medddpm sample` draws for MASK on a CPU, (H, W, D) in [0, 1]; the default model as a user would."""
+    """Samples for MASK with `medddpm sample` on a CPU, (H, W, D) in [0, 1]; the default model as a user would."""
     command = [sys.executable, "-m", "medddpm", "sample", "--mask", str(MASK), "--out", str(out), "--device", "cpu"]
     which = [] if name == shipped.DEFAULT else ["--checkpoint", str(shipped.weights(name))]
     subprocess.run([*command, *which, "--steps", str(STEPS), "--seed", str(SEED), "--quiet"], check=True)
     return nibabel.load(out).get_fdata(dtype=np.float32)
 
 
-def kept(volume: np.ndarray) -> pd.DataFrame:
+def coarse(volume: np.ndarray) -> pd.DataFrame:
     """Of each block of 8 × 8 × 8 voxels its mean, and one voxel as it is."""
     blocks = volume.reshape(8, 8, 8, 8, 8, 8).transpose(0, 2, 4, 1, 3, 5).reshape(512, 512)
     return pd.DataFrame({"mean": blocks.mean(axis=1, dtype=np.float64), "voxel": blocks[:, 292]})  # (4, 4, 4) in it
@@ -106,12 +106,12 @@ def test_it_is_small_and_says_what_it_is(name: str) -> None:
     path = shipped.weights(name)
     assert path.stat().st_size <= shipped.LARGEST
     with safe_open(path, framework="pt") as file:
-        told = {key: json.loads(value) for key, value in file.metadata().items() if key not in ("format", "about")}
+        metadata = {key: json.loads(value) for key, value in file.metadata().items() if key not in ("format", "about")}
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"BF16"}  # noqa: SIM118
         assert file.metadata()["about"]
-    assert set(told) == {"config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation"}
-    assert told["size"] == [64, 64, 64]
-    assert told["training"]["phantom"]["contrast"] in name
+    assert set(metadata) == {"config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation"}
+    assert metadata["size"] == [64, 64, 64]
+    assert metadata["training"]["phantom"]["contrast"] in name
     assert sum(p.numel() for p in load_checkpoint(path).parameters()) * 2 <= shipped.LARGEST
     steps = recommended(read_checkpoint(path))["steps"]
     assert 1 < steps <= 25, "more, and two cores take longer than a minute"
@@ -134,19 +134,19 @@ def test_its_card_says_what_the_file_and_the_record_say(name: str) -> None:
 
 
 @pytest.fixture(scope="module", params=shipped.names())
-def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, np.ndarray]:
+def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, np.ndarray]:
     return request.param, draw(tmp_path_factory.mktemp("drawn") / "volume.nii", request.param)
 
 
-def test_a_seed_gives_the_volume_it_gave_elsewhere(drawn: tuple[str, np.ndarray]) -> None:
-    name, volume = drawn
-    expected, found = pd.read_csv(BASELINE / f"{name}.csv"), kept(volume)
+def test_a_seed_gives_the_volume_it_gave_elsewhere(sample: tuple[str, np.ndarray]) -> None:
+    name, volume = sample
+    expected, actual = pd.read_csv(BASELINE / f"{name}.csv"), coarse(volume)
     assert expected["voxel"].std() > 0.05, "something is in it"
-    assert (found - expected).abs().max().max() < CLOSE, "new weights? then run this file as a program"
+    assert (actual - expected).abs().max().max() < CLOSE, "new weights? then run this file as a program"
 
 
-def test_it_is_a_brain_with_the_mask_s_lesion(drawn: tuple[str, np.ndarray]) -> None:
-    name, volume = drawn
+def test_it_is_a_brain_with_the_mask_s_lesion(sample: tuple[str, np.ndarray]) -> None:
+    name, volume = sample
     dice = recovered(torch.from_numpy(volume.transpose(2, 1, 0).copy())[None, None] * 2 - 1)
     assert dice["brain"] > BRAIN
     if "flair" in name:  # the contrast in which intensity tells a lesion
@@ -154,7 +154,7 @@ def test_it_is_a_brain_with_the_mask_s_lesion(drawn: tuple[str, np.ndarray]) -> 
 
 
 def test_neither_noise_nor_an_empty_volume_would_pass_for_one() -> None:
-    """What an untrained model draws, what one draws that learned the mean alone, and the mask without lesion."""
+    """Neither a sample of an untrained model, nor of one that learned the mean alone, nor the mask without lesion."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(4, 1, 64, 64, 64, generator=generator) * 2 - 1
     assert recovered(noise)["brain"] < BRAIN / 2 + 0.1
@@ -182,7 +182,7 @@ def write_baseline() -> None:
     nibabel.save(mask, MASK)
     for name in shipped.names():
         out = BASELINE / "drawn.nii"
-        kept(draw(out, name)).to_csv(BASELINE / f"{name}.csv", index=False, float_format="%.6f")
+        coarse(draw(out, name)).to_csv(BASELINE / f"{name}.csv", index=False, float_format="%.6f")
         out.unlink()
 
 

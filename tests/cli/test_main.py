@@ -41,7 +41,7 @@ def trained(head_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def complaint(capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command printed on stderr: one line, no traceback."""
+    """Returns the line that the command printed on stderr, and checks that it is one and no traceback."""
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith("medddpm: ")
@@ -462,7 +462,7 @@ def test_all_that_is_missing_is_named_at_once(command: list[str], missing: str, 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "ending"),
     [
         ("train --phantom 2 --out x --stps 5", "required: --steps; unrecognized: --stps; did you mean --steps?"),
         ("train --phantom 2 --out x --steps 5 --stps=5", "unrecognized arguments: --stps=5; did you mean --steps?"),
@@ -471,12 +471,12 @@ def test_all_that_is_missing_is_named_at_once(command: list[str], missing: str, 
         ("chek folder", "did you mean check?"),
     ],
 )
-def test_what_a_word_may_have_meant(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_word_may_have_meant(words: str, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
     usage, *_, last = capsys.readouterr().err.splitlines()
-    assert last.endswith(told)
+    assert last.endswith(ending)
     assert usage.startswith(f"usage: medddpm {'train ' if words.startswith('train') else ''}")
 
 
@@ -563,8 +563,8 @@ def test_a_shell_completes_what_it_printed(words: str, completed: list[str], hea
         main(["--print-completion", "bash"])
     assert ended.value.code == 0
     script = ["bash", "-c", COMPLETE, "bash", capsys.readouterr().out, words]
-    found = subprocess.run(script, cwd=head_folder.parent, capture_output=True, text=True)
-    assert found.stdout.split() == completed, found.stderr
+    shell = subprocess.run(script, cwd=head_folder.parent, capture_output=True, text=True)
+    assert shell.stdout.split() == completed, shell.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -55,14 +55,14 @@ for words in (["train", "--phantom", "1", "--out", "run", "--steps", "1"], ["che
 
 def required(*names: str) -> set[str]:
     """The distributions that installing these brings."""
-    found: set[str] = set()
+    imported: set[str] = set()
     waiting = [canonicalize_name(name) for name in names]
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
+        if (name := waiting.pop()) not in imported:
+            imported.add(name)
             needs = map(Requirement, importlib.metadata.requires(name) or [])
             waiting += [canonicalize_name(r.name) for r in needs if not r.marker or r.marker.evaluate({"extra": ""})]
-    return found
+    return imported
 
 
 def run_without_the_rest(code: str, folder: Path, *also: str) -> subprocess.CompletedProcess[str]:

@@ -33,10 +33,10 @@ def source(head_folder: Path) -> VolumeFolder:
 
 def counted(source: VolumeFolder, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The cases that the source prepares in this process from now on."""
-    seen: list[str] = []
+    prepared: list[str] = []
     prepare = source._prepare
-    monkeypatch.setattr(source, "_prepare", lambda case: seen.append(case.name) or prepare(case))
-    return seen
+    monkeypatch.setattr(source, "_prepare", lambda case: prepared.append(case.name) or prepare(case))
+    return prepared
 
 
 def same(cache: DiskCache, source: Any) -> bool:
@@ -52,14 +52,14 @@ def test_each_item_is_prepared_once_and_is_the_sources(source, tmp_path: Path, m
     cache = DiskCache(source, tmp_path)
     assert len(cache.missing()) == 3
     assert cache.prepare(processes=processes) == 3
-    seen = counted(source, monkeypatch)
+    prepared = counted(source, monkeypatch)
     again = DiskCache(source, tmp_path)
     assert again.prepare() == 0
     assert [tensor.dtype for tensor in again[0]] == [torch.float32, torch.float32]
-    kept = [again[index] for index in range(-3, 3)]
-    assert seen == []
+    items = [again[index] for index in range(-3, 3)]
+    assert prepared == []
     assert same(again, source)
-    assert torch.equal(kept[0][0], kept[3][0])
+    assert torch.equal(items[0][0], items[3][0])
     with pytest.raises(IndexError):
         again[3]
 
@@ -206,17 +206,17 @@ def test_told_to_stop_it_leaves_the_rest_for_later(source, tmp_path: Path) -> No
     assert same(cache, source)
 
 
-def _prepare(root: Path, folder: Path, found: Any) -> None:
-    found.put(DiskCache(VolumeFolder(root, SIZE, cache_gib=0), folder).prepare(processes=1))
+def _prepare(root: Path, folder: Path, counts: Any) -> None:
+    counts.put(DiskCache(VolumeFolder(root, SIZE, cache_gib=0), folder).prepare(processes=1))
 
 
 def test_of_two_processes_one_prepares_and_the_other_waits(head_folder: Path, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    found = context.Queue()
-    both = [context.Process(target=_prepare, args=(head_folder, tmp_path, found)) for _ in range(2)]
+    counts = context.Queue()
+    both = [context.Process(target=_prepare, args=(head_folder, tmp_path, counts)) for _ in range(2)]
     for process in both:
         process.start()
-    assert sorted(found.get(timeout=120) for _ in both) == [0, 3]
+    assert sorted(counts.get(timeout=120) for _ in both) == [0, 3]
     for process in both:
         process.join()
 

@@ -34,17 +34,17 @@ def place(shape: tuple[int, ...], affine: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize("wanted", ["RAS", "LPS"])
-def test_volume_of_the_models_shape_is_only_turned(axes: str, wanted: str) -> None:
+@pytest.mark.parametrize("order", ["RAS", "LPS"])
+def test_volume_of_the_models_shape_is_only_turned(axes: str, order: str) -> None:
     size = (6, 7, 9)
     data = np.random.default_rng(0).normal(size=size).astype(np.float32)
     upright = nib.Nifti1Image(data, RAS_AFFINE)
     image = turned(upright, axes)
-    grid = to_grid(image, size, nearest=False, axes=wanted)
-    np.testing.assert_array_equal(grid, np.asarray(turned(upright, wanted).dataobj))
-    back = from_grid(grid, size, image, axes=wanted)
+    grid = to_grid(image, size, nearest=False, axes=order)
+    np.testing.assert_array_equal(grid, np.asarray(turned(upright, order).dataobj))
+    back = from_grid(grid, size, image, axes=order)
     np.testing.assert_array_equal(back, np.asarray(image.dataobj))
-    np.testing.assert_allclose(grid_affine(image, size, wanted), turned(upright, wanted).affine, atol=1e-9)
+    np.testing.assert_allclose(grid_affine(image, size, order), turned(upright, order).affine, atol=1e-9)
 
 
 @pytest.mark.parametrize("axes", AXES)

@@ -1,4 +1,4 @@
-"""Which masks are drawn for, and where their volumes go."""
+"""The masks that volumes are sampled for, and the names of the volumes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_what_a_folder_holds_beside_masks_is_said(tmp_path: Path, caplog: pytest
     for name in ("a.nii.gz", "b.mha", "c.txt", "d.part", "e.nii.bz2", ".f.nii.gz"):
         (tmp_path / name).touch()
     (tmp_path / "g.nii").mkdir()
-    found = find_requests(tmp_path, tmp_path / "out", seed=3)
-    assert [(each.mask.name, each.out.name, each.seed) for each in found] == [
+    requests = find_requests(tmp_path, tmp_path / "out", seed=3)
+    assert [(each.mask.name, each.out.name, each.seed) for each in requests] == [
         ("a.nii.gz", "a.nii.gz", 3),
         ("b.mha", "b.nii.gz", 3),
     ]
@@ -46,8 +46,8 @@ def test_of_a_case_s_own_folder_the_mask_is_drawn_for(tmp_path: Path, caplog: py
     caplog.set_level("INFO", "medddpm")
     for word in ("flair", "seg", "t1", "t1ce", "t2"):
         (tmp_path / f"BraTS20_Training_001_{word}.nii.gz").touch()
-    (found,) = find_requests(tmp_path, tmp_path / "out")
-    assert found.out.name == "BraTS20_Training_001.nii.gz"
+    (request,) = find_requests(tmp_path, tmp_path / "out")
+    assert request.out.name == "BraTS20_Training_001.nii.gz"
     assert "passed over, as no masks: 4 (BraTS20_Training_001_flair.nii.gz, " in caplog.text
 
 

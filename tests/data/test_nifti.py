@@ -428,7 +428,7 @@ def test_a_volume_keeps_a_note_of_how_it_was_made(tmp_path: Path) -> None:
 
 def test_files_in_blocks_that_end_alike_have_other_digests(tmp_path: Path) -> None:
     """As bgzip writes them: the checksum at the end is that of the last block, here of background."""
-    found = []
+    digests = []
     for site, value in (("a", 1.0), ("b", 2.0), ("c", 2.0)):
         (tmp_path / site).mkdir()
         path = tmp_path / site / "t1.nii.gz"
@@ -437,9 +437,9 @@ def test_files_in_blocks_that_end_alike_have_other_digests(tmp_path: Path) -> No
         whole = nib.Nifti1Image(volume, np.eye(4)).to_bytes()
         parts = (whole[:-512], whole[-512:]) if site != "c" else (whole,)
         path.write_bytes(b"".join(gzip.compress(part, mtime=0) for part in parts))
-        found.append(digest_of([path]))
+        digests.append(digest_of([path]))
         assert np.asarray(nib.load(path).dataobj).max() == value
-    assert len(set(found)) == 3
+    assert len(set(digests)) == 3
 
 
 @pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])

@@ -191,10 +191,10 @@ def test_written_phantom_is_a_sound_data_folder_with_the_same_items(tmp_path: Pa
     report = check_folder(tmp_path)
     assert report.problems == []
     assert (report.layout, len(report.cases), report.shapes) == (HEAD, 2, {SIZE: 2})
-    written, drawn = VolumeFolder(tmp_path, SIZE), Phantom(2, SIZE, "flair", seed=4)
+    folder, phantom = VolumeFolder(tmp_path, SIZE), Phantom(2, SIZE, "flair", seed=4)
     for index in range(2):
-        for found, expected in zip(written[index], drawn[index], strict=True):
-            torch.testing.assert_close(found, expected)
+        for read, expected in zip(folder[index], phantom[index], strict=True):
+            torch.testing.assert_close(read, expected)
     image, mask = (tmp_path / folder / "phantom_0001.nii.gz" for folder in ("image", "mask"))
     subject = phantom_subject(1, SIZE, seed=4)
     np.testing.assert_allclose(read_image(image).affine, subject.affine)

@@ -63,9 +63,9 @@ def refused(root: Path) -> str:
 def test_layout_is_found_by_its_folders_in_any_case(tmp_path: Path, layout: Layout, write: Any) -> None:
     for folder in layout.folders:
         save(tmp_path / write(folder) / "a_1.nii.gz", head_labels())
-    found = read_folder(tmp_path)
-    assert found.layout is find_layout(tmp_path) is layout
-    assert [case.name for case in found.complete()] == ["a_1"]
+    contents = read_folder(tmp_path)
+    assert contents.layout is find_layout(tmp_path) is layout
+    assert [case.name for case in contents.complete()] == ["a_1"]
     assert (HEAD.image_channels, HEAD.mask_channels) == (1, 2)
     assert (BRATS.image_channels, BRATS.mask_channels) == (4, 4)
 
@@ -130,11 +130,11 @@ def test_whole_names_come_first(tmp_path: Path) -> None:
     for case in cases:
         for name in ("seg", *MODALITIES):
             save(tmp_path / name / f"{case}_{name}.nii.gz", tumour() if name == "seg" else image())
-    found = read_folder(tmp_path)
-    assert sorted(case.name for case in found.complete()) == sorted(f"{case}_seg" for case in cases)
-    for case in found.cases:
+    contents = read_folder(tmp_path)
+    assert sorted(case.name for case in contents.complete()) == sorted(f"{case}_seg" for case in cases)
+    for case in contents.cases:
         assert {path.name.rpartition("_")[0] for path in case.images} == {case.mask.name.rpartition("_")[0]}
-    assert found.notes == []
+    assert contents.notes == []
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_whole_names_come_first(tmp_path: Path) -> None:
 def test_digits_do_not_pair_what_letters_or_other_digits_tell_apart(tmp_path: Path, mask: str, other: str) -> None:
     save(tmp_path / "mask" / f"{mask}.nii.gz", head_labels())
     save(tmp_path / "image" / f"{other}.nii.gz", image())
-    found = read_folder(tmp_path)
-    assert found.cases == []
-    assert sorted(problem.problem for problem in found.problems) == [
+    contents = read_folder(tmp_path)
+    assert contents.cases == []
+    assert sorted(problem.problem for problem in contents.problems) == [
         "has no partner in image/", "has no partner in mask/",
     ]  # fmt: skip
 
@@ -188,9 +188,9 @@ def test_cases_are_paired_across_names_and_endings(tmp_path: Path) -> None:
     one, two = (save(tmp_path / "image" / f"image{n}_t1.nii.gz", image()) for n in (1, 2))
     (tmp_path / "image" / "._image1_t1.nii.gz").write_bytes(b"macOS")
     (tmp_path / "image" / "notes3.txt").write_text("not a volume")
-    found = read_folder(tmp_path)
-    assert [(case.name, case.images) for case in found.complete()] == [("mask_1", (one,)), ("mask_2", (two,))]
-    assert found.notes == []
+    contents = read_folder(tmp_path)
+    assert [(case.name, case.images) for case in contents.complete()] == [("mask_1", (one,)), ("mask_2", (two,))]
+    assert contents.notes == []
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_volumes_that_are_not_read_are_named_with_what_to_do(tmp_path: Path, cap
     for name in ("case_2.hdr", "case_2.img", "case_3.mgz", "case_5.nii.bz2", "case_6.MHD", "notes.txt", ".hidden.mha"):
         (tmp_path / "image" / name).write_bytes(b"x")
     report = check_folder(tmp_path)
-    told = {note.problem: note.remedy for note in report.notes}
-    assert told == {
+    notes = {note.problem: note.remedy for note in report.notes}
+    assert notes == {
         "4 files are not read: image/case_2.hdr, image/case_2.img, image/case_3.mgz, image/case_6.MHD": (
             "convert them to .nii.gz"
         ),
@@ -276,10 +276,10 @@ def test_train_says_in_a_line_what_it_does_not_read(tmp_path: Path, capsys) -> N
 def test_brats_folder_a_case(tmp_path: Path, folders: list[str], name: str, words: Any, enhancing: int) -> None:
     for folder in folders:
         case_folder(tmp_path / folder, name, tumour(enhancing=enhancing), **words)
-    found = read_folder(tmp_path)
-    assert (found.layout, found.reader, found.problems, found.notes) == (BRATS, "a folder a case", [], [])
-    assert len(found.cases) == len(folders)
-    for case, folder in zip(found.cases, folders, strict=True):
+    contents = read_folder(tmp_path)
+    assert (contents.layout, contents.reader, contents.problems, contents.notes) == (BRATS, "a folder a case", [], [])
+    assert len(contents.cases) == len(folders)
+    for case, folder in zip(contents.cases, folders, strict=True):
         assert case.mask.parent == tmp_path / folder
         assert [level(path) for path in case.images] == [0, 1, 2, 3]
         assert case_of(case.mask, BRATS) == case
@@ -357,13 +357,13 @@ def test_bids_sessions_runs_and_spaces_are_told_apart(tmp_path: Path) -> None:
     save(masks / "sub-01_ses-01_run-02_desc-tumour_dseg.nii.gz", head_labels())
     save(masks / "sub-01_ses-2_run-1_space-MNI152_dseg.nii.gz", head_labels())
     save(masks / "sub-01_ses-2_run-1_space-MNI152_desc-preproc_T1w.nii.gz", image())
-    found = read_folder(tmp_path)
-    assert found.problems == []
-    assert [(case.mask.name, case.images[0].name) for case in found.cases] == [
+    contents = read_folder(tmp_path)
+    assert contents.problems == []
+    assert [(case.mask.name, case.images[0].name) for case in contents.cases] == [
         ("sub-01_ses-01_run-02_desc-tumour_dseg.nii.gz", "sub-01_ses-1_run-2_T1w.nii.gz"),
         ("sub-01_ses-2_run-1_space-MNI152_dseg.nii.gz", "sub-01_ses-2_run-1_space-MNI152_desc-preproc_T1w.nii.gz"),
     ]
-    (note,) = found.notes
+    (note,) = contents.notes
     assert note.problem.startswith("3 files are not read: sub-01/ses-02/anat/")
 
 
@@ -381,12 +381,12 @@ def test_bids_sessions_runs_and_spaces_are_told_apart(tmp_path: Path) -> None:
 def test_bids_says_what_it_cannot_decide(tmp_path: Path, extra: str, problem: str) -> None:
     bids(tmp_path)
     save(tmp_path / extra, head_labels() if "seg" in extra else image())
-    found = read_folder(tmp_path)
+    contents = read_folder(tmp_path)
     if problem:
-        assert any(problem in str(error) for error in found.problems)
+        assert any(problem in str(error) for error in contents.problems)
     else:
-        assert found.problems == []
-        assert len(found.notes) == 1
+        assert contents.problems == []
+        assert len(contents.notes) == 1
 
 
 def test_bids_with_two_scans_that_fit_alike_is_not_guessed(tmp_path: Path) -> None:
@@ -403,9 +403,9 @@ def test_bids_of_four_contrasts_is_brats_with_labels_by_its_table(tmp_path: Path
     mask = tmp_path / "derivatives" / "x" / "sub-01" / "anat" / "sub-01_dseg.nii.gz"
     save(mask, tumour(oedema=5, necrosis=6, enhancing=7))
     (tmp_path / "derivatives" / "x" / "dseg.tsv").write_text("index\tname\n5\tedema\n6\tnecrosis\n7\tenhancing tumor\n")
-    found = read_folder(tmp_path)
-    assert found.layout is BRATS
-    assert [level(path) for path in found.complete()[0].images] == [0, 1, 2, 3]
+    contents = read_folder(tmp_path)
+    assert contents.layout is BRATS
+    assert [level(path) for path in contents.complete()[0].images] == [0, 1, 2, 3]
     assert counts(VolumeFolder(tmp_path, SIZE)[0][1]) == COUNTS
     (tmp_path / "derivatives" / "x" / "dseg.tsv").write_text("index\tname\n1\tgrey matter\n")
     assert "no model knows its label 'grey matter'" in refused(tmp_path)
@@ -486,10 +486,10 @@ def test_nnunet_names_what_is_missing_and_what_is_alone(tmp_path: Path) -> None:
     nnunet(tmp_path, ("a_1", "a_2"))
     (tmp_path / "imagesTr" / "a_1_0002.nii.gz").unlink()
     (tmp_path / "labelsTr" / "a_2.nii.gz").unlink()
-    found = read_folder(tmp_path)
-    told = sorted((Path(problem.path).name, problem.problem) for problem in found.problems)
-    assert told[0] == ("a_1_0002.nii.gz", "no such file")
-    assert told[1:] == [(f"a_2_{n:04d}.nii.gz", "has no partner in labelsTr/") for n in range(4)]
+    contents = read_folder(tmp_path)
+    problems = sorted((Path(problem.path).name, problem.problem) for problem in contents.problems)
+    assert problems[0] == ("a_1_0002.nii.gz", "no such file")
+    assert problems[1:] == [(f"a_2_{n:04d}.nii.gz", "has no partner in labelsTr/") for n in range(4)]
 
 
 def test_nnunet_whole_heads(tmp_path: Path) -> None:
@@ -585,10 +585,10 @@ def test_csv_of_brats_takes_columns_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "p.CSV").write_text(
         "flair,mask,t2,t1ce,t1,age\nc/c_flair.nii.gz,c/c_seg.nii.gz,c/c_t2.nii.gz,c/c_t1ce.nii.gz,c/c_t1.nii.gz,50\n"
     )
-    found = read_folder(tmp_path / "p.CSV")
-    assert found.layout is BRATS
-    assert [level(path) for path in found.complete()[0].images] == [0, 1, 2, 3]
-    assert [note.problem for note in found.notes] == ["1 column is not read: age"]
+    contents = read_folder(tmp_path / "p.CSV")
+    assert contents.layout is BRATS
+    assert [level(path) for path in contents.complete()[0].images] == [0, 1, 2, 3]
+    assert [note.problem for note in contents.notes] == ["1 column is not read: age"]
     assert counts(VolumeFolder(tmp_path / "p.CSV", SIZE)[0][1]) == COUNTS
 
 
@@ -686,9 +686,9 @@ def test_a_csv_as_a_spreadsheet_writes_it(tmp_path: Path, text: str) -> None:
     save(tmp_path / "m.nii", head_labels())
     save(tmp_path / "i.nii", image())
     (tmp_path / "pairs.csv").write_text(text)
-    found = read_folder(tmp_path / "pairs.csv")
-    assert [(case.mask.name, case.images[0].name) for case in found.complete()] == [("m.nii", "i.nii")]
-    assert found.notes == []
+    contents = read_folder(tmp_path / "pairs.csv")
+    assert [(case.mask.name, case.images[0].name) for case in contents.complete()] == [("m.nii", "i.nii")]
+    assert contents.notes == []
 
 
 def test_a_csv_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
@@ -766,8 +766,8 @@ def test_digits_that_hundreds_of_files_share_tell_no_cases_apart(tmp_path: Path,
     compared = []
     real = pairing._apart
     monkeypatch.setattr(pairing, "_apart", lambda one, other: compared.append(one) or real(one, other))
-    found = read_folder(tmp_path)
-    assert len(found.problems) == 240
+    contents = read_folder(tmp_path)
+    assert len(contents.problems) == 240
     assert compared == []
 
 
@@ -785,9 +785,9 @@ def test_given_cases(case: str, cases: int, problems: int, named: list[str]) -> 
     if not data.is_dir():
         pytest.skip("the cases are not beside this checkout")
     report = check_folder(data)
-    told = " ".join(map(str, report.notes))
+    notes = " ".join(map(str, report.notes))
     assert (len(report.cases), len(report.problems)) == (cases, problems)
-    assert all(name in told for name in named)
+    assert all(name in notes for name in named)
 
 
 def test_a_folder_is_read_once_for_all_its_masks_and_anew_once_it_changes(tmp_path: Path, monkeypatch) -> None:
@@ -796,13 +796,13 @@ def test_a_folder_is_read_once_for_all_its_masks_and_anew_once_it_changes(tmp_pa
             save(tmp_path / name / f"{case}_{name}.nii.gz", tumour() if name == "seg" else image())
     read: list[object] = []
     paired = folders.pair
-    monkeypatch.setattr(folders, "pair", lambda *given: read.append(given) or paired(*given))
+    monkeypatch.setattr(folders, "pair", lambda *files: read.append(files) or paired(*files))
     masks = sorted((tmp_path / "seg").iterdir())
-    found = [case_of(mask, BRATS) for mask in masks]
-    assert [len(case.images) for case in found if case] == [4, 4]
+    cases = [case_of(mask, BRATS) for mask in masks]
+    assert [len(case.images) for case in cases if case] == [4, 4]
     assert len(read) == 1
     (tmp_path / "t1" / "a_1_t1.nii.gz").unlink()
     os.utime(tmp_path / "t1", ns=(1, 1))  # a disk's clock may be coarse
-    found = [case_of(mask, BRATS) for mask in masks]
-    assert [len(case.images) for case in found if case] == [3, 4]
+    cases = [case_of(mask, BRATS) for mask in masks]
+    assert [len(case.images) for case in cases if case] == [3, 4]
     assert len(read) == 2

@@ -117,11 +117,11 @@ def test_item_is_on_the_models_grid_whatever_the_files(tmp_path: Path, shape: tu
 def test_items_repeat_and_are_the_callers_own(tmp_path: Path, cache_gib: float) -> None:
     folder = VolumeFolder(head_folder(tmp_path), size=SIZE, cache_gib=cache_gib)
     image, mask = folder[0]
-    kept = image.clone(), mask.clone()
+    before = image.clone(), mask.clone()
     image.zero_()
     mask.zero_()
-    assert all(map(torch.equal, folder[0], kept))
-    assert all(map(torch.equal, folder[-2], kept))
+    assert all(map(torch.equal, folder[0], before))
+    assert all(map(torch.equal, folder[-2], before))
     with pytest.raises(IndexError):
         folder[2]
 
@@ -129,13 +129,13 @@ def test_items_repeat_and_are_the_callers_own(tmp_path: Path, cache_gib: float) 
 @pytest.mark.parametrize(("cache_gib", "reads"), [(0.0, 4), (1.0, 2), (5000 / 2**30, 3)])
 def test_cache_holds_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_gib: float, reads: int) -> None:
     folder = VolumeFolder(head_folder(tmp_path), size=SIZE, cache_gib=cache_gib)  # an item is 960 · (4 + 1) bytes
-    seen = []
+    prepared = []
     prepare = folder._prepare
-    monkeypatch.setattr(folder, "_prepare", lambda case: seen.append(case) or prepare(case))
+    monkeypatch.setattr(folder, "_prepare", lambda case: prepared.append(case) or prepare(case))
     for _ in range(2):
         for index in range(2):
             folder[index]
-    assert len(seen) == reads
+    assert len(prepared) == reads
 
 
 def test_items_come_through_worker_processes(tmp_path: Path) -> None:
@@ -287,9 +287,9 @@ SPOILS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 def test_every_problem_is_a_line(tmp_path: Path, spoil: Callable[[Path], object], lines: list[str]) -> None:
     spoil(head_folder(tmp_path, 3))
     report = check_folder(tmp_path)
-    found = [str(problem) for problem in report.problems]
-    assert len(found) == len(lines)
-    for line, expected in zip(found, lines, strict=True):
+    problems = [str(problem) for problem in report.problems]
+    assert len(problems) == len(lines)
+    for line, expected in zip(problems, lines, strict=True):
         assert line.startswith(f"{tmp_path}/{expected}")
 
 

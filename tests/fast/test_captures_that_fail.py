@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from medddpm import graphed_step
 from medddpm.errors import BadInput
 from medddpm.fast.graphs import cuda_graphs
-from medddpm.fast.replay import graphs, warm_up
+from medddpm.fast.graphs.pool import Pool
+from medddpm.fast.replay import graphs
 from medddpm.fast.replay import step as module
 
 CPU = torch.device("cpu")
@@ -34,10 +35,10 @@ class Capturing(recordings.Recordings):
 
     now = False
 
-    def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+    def _captured(self, function: Callable[[], Any], *generators: Any) -> tuple[Any, Any]:
         type(self).now = True
         try:
-            return super()._captured(function)
+            return super()._captured(function, *generators)
         finally:
             type(self).now = False
 
@@ -128,7 +129,7 @@ def test_a_step_goes_on_as_a_loop_would(
         assert not pair.step._pools
     else:
         assert not pair.step.why
-        assert {key[0][1][0][-1] for key in pair.step._kept} == {5}
+        assert {key[0][1][0][-1] for key in pair.step._graphs} == {5}
     assert len(caplog.messages) == 1
 
 
@@ -231,7 +232,7 @@ def test_a_network_without_memory_for_a_graph_has_what_the_attempt_took(where: s
     assert len(outputs) == (where == "backward")
     assert set(alive) == {0}
     assert twins.graphs.why == "there is no memory for one"
-    assert not twins.graphs.kept
+    assert not twins.graphs.by_key
     assert not twins.graphs.pools
     assert loss_of_twin(twins.fast(twins.x())) > 0
 
@@ -247,6 +248,6 @@ def test_work_on_a_stream_that_fails_is_waited_for(monkeypatch: pytest.MonkeyPat
     current, own = Stream(), Stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    with pytest.raises(torch.OutOfMemoryError), warm_up.on_its_stream(SimpleNamespace(stream=own), CPU):
+    with pytest.raises(torch.OutOfMemoryError), Pool.on_stream(SimpleNamespace(stream=own, device=CPU)):
         raise FULL
     assert waits == [(own, current), (current, own)]

@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from medddpm.errors import BadInput
 from medddpm.fast import root
-from medddpm.fast.graphs import cuda_graphs
+from medddpm.fast.graphs import cuda_graphs, pool
 from medddpm.fast.patch import accelerate, restore
 from medddpm.fast.replay import graphs
 from medddpm.fast.replay.fingerprint import Fingerprint
@@ -645,7 +645,7 @@ def test_a_parameter_that_no_module_holds_keeps_its_gradient(device: torch.devic
 
 @pytest.mark.gpu
 def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
-    from medddpm.fast.graphs.graphed_pass import Pool
+    from medddpm.fast.graphs.pool import Pool
 
     pool = Pool(torch.device("cuda", 0))
     x = torch.ones(4, device="cuda")
@@ -662,7 +662,7 @@ def test_after_a_capture_that_failed_the_device_is_as_it_was() -> None:
 @pytest.mark.gpu
 def test_another_thread_draws_on_the_device_during_a_capture() -> None:
     """PyTorch gives a capture a state of its own; before it did, the other thread had an error. The graph is right."""
-    from medddpm.fast.graphs.graphed_pass import Pool
+    from medddpm.fast.graphs.pool import Pool
 
     pool, drawn = Pool(torch.device("cuda", 0)), list[Any]()
     x = torch.ones(1000, device="cuda")
@@ -891,7 +891,7 @@ def test_workspaces_are_freed_around_a_watched_forward_and_at_its_end(monkeypatc
     """It first frees what the last backward pass left, and its own before it returns outputs; unwatched, nothing."""
     twins = Twins(recordings.device("recorded", monkeypatch))
     events: list[str] = []
-    monkeypatch.setattr(cuda_graphs, "free_workspaces", lambda: events.append("freed"))
+    monkeypatch.setattr(pool, "free_workspaces", lambda: events.append("freed"))
     for part, name in ((root.Root, "_computed"), (root, "handed_back")):
         own = getattr(part, name)
         monkeypatch.setattr(part, name, lambda *a, own=own, name=name: (events.append(name), own(*a))[1])
@@ -916,13 +916,13 @@ def test_at_most_one_workspace_of_cublas_and_none_at_the_loss(whole: bool) -> No
         gc.collect()
         return torch.cuda.memory_allocated()
 
-    cuda_graphs.free_workspaces()
+    pool.free_workspaces()
     before = held()
     with cuda_graphs.off(), torch.no_grad():
         network(x)
     workspace = held() - before
     assert workspace > 4 << 20
-    cuda_graphs.free_workspaces()
+    pool.free_workspaces()
     assert held() - before < workspace // 8
 
     def loss_of(model: nn.Module, x: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ def test_autocast_on_and_off_between_captured_steps(device: torch.device) -> Non
             expected = pair.ordinary(seed, *batch(device, seed))
             torch.testing.assert_close(pair.step(*batch(device, seed)), expected, rtol=2e-2, atol=2e-2)
     assert not pair.step.why
-    assert len(pair.step._kept) == 2
+    assert len(pair.step._graphs) == 2
 
 
 def test_two_backwards_and_gradients_that_are_differentiated(device: torch.device) -> None:

@@ -156,11 +156,11 @@ def test_hooks_that_come_later_are_in_the_next_graph(
 ) -> None:
     pair = Pair(device)
     pair.train(3)
-    kept = len(pair.step._kept)
+    kept = len(pair.step._graphs)
     for network, optimizer in zip((pair.plain, pair.fast), pair.optimizers, strict=True):
         change(network, optimizer)
     pair.train(4)
-    assert len(pair.step._kept) == kept + (1 if module.graphable(device) else 0)
+    assert len(pair.step._graphs) == kept + (1 if module.graphable(device) else 0)
 
 
 def test_hooks_on_a_part_that_come_amid_a_training(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +179,7 @@ def test_hooks_on_a_part_that_come_amid_a_training(device: torch.device, caplog:
         handle.remove()
     pair.train(3)
     assert pair.step.why == ""
-    assert bool(pair.step._kept) == module.graphable(device)
+    assert bool(pair.step._graphs) == module.graphable(device)
     assert caplog.messages == said
 
 
@@ -201,7 +201,7 @@ def test_what_no_graph_can_do_amid_a_training(device: torch.device) -> None:
 def test_settings_of_clipping_and_scaler_that_change_later(device: torch.device) -> None:
     pair = Pair(device, clip_norm=1.0, scaled=True)
     pair.train(3)
-    kept = len(pair.step._kept)
+    kept = len(pair.step._graphs)
     pair.step.clip_norm = pair.options["clip_norm"] = 0.01
     pair.train(3)
     for scaler in pair.scalers:
@@ -209,7 +209,7 @@ def test_settings_of_clipping_and_scaler_that_change_later(device: torch.device)
         scaler.set_growth_factor(4.0)  # type: ignore[union-attr]
     pair.train(3)
     assert pair.scalers[0].get_scale() == pair.scalers[1].get_scale()  # type: ignore[union-attr]
-    assert len(pair.step._kept) == kept + (2 if module.graphable(device) else 0)
+    assert len(pair.step._graphs) == kept + (2 if module.graphable(device) else 0)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -492,7 +492,7 @@ def test_a_checkpoint_loaded_after_the_step_was_made(device: torch.device, kind:
     for seed in range(3, 9):
         loop(seed)
         step(*batch(device, seed))
-    for graph in step._kept.values():
+    for graph in step._graphs.values():
         assert all(map(operator.is_, graph.state, step._moments()))
         assert len(graph.state) == len(step._moments()) > 0
     for p, q in zip(fast.parameters(), plain.parameters(), strict=True):

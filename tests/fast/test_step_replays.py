@@ -148,7 +148,7 @@ def test_another_network_in_the_loss(device: torch.device, change: Callable[[Any
         alike(*([p.grad for p in critic.parameters()] for critic in critics))
     hooked = change.__name__ == "forward_hook"
     assert step.why == ("1 has hooks" if hooked else "")
-    assert bool(step._kept) != hooked
+    assert bool(step._graphs) != hooked
 
 
 def test_a_comparison_without_the_graph_leaves_another_network_s_statistics_alone(device: torch.device) -> None:
@@ -249,7 +249,7 @@ def test_gradients_of_another_network_come_in_few_launches(monkeypatch: pytest.M
     critic = nn.Sequential(*(nn.Conv3d(2, 2, 1) for _ in range(9)))
     maker, x = nn.Conv3d(2, 2, 1), batch(torch.device("cpu"))[0]
     step = graphed_step(maker, lambda maker, x: critic(maker(x)).mean(), adam(maker.parameters()), x)
-    (graph,) = step._kept.values()
+    (graph,) = step._graphs.values()
     monkeypatch.setattr(graph._pool, "replay", lambda *_: None)  # what is beside the graph counts
     counts = []
     for _ in range(2):  # where there are none yet, and where they are summed
@@ -478,7 +478,7 @@ def test_a_mode_that_sees_each_operation(device: torch.device) -> None:
     with Doubles():
         pair.train(2)
     pair.train(1)
-    assert len(pair.step._kept) == 1
+    assert len(pair.step._graphs) == 1
     x, y = batch(device)
     with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="Backward0' returned nan"):
         pair.step(torch.full_like(x, torch.nan), y)

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 
 def run_cells(path: Path, **parameters: object) -> tuple[str, BaseException | None]:
-    """What the cells printed, and the error that stopped them, if one did. They run in the notebook's folder.
+    """Runs the cells in the notebook's folder; returns their output, and the error that stopped them, if one did.
 
     Args:
         path: the notebook.

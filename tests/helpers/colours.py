@@ -1,4 +1,4 @@
-"""How far apart colours are, to readers of every colour vision."""
+"""Measures distances between colours, for readers of every colour vision."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def lab(colour: str, vision: str = "full") -> Array:
-    """CIELAB of a colour as a reader of that vision sees it."""
+    """Returns the CIELAB of a colour as a reader of that vision sees it."""
     srgb = np.array(to_rgb(colour))
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(VISIONS[vision] @ linear, 0, 1)
-    x, y, z = TO_XYZ @ seen / TO_XYZ.sum(axis=1)
+    perceived = np.clip(VISIONS[vision] @ linear, 0, 1)
+    x, y, z = TO_XYZ @ perceived / TO_XYZ.sum(axis=1)
     fx, fy, fz = (np.cbrt(v) if v > (6 / 29) ** 3 else v / (3 * (6 / 29) ** 2) + 4 / 29 for v in (x, y, z))
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
 
 def apart(one: str, other: str) -> float:
-    """The least distance in CIELAB (1976) between two colours, over all visions."""
+    """Returns the least distance in CIELAB (1976) between two colours, over all visions."""
     return min(float(np.linalg.norm(lab(one, vision) - lab(other, vision))) for vision in VISIONS)
 
 
 def closest(colours: Sequence[str]) -> tuple[float, str, str]:
-    """The two of `colours` that are hardest to tell apart, and their distance."""
+    """Returns the two of `colours` that are hardest to tell apart, and their distance."""
     return min((apart(one, other), one, other) for one, other in combinations(colours, 2))

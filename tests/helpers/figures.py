@@ -1,4 +1,4 @@
-"""What every figure is held to, and what is written in one."""
+"""Checks that a figure is readable, and reads its texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from study.figures.style import PRINT_WIDTH
 
 
 def readable(figure: Figure) -> Figure:
-    """The figure, of which no letter is too small and no text lies on another."""
+    """Checks that no letter of the figure is too small and no text lies on another; returns the figure."""
     assert faults(figure, PRINT_WIDTH) == []
     return figure
 

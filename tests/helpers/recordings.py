@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from medddpm.fast.graphs import graphed_pass
 from medddpm.fast.graphs.copies import Copies
-from medddpm.fast.graphs.graphed_pass import Pool
+from medddpm.fast.graphs.pool import Pool
 from medddpm.fast.kernels import operators
 from medddpm.fast.replay import graphs, step
 
@@ -67,10 +67,10 @@ def drawing_on_the_device(patch: pytest.MonkeyPatch) -> None:
                 torch.set_rng_state(torch.frombuffer(bytearray(place), dtype=torch.uint8))
             yield
 
-    patch.setattr(graphs, "drawn_at", drawn)
+    patch.setattr(graphs, "generator_place_on", drawn)
     patch.setattr(graphs, "_host_random", lambda: None)
-    patch.setattr(graphed_pass, "drawn", drawn)
-    patch.setattr(graphed_pass, "redrawn", redrawn)
+    patch.setattr(graphed_pass, "generator_place", drawn)
+    patch.setattr(graphed_pass, "generator_at", redrawn)
 
 
 class Recordings(Pool):
@@ -82,7 +82,10 @@ class Recordings(Pool):
         self._turn = self._holds = self.last = None
         self._made = weakref.WeakSet[Recording]()
 
-    def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+    def on_stream(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def _captured(self, function: Callable[[], Any], generators: Sequence[torch.Generator] = ()) -> tuple[Any, Any]:
         recording = Recording()
         found = recording.of(function)
         self._made.add(recording)

@@ -1,4 +1,4 @@
-"""Where the tests find the repository, and what may lie beside it."""
+"""The paths of the repository and of the folders that may lie beside it."""
 
 from pathlib import Path
 

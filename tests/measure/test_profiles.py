@@ -71,7 +71,7 @@ def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path:
     assert "99.3% of the time has counters" in said[0]
     assert said[-1].endswith(": 5 launches in order")
     assert {name for name in contents(machine) if name.endswith(".csv")} == {line.partition(":")[0] for line in said}
-    assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.found(tmp_path)] == [
+    assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.records(tmp_path)] == [
         ("kernels", "V100", "BASE", "step", 1),
         ("launches", "V100", "BASE", "step", 1),
         ("kernels", "V100", "OPT1", "window", 2),

@@ -53,8 +53,8 @@ def noisy(volumes: VolumeSet, deviation: float) -> VolumeSet:
 
 
 def blurred(volumes: VolumeSet, deviation: float) -> VolumeSet:
-    found = ndimage.gaussian_filter(volumes.images.numpy(), (0, 0, deviation, deviation, deviation))
-    return VolumeSet(torch.from_numpy(found), volumes.labels)
+    blurred = ndimage.gaussian_filter(volumes.images.numpy(), (0, 0, deviation, deviation, deviation))
+    return VolumeSet(torch.from_numpy(blurred), volumes.labels)
 
 
 # Known answers
@@ -63,12 +63,12 @@ def blurred(volumes: VolumeSet, deviation: float) -> VolumeSet:
 def test_a_set_against_itself(reference: VolumeSet) -> None:
     metrics = ["psnr", "ssim", "ms_ssim", "mmd_linear", "mmd_gaussian", "wasserstein", "frechet"]
     table = compare(reference, reference, paired=True, metrics=metrics, resamples=20)
-    found = table.groupby("metric")["value"].agg(["min", "max"])
-    assert found.loc["psnr", "min"] == math.inf
+    extremes = table.groupby("metric")["value"].agg(["min", "max"])
+    assert extremes.loc["psnr", "min"] == math.inf
     for metric in ("ssim", "ms_ssim"):
-        assert found.loc[metric].tolist() == pytest.approx([1, 1], abs=1e-6)
+        assert extremes.loc[metric].tolist() == pytest.approx([1, 1], abs=1e-6)
     for metric in ("mmd_linear", "mmd_gaussian", "wasserstein", "frechet"):
-        assert found.loc[metric].tolist() == pytest.approx([0, 0], abs=1e-9), metric
+        assert extremes.loc[metric].tolist() == pytest.approx([0, 0], abs=1e-9), metric
     assert set(table[table["metric"] == "wasserstein"]["tissue"]) == {"background", "brain", "lesion"}
 
 
@@ -92,17 +92,17 @@ def test_wasserstein_is_scipys_on_the_voxels(reference: VolumeSet, others: Volum
 
 
 def test_linear_mmd_is_monais_a_voxel(reference: VolumeSet, others: VolumeSet) -> None:
-    found = value(compare(others, reference, metrics=["mmd_linear"], resamples=0), "mmd_linear")
+    mmd = value(compare(others, reference, metrics=["mmd_linear"], resamples=0), "mmd_linear")
     monai = MMDMetric(y_mapping=lambda x: x / math.sqrt(math.prod(SIZE)))
-    assert found == pytest.approx(float(monai(reference.images.double(), others.images.double())), abs=1e-9)
+    assert mmd == pytest.approx(float(monai(reference.images.double(), others.images.double())), abs=1e-9)
 
 
 def test_frechet_is_monais_on_the_same_features(reference: VolumeSet, others: VolumeSet) -> None:
-    own, other = (sets.patch_features(s.images).flatten(0, 1) for s in (others, reference))
-    scale = other.std(0).clamp(min=1e-3)
-    found = value(compare(others, reference, metrics=["frechet"], resamples=0), "frechet")
-    assert found > 0.001
-    assert found == pytest.approx(float(FIDMetric()(own / scale, other / scale)), rel=1e-5)
+    features, reference_features = (sets.patch_features(s.images).flatten(0, 1) for s in (others, reference))
+    scale = reference_features.std(0).clamp(min=1e-3)
+    distance = value(compare(others, reference, metrics=["frechet"], resamples=0), "frechet")
+    assert distance > 0.001
+    assert distance == pytest.approx(float(FIDMetric()(features / scale, reference_features / scale)), rel=1e-5)
 
 
 def test_the_cells_of_a_ramp_by_hand() -> None:
@@ -123,10 +123,10 @@ def test_the_cells_of_a_ramp_by_hand() -> None:
 def test_more_noise_is_worse(reference: VolumeSet) -> None:
     metrics = ["psnr", "ssim", "ms_ssim", "frechet", "mmd_gaussian", "wasserstein"]
     levels = (0.02, 0.05, 0.1, 0.2, 0.5)
-    found = [compare(noisy(reference, x), reference, paired=True, metrics=metrics, resamples=0) for x in levels]
+    tables = [compare(noisy(reference, x), reference, paired=True, metrics=metrics, resamples=0) for x in levels]
     for metric in metrics:
         tissue = "brain" if metric == "wasserstein" else "all"
-        values = [value(table, metric, tissue) for table in found]
+        values = [value(table, metric, tissue) for table in tables]
         assert values == sorted(values, reverse=METRICS[metric].better == "higher"), metric
         assert len(set(values)) == len(levels)
 
@@ -226,8 +226,8 @@ def test_a_lesion_rule_is_learned_once_for_a_reference_and_anew_for_another(
 
 def test_noise_has_no_brain_to_recover(reference: VolumeSet) -> None:
     noise = torch.rand(reference.images.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    found = agreement(VolumeSet(noise, reference.labels), reference, ["t2"])
-    dice = found[(found["metric"] == "dice") & (found["tissue"] == "brain")]["value"]
+    table = agreement(VolumeSet(noise, reference.labels), reference, ["t2"])
+    dice = table[(table["metric"] == "dice") & (table["tissue"] == "brain")]["value"]
     assert dice.max() < 0.6
 
 
@@ -273,8 +273,8 @@ def test_measuring_leaves_the_precision_of_convolutions_alone() -> None:
 @pytest.mark.parametrize("level", [0.8, 0.95])
 def test_intervals_of_a_mean_cover_it(level: float) -> None:
     rng = np.random.default_rng(0)
-    found = [bootstrap(mean_of(rng.normal(3, 1, 25)), (25,), level=level, resamples=300) for _ in range(300)]
-    covered = np.mean([estimate.low <= 3 <= estimate.high for estimate in found])
+    estimates = [bootstrap(mean_of(rng.normal(3, 1, 25)), (25,), level=level, resamples=300) for _ in range(300)]
+    covered = np.mean([estimate.low <= 3 <= estimate.high for estimate in estimates])
     assert level - 0.07 < covered < level + 0.05
 
 
@@ -316,8 +316,8 @@ def test_weights_are_repetitions(reference: VolumeSet, others: VolumeSet) -> Non
     assert sets.wasserstein(*bins, False)(weights, columns) == pytest.approx(direct)
     pairs = np.random.default_rng(0).random((6, 6))
     pairs += pairs.T
-    kept = [pairs[i, j] for a, i in enumerate(rows) for b, j in enumerate(rows) if a != b and i != j]
-    assert mean_of_pairs(pairs, True)(weights) == pytest.approx(np.mean(kept))
+    distinct = [pairs[i, j] for a, i in enumerate(rows) for b, j in enumerate(rows) if a != b and i != j]
+    assert mean_of_pairs(pairs, True)(weights) == pytest.approx(np.mean(distinct))
     across = pairs[np.ix_(rows, repeated)].mean()
     assert mean_of_pairs(pairs, False)(weights, columns) == pytest.approx(across)
 
@@ -375,10 +375,10 @@ def test_sets_without_masks_and_of_any_shape_and_number() -> None:
 
 def test_a_set_from_a_data_set_has_its_labels_again() -> None:
     data = Phantom(2, SIZE, "t2")
-    found = VolumeSet.of(data, [1])
-    assert found.labels is not None
-    np.testing.assert_array_equal(found.labels[0].numpy().transpose(2, 1, 0), np.asarray(data.reference(1).dataobj))
-    torch.testing.assert_close(found.images[0], data[1][0])
+    volumes = VolumeSet.of(data, [1])
+    assert volumes.labels is not None
+    np.testing.assert_array_equal(volumes.labels[0].numpy().transpose(2, 1, 0), np.asarray(data.reference(1).dataobj))
+    torch.testing.assert_close(volumes.images[0], data[1][0])
 
 
 # Equivalence
@@ -386,12 +386,12 @@ def test_a_set_from_a_data_set_has_its_labels_again() -> None:
 
 def test_equivalence_by_hand() -> None:
     # Differences 0.1, 0.2, 0.3: mean 0.2, standard error 0.1 / √3.
-    found = equivalence([1, 2, 3], [1.1, 2.2, 3.3], margin=0.5)
-    assert found.difference == pytest.approx(0.2)
+    result = equivalence([1, 2, 3], [1.1, 2.2, 3.3], margin=0.5)
+    assert result.difference == pytest.approx(0.2)
     reach = stats.t.ppf(0.95, 2) * 0.1 / math.sqrt(3)
-    assert (found.low, found.high) == pytest.approx((0.2 - reach, 0.2 + reach))
-    assert found.p == pytest.approx(stats.t.sf(0.3 / (0.1 / math.sqrt(3)), 2))
-    assert found.equivalent == (found.high < 0.5) == True  # noqa: E712
+    assert (result.low, result.high) == pytest.approx((0.2 - reach, 0.2 + reach))
+    assert result.p == pytest.approx(stats.t.sf(0.3 / (0.1 / math.sqrt(3)), 2))
+    assert result.equivalent == (result.high < 0.5) == True  # noqa: E712
     assert not equivalence([1, 2, 3], [1.1, 2.2, 3.3], margin=0.25).equivalent
 
 
@@ -401,24 +401,24 @@ def test_equivalence_is_that_of_statsmodels() -> None:
     rng = np.random.default_rng(0)
     for seeds in (2, 3, 6, 12):
         first, second, margin = rng.normal(size=seeds), rng.normal(0.2, 1, seeds), rng.uniform(0.2, 2)
-        found = equivalence(first.tolist(), second.tolist(), margin)
+        result = equivalence(first.tolist(), second.tolist(), margin)
         p, _, _ = weightstats.ttost_paired(second, first, -margin, margin)
-        assert found.p == pytest.approx(p, rel=1e-9)
+        assert result.p == pytest.approx(p, rel=1e-9)
         interval = weightstats.DescrStatsW(second - first).tconfint_mean(alpha=0.1)
-        assert (found.low, found.high) == pytest.approx(interval, rel=1e-9)
+        assert (result.low, result.high) == pytest.approx(interval, rel=1e-9)
 
 
 def test_the_test_and_the_interval_say_the_same() -> None:
     rng = np.random.default_rng(0)
-    found = [equivalence(rng.normal(size=5), rng.normal(0.3, 1, 5), 1.5) for _ in range(120)]
-    assert [f.equivalent for f in found] == [-f.margin < f.low and f.high < f.margin for f in found]
-    assert 0 < sum(f.equivalent for f in found) < 120
+    results = [equivalence(rng.normal(size=5), rng.normal(0.3, 1, 5), 1.5) for _ in range(120)]
+    assert [f.equivalent for f in results] == [-f.margin < f.low and f.high < f.margin for f in results]
+    assert 0 < sum(f.equivalent for f in results) < 120
 
 
 def test_a_difference_of_the_margin_is_seldom_called_equivalent() -> None:
     rng = np.random.default_rng(0)
-    found = [equivalence(rng.normal(size=8), rng.normal(2, 1, 8), 2.0).equivalent for _ in range(400)]
-    assert np.mean(found) < 0.09  # 0.05, and chance
+    equivalent = [equivalence(rng.normal(size=8), rng.normal(2, 1, 8), 2.0).equivalent for _ in range(400)]
+    assert np.mean(equivalent) < 0.09  # 0.05, and chance
     same = [equivalence(rng.normal(size=8), rng.normal(size=8), 2.0).equivalent for _ in range(100)]
     assert np.mean(same) > 0.8
 

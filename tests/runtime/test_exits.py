@@ -84,7 +84,7 @@ def test_under_nohup_a_closed_terminal_is_nothing(tmp_path: Path) -> None:
 
 
 def test_in_the_background_of_a_script_sigint_is_heeded(tmp_path: Path) -> None:
-    """Where the shell has it ignored."""
+    """Though the shell has it ignored."""
     process = blocked(tmp_path, "torch", MODULE, signal.SIGINT)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "medddpm: interrupted\n")

@@ -52,7 +52,7 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "line"),
     [
         (OSError(errno.ENOSPC, "full"), "no room left"),
         (OSError(errno.EROFS, "read-only"), "may not be written"),
@@ -61,7 +61,7 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
         (OSError(errno.EIO, "a broken disk"), "a: a broken disk"),
     ],
 )
-def test_a_block_that_fails_leaves_the_old_file(tmp_path: Path, error: Exception, told: str | None) -> None:
+def test_a_block_that_fails_leaves_the_old_file(tmp_path: Path, error: Exception, line: str | None) -> None:
     path = tmp_path / "a"
     path.write_text("old")
 
@@ -70,7 +70,7 @@ def test_a_block_that_fails_leaves_the_old_file(tmp_path: Path, error: Exception
             temporary.write_text("half")
             raise error
 
-    with pytest.raises(BadInput if told else type(error), match=told):
+    with pytest.raises(BadInput if line else type(error), match=line):
         write()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
@@ -272,7 +272,7 @@ def test_a_text_is_compressed_the_same_way_each_time(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["a FIFO", "a device", "a socket"])
 def special(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> tuple[Path, str]:
-    """What never answers, or never ends, or is opened by nobody."""
+    """Files that never answer, never end, or are opened by nobody."""
     path = tmp_path / "special"
     if request.param == "a FIFO":
         os.mkfifo(path)

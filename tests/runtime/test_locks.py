@@ -25,8 +25,8 @@ def test_the_folder_is_made_and_the_lock_is_free_after_an_error(tmp_path: Path) 
 
 
 def test_who_holds_it_is_named_beside_what_the_user_gave(tmp_path: Path) -> None:
-    told = f"{tmp_path}/given: process {os.getpid()} is measuring there; wait for it"
-    with locked(tmp_path), pytest.raises(BadInput, match=f"^{told}$"), locked(tmp_path):
+    line = f"{tmp_path}/given: process {os.getpid()} is measuring there; wait for it"
+    with locked(tmp_path), pytest.raises(BadInput, match=f"^{line}$"), locked(tmp_path):
         pass
 
 

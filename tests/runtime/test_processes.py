@@ -38,9 +38,9 @@ def test_loading_processes_end_with_the_error_though_it_is_kept(killed: bool) ->
     try:
         list(iterated(loader))
     except BadInput as error:
-        kept = error  # and with it, by its traceback, every frame that it came through
-    assert str(kept).startswith("--workers: a process" if killed else "the second: it is bad")
-    assert kept.__traceback__ is not None
+        caught = error  # and with it, by its traceback, every frame that it came through
+    assert str(caught).startswith("--workers: a process" if killed else "the second: it is bad")
+    assert caught.__traceback__ is not None
     assert multiprocessing.active_children() == []
 
 

@@ -41,7 +41,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(number: signal.Signals) -> Non
 
 
 def test_a_closed_terminal_lets_it_save(tmp_path: Path) -> None:
-    """What it prints then would be errors: it is printed nowhere."""
+    """Its later output would raise errors, and is discarded."""
     saved = tmp_path / "saved"
     script = f"{SCRIPT}\nprint('to nobody', file=sys.stderr, flush=True)\nopen({str(saved)!r}, 'w').close()\n"
     child, terminal = pty.fork()

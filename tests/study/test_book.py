@@ -158,8 +158,8 @@ def test_failure_is_one_line_and_the_next_run_resumes_there(root: Path, ran: Cal
     ) as e:
         run_book(root)
     assert "\n" not in str(e.value)
-    kept = nbformat.read(root / "runs" / "book" / "02_draw.ipynb", as_version=4)
-    assert any(o.output_type == "error" for c in kept.cells if c.cell_type == "code" for o in c.outputs)
+    executed = nbformat.read(root / "runs" / "book" / "02_draw.ipynb", as_version=4)
+    assert any(o.output_type == "error" for c in executed.cells if c.cell_type == "code" for o in c.outputs)
     change_source(root, "02_draw", DRAWS)
     assert ran() == ["02_draw", "00_summary"]
 
@@ -192,7 +192,7 @@ def test_only_and_from_run_what_they_name(ran: Callable[..., list[str]]) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"only": "7"}, "--only: '7' names 0 notebooks; give one of 00_summary, 01_table, 02_draw"),
         ({"start": "0"}, "--from: '0' names 3 notebooks"),
@@ -200,8 +200,8 @@ def test_only_and_from_run_what_they_name(ran: Callable[..., list[str]]) -> None
         ({"refresh": True, "measure": True}, "leave out --measure"),
     ],
 )
-def test_options_that_name_nothing_are_refused(root: Path, options: dict[str, object], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_options_that_name_nothing_are_refused(root: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         run_book(root, **options)
 
 

@@ -1,4 +1,4 @@
-"""What a notebook answers to other parameters, and where it writes."""
+"""A notebook with other parameters: its messages, and the folders that it writes to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(number: str) -> Path:
     return path
 
 
-def drawn(folder: Path) -> dict[str, tuple[int, int]]:
+def states(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of change (ns) of every picture and table under `folder`."""
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
@@ -39,7 +39,7 @@ def test_measuring_without_a_gpu_is_answered_in_one_line(number: str, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("number", "parameters", "told"),
+    ("number", "parameters", "line"),
     [
         (
             "16",
@@ -55,18 +55,18 @@ def test_measuring_without_a_gpu_is_answered_in_one_line(number: str, monkeypatc
     ],
 )
 def test_a_parameter_that_has_no_answer_is_told_in_one_line(
-    number: str, parameters: dict[str, object], told: str
+    number: str, parameters: dict[str, object], line: str
 ) -> None:
-    before = drawn(ROOT / "figures")
+    before = states(ROOT / "figures")
     printed, error = run_cells(named(number), **parameters)
-    assert str(error) == told
-    assert printed.strip().splitlines()[-1] == told
+    assert str(error) == line
+    assert printed.strip().splitlines()[-1] == line
     assert "Traceback" not in printed
-    assert drawn(ROOT / "figures") == before
+    assert states(ROOT / "figures") == before
 
 
 def test_other_parameters_draw_elsewhere_and_say_which_sentences_do_not_hold() -> None:
-    before = drawn(ROOT / "figures")
+    before = states(ROOT / "figures")
     picture = ROOT / "runs" / "figures" / "fig06_kernel_mix.png"
     picture.unlink(missing_ok=True)
     printed, error = run_cells(named("08"), setting="OPT1")
@@ -74,17 +74,17 @@ def test_other_parameters_draw_elsewhere_and_say_which_sentences_do_not_hold() -
     assert "setting = 'OPT1': figures go to ../runs/figures, and the book's stay as they are" in printed
     assert "not so here (setting = 'OPT1'): Convolutions take nine tenths of a step, " in printed
     assert picture.is_file()
-    assert drawn(ROOT / "figures") == before
+    assert states(ROOT / "figures") == before
 
 
 def test_a_copy_elsewhere_writes_beside_itself(tmp_path: Path) -> None:
-    before = drawn(ROOT / "figures")
+    before = states(ROOT / "figures")
     copy = Path(shutil.copy(named("08"), tmp_path))
     printed, error = run_cells(copy)
     assert error is None
     assert "a copy of 08_fig06_kernel_mix outside the book's notebooks/: figures go to figures" in printed
     assert (tmp_path / "figures" / "fig06_kernel_mix.png").is_file()
-    assert drawn(ROOT / "figures") == before
+    assert states(ROOT / "figures") == before
 
 
 def test_a_renamed_copy_beside_the_book_leaves_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,9 @@ def test_at_the_committed_parameters_an_assertion_stops(tmp_path: Path) -> None:
     nb.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nb.cells[0].metadata["tags"] = ["parameters"]
     nbformat.write(nb, tmp_path / "notebooks" / "01_a.ipynb")
-    assert isinstance(run_cells(tmp_path / "notebooks" / "01_a.ipynb")[1], AssertionError)
+    _, stopped = run_cells(tmp_path / "notebooks" / "01_a.ipynb")
+    assert isinstance(stopped, AssertionError)
+    assert str(stopped) == "Long.", "make book's message names the sentence"
     printed, error = run_cells(tmp_path / "notebooks" / "01_a.ipynb", top=2)
     assert error is None
     assert printed.splitlines()[-3:] == [

@@ -1,4 +1,4 @@
-"""What may befall one of several processes: all go on as it should be, or end with one message."""
+"""Faults of one of several processes: all processes go on correctly, or end with one message."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_a_signal_ends_one_that_waits_for_another(tmp_path: Path, sent: signal.S
     """Before the first one's store is there, and where torchrun's is. As ever the first one alone says so."""
     port, place = free_port(), {}
     if store:
-        held = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        port, place = held.port, {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+        server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port, place = server.port, {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     process = waiting(rank, 2, tmp_path, 1, port, **place)
     printed, complaint = tmp_path / f"{rank}.out", tmp_path / f"{rank}.err"
     until(lambda: printed.exists() and "waits" in printed.read_text(), process, complaint)
@@ -164,10 +164,10 @@ import torch
 from medddpm.runtime import ranks
 ranks.MINUTES = 0.1
 with ranks.joined(torch.device("cpu")):
-    found = ranks.Ranks()
-    with found.unhurried("check"):
-        time.sleep(7 if found.lead else 0)
-    print(found.told("through"))
+    group = ranks.Ranks()
+    with group.unhurried("check"):
+        time.sleep(7 if group.lead else 0)
+    print(group.told("through"))
 """
 
 
@@ -232,12 +232,12 @@ def test_steps_that_processes_cannot_share_are_refused(tmp_path: Path) -> None:
 
 def children(process: BaseProcess) -> dict[int, int]:
     """The processes that torchrun started, by rank."""
-    found = {}
+    processes = {}
     for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         ranks = [int(v[5:]) for v in variables if v.startswith(b"RANK=")]
-        found |= dict.fromkeys(ranks, int(pid))
-    return found
+        processes |= dict.fromkeys(ranks, int(pid))
+    return processes
 
 
 @pytest.mark.long

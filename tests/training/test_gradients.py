@@ -94,11 +94,11 @@ def test_buckets_follow_the_backward_pass_and_one_dtype_each() -> None:
     parameters = [torch.nn.Parameter(torch.ones(n, dtype=d)) for n, d in ((4, torch.float32), (2, torch.float64))]
     parameters += [torch.nn.Parameter(torch.ones(n)) for n in (8, 8, 1)]
     frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
-    found = GradientSum([*parameters, frozen], bucket_bytes=32).buckets
-    sizes = [[p.numel() for p in bucket.parameters] for bucket in found]
+    buckets = GradientSum([*parameters, frozen], bucket_bytes=32).buckets
+    sizes = [[p.numel() for p in bucket.parameters] for bucket in buckets]
     assert sizes == [[1, 8], [8], [2], [4]]
-    assert [bucket.flat.dtype for bucket in found] == [torch.float32, torch.float32, torch.float64, torch.float32]
-    starts = [view.storage_offset() * view.itemsize for bucket in found for view in bucket.views]
+    assert [bucket.flat.dtype for bucket in buckets] == [torch.float32, torch.float32, torch.float64, torch.float32]
+    starts = [view.storage_offset() * view.itemsize for bucket in buckets for view in bucket.views]
     assert starts == [0, 128, 0, 0, 0], "whole lines, which kernels over many tensors read 16 bytes at a time"
 
 
@@ -116,7 +116,7 @@ def test_shards_are_disjoint_and_cover_and_seeds_are_one_processs(world: int) ->
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), batch_size=2, accumulation=4)
     volumes = Phantom(24, (8, 8, 8))
 
-    def drawn(rank: int, world: int) -> tuple[list[list[int]], list[int]]:
+    def sampled(rank: int, world: int) -> tuple[list[list[int]], list[int]]:
         shared = replace(config, accumulation=4 // world)
         trainer = Trainer(shared, volumes, torch.device("cpu"), ranks=Pretended(rank, world))
         order, indices, seeds = trainer._order(), [], []
@@ -125,13 +125,13 @@ def test_shards_are_disjoint_and_cover_and_seeds_are_one_processs(world: int) ->
             seeds += [trainer._seed(micro) for micro in range(shared.accumulation)]
         return indices, seeds
 
-    whole, seeds = drawn(0, 1)
-    parts = [drawn(rank, world) for rank in range(world)]
+    whole, seeds = sampled(0, 1)
+    parts = [sampled(rank, world) for rank in range(world)]
     assert sorted(i for indices in whole for i in indices) == list(range(24))
     assert sorted(i for indices, _ in parts for batch in indices for i in batch) == list(range(24))
     assert sorted(map(tuple, whole)) == sorted(tuple(batch) for indices, _ in parts for batch in indices)
     assert len(set(seeds)) == 12
-    assert sorted(seeds) == sorted(seed for _, found in parts for seed in found)
+    assert sorted(seeds) == sorted(seed for _, shard in parts for seed in shard)
 
 
 def test_volumes_are_drawn_by_all_processes_and_are_the_same(head_folder: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_volumes_are_drawn_by_all_processes_and_are_the_same(head_folder: Path, 
     train(config, Phantom(1, (8, 8, 8)), tmp_path / "run", 1, device="cpu", progress=False)
     mask = min((head_folder / "mask").iterdir())
     script = "import sys; from medddpm.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    drawn: dict[int, dict[str, np.ndarray]] = {}
+    samples: dict[int, dict[str, np.ndarray]] = {}
     for processes in (1, 2):
         out = tmp_path / str(processes)
         words = ["sample", "--checkpoint", tmp_path / "run", "--mask", mask, "--out", out / "v.nii", "--count", 5]
@@ -148,7 +148,7 @@ def test_volumes_are_drawn_by_all_processes_and_are_the_same(head_folder: Path, 
         assert [ended.returncode for ended in done] == [0] * processes, [ended.stderr for ended in done]
         printed = [ended.stdout.split() for ended in done]
         assert len(printed[0]) == {1: 5, 2: 3}[processes]
-        drawn[processes] = {path.name: nibabel.load(path).get_fdata() for path in out.iterdir()}
-    assert len(drawn[1]) == 5
-    assert drawn[1].keys() == drawn[2].keys()
-    assert all(np.array_equal(drawn[1][name], drawn[2][name]) for name in drawn[1])
+        samples[processes] = {path.name: nibabel.load(path).get_fdata() for path in out.iterdir()}
+    assert len(samples[1]) == 5
+    assert samples[1].keys() == samples[2].keys()
+    assert all(np.array_equal(samples[1][name], samples[2][name]) for name in samples[1])

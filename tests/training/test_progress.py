@@ -1,4 +1,4 @@
-"""What a run shows of itself, and its log where that cannot be written."""
+"""The progress that a run shows, and its log, also where that cannot be written."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_log_that_cannot_be_begun_costs_no_training(tmp_path: Path, caplog, na
     (tmp_path / name).mkdir()
     if name == "run":
         (tmp_path / name / "tensorboard").touch()
-    with progress.Report(tmp_path / name, "x", 0, 9, shown=False, logged=True) as told:
-        told.losses([0.5], 1)
+    with progress.Report(tmp_path / name, "x", 0, 9, shown=False, logged=True) as report:
+        report.losses([0.5], 1)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f"tensorboard: {problem}; the training goes on without its log")
 
@@ -70,10 +70,10 @@ def test_without_a_bar_there_is_a_line_a_minute(
     if quiet_on_a_terminal:
         monkeypatch.setattr(sys, "stderr", Terminal())
     how = {"shown": True, "bar": not quiet_on_a_terminal, "logged": False}
-    with progress.Report(tmp_path, "FAST", 10, 130, 4, **how) as told:
+    with progress.Report(tmp_path, "FAST", 10, 130, 4, **how) as report:
         for step in range(11, 131):
             clock[0] += 1
-            told.losses([0.5], step)
+            report.losses([0.5], step)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "FAST: step 70 of 130, 1 steps/s, 4 volumes/s, 01:00 left, loss 0.5000",
@@ -86,9 +86,9 @@ def test_without_a_bar_there_is_a_line_a_minute(
 def test_a_terminal_shows_both_rates_and_the_time_left(tmp_path: Path, monkeypatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.Report(tmp_path, "FAST", 0, 1000, 2, shown=True, logged=False) as told:
-        told.losses([0.5], 1)
-        told._bar.refresh()
+    with progress.Report(tmp_path, "FAST", 0, 1000, 2, shown=True, logged=False) as report:
+        report.losses([0.5], 1)
+        report._bar.refresh()
     shown = terminal.getvalue().split("\r")[-2 if terminal.getvalue().endswith("\r") else -1]
     assert re.search(r"FAST: +0%\|.*\| 1/1000 \[\d\d:\d\d<[\d:?]+, .*step/s, .*volume/s, loss=0\.5000\]", shown)
 
@@ -96,17 +96,17 @@ def test_a_terminal_shows_both_rates_and_the_time_left(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("shown", [True, False])
 def test_nothing_is_said_when_nothing_is_to_be(tmp_path: Path, clock: list[float], shown: bool, caplog) -> None:
     caplog.set_level("INFO", "medddpm")
-    with progress.Report(tmp_path, "FAST", 0, 10, shown=shown, logged=False) as told:
+    with progress.Report(tmp_path, "FAST", 0, 10, shown=shown, logged=False) as report:
         clock[0] += progress.EVERY if shown else 0
         clock[0] += -1 if shown else 600
-        told.losses([0.5], 1)
+        report.losses([0.5], 1)
     assert caplog.records == []
 
 
 def test_a_loss_that_is_no_number_says_which_checkpoint_is_kept_if_one_is(tmp_path: Path) -> None:
-    with progress.Report(tmp_path, "x", 0, 9, shown=False, logged=False) as told:
+    with progress.Report(tmp_path, "x", 0, 9, shown=False, logged=False) as report:
         with pytest.raises(BadInput, match=r"no longer a number at step 3; .*; no checkpoint was written yet$"):
-            told.losses([float("nan")], 3)
+            report.losses([float("nan")], 3)
         save(tmp_path, {"step": 3, "model": WEIGHTS, "ema": WEIGHTS}, keep=1)
         with pytest.raises(BadInput, match=r"; the last checkpoint is kept: step-0000003\.pt$"):
-            told.losses([float("nan")], 4)
+            report.losses([float("nan")], 4)

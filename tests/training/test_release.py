@@ -56,9 +56,9 @@ def test_the_file_says_what_it_was_trained_on_and_how_to_sample(released: Path) 
 
 
 def test_it_is_measured_on_subjects_it_never_saw(released: Path) -> None:
-    found = read_checkpoint(released)["evaluation"]
-    assert (found["seed"], found["count"]) == (1, 4)
-    rows = {(row["metric"], row["tissue"]): row for row in found["rows"]}
+    evaluation = read_checkpoint(released)["evaluation"]
+    assert (evaluation["seed"], evaluation["count"]) == (1, 4)
+    rows = {(row["metric"], row["tissue"]): row for row in evaluation["rows"]}
     brain = rows["dice_reference", "brain"]
     assert brain["low"] <= brain["value"] <= brain["high"] <= 1
     assert rows["dice", "brain"]["value"] < brain["value"], "after three steps"
@@ -78,14 +78,14 @@ def test_the_card_tells_the_numbers_of_the_file_and_the_record(released: Path, r
     assert "16×16×16" in card
     assert "2 synthetic subjects (`medddpm.data.phantom`, flair, seed 0)" in card
     headings = re.findall(r"^## (.+)$", card, re.MULTILINE)
-    wanted = ["Model Details", "Uses", "Bias, Risks, and Limitations", "How to Get Started with the Model"]
-    assert headings == [*wanted, "Training Details", "Evaluation", "Technical Specifications", "Citation"]
+    first_headings = ["Model Details", "Uses", "Bias, Risks, and Limitations", "How to Get Started with the Model"]
+    assert headings == [*first_headings, "Training Details", "Evaluation", "Technical Specifications", "Citation"]
     assert "nan" not in card
     assert "None" not in card
 
 
 @pytest.mark.parametrize(
-    ("asked", "drawn"),
+    ("options", "expected"),
     [
         ({}, ("ddim", 3)),
         ({"steps": 2}, ("ddim", 2)),
@@ -94,18 +94,18 @@ def test_the_card_tells_the_numbers_of_the_file_and_the_record(released: Path, r
     ],
 )
 def test_what_the_file_recommends_is_what_it_is_drawn_with(
-    released: Path, tmp_path: Path, head_folder: Path, monkeypatch: pytest.MonkeyPatch, asked, drawn
+    released: Path, tmp_path: Path, head_folder: Path, monkeypatch: pytest.MonkeyPatch, options, expected
 ) -> None:
-    seen = []
+    calls = []
 
     def sample(self: GaussianDiffusion, mask: torch.Tensor, steps: int | None, sampler: str, **_: object):
-        seen.append((sampler, steps))
+        calls.append((sampler, steps))
         return torch.zeros_like(mask[:, :1])
 
     monkeypatch.setattr(GaussianDiffusion, "sample", sample)
     mask = min((head_folder / "mask").iterdir())
-    sample_to_files(released, mask, tmp_path / "volume.nii", device="cpu", **asked)
-    assert seen == [drawn]
+    sample_to_files(released, mask, tmp_path / "volume.nii", device="cpu", **options)
+    assert calls == [expected]
 
 
 def test_a_long_record_is_thinned_to_means() -> None:
@@ -142,10 +142,10 @@ def test_a_card_says_of_licence_and_author_what_the_trainer_says(run: Path, tmp_
     assert card.startswith("---\nlibrary_name: medddpm\n"), "a card without a licence has no such field"
     assert "- **License:** not said\n" in card
     assert "- **Developed by:** not said\n" in card
-    for own in ("apache", "Apache", "authors", "this repository", "this book", "the book", "two CPU cores"):
-        assert own not in card
-    told = ["--license", "cc-by-nc-4.0", "--author", "A. Reader, Århus"]
-    assert main([*words, str(tmp_path / "told.safetensors"), *told]) == 0
+    for claim in ("apache", "Apache", "authors", "this repository", "this book", "the book", "two CPU cores"):
+        assert claim not in card
+    options = ["--license", "cc-by-nc-4.0", "--author", "A. Reader, Århus"]
+    assert main([*words, str(tmp_path / "told.safetensors"), *options]) == 0
     card = (tmp_path / "told.md").read_text("utf-8")
     assert card.startswith("---\nlicense: cc-by-nc-4.0\nlibrary_name: medddpm\n")
     assert "- **Developed by:** A. Reader, Århus\n" in card
@@ -185,9 +185,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["anew", "over another"])
-@pytest.mark.parametrize("what", ["evaluation", "training_record", "model_card"])
+@pytest.mark.parametrize("function", ["evaluation", "training_record", "model_card"])
 def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
-    run: Path, released: Path, tmp_path: Path, monkeypatch, there: bool, what: str
+    run: Path, released: Path, tmp_path: Path, monkeypatch, there: bool, function: str
 ) -> None:
     """Wherever it is interrupted; no weights are beside another release's card, and none stand alone."""
     if there:
@@ -202,7 +202,7 @@ def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"medddpm.training.release.{what}", interrupted)
+        patched.setattr(f"medddpm.training.release.{function}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             again()
     assert contents(tmp_path) == before

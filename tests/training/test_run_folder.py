@@ -232,8 +232,8 @@ def test_checkpoints_without_a_record_are_a_run_that_lost_it(tmp_path: Path) -> 
 
 def test_a_full_disk_is_named_with_the_file() -> None:
     """/dev/full takes no byte."""
-    told = pytest.raises(BadInput, match=r"/lock: no room left to write it; free some space")
-    with told, named_failures(Path("/lock")), open("/dev/full", "wb", buffering=0) as full:
+    refused = pytest.raises(BadInput, match=r"/lock: no room left to write it; free some space")
+    with refused, named_failures(Path("/lock")), open("/dev/full", "wb", buffering=0) as full:
         full.write(b"1")
 
 
@@ -275,20 +275,20 @@ def test_micro_steps_of_a_damaged_record_are_not_counted_one_by_one(tmp_path: Pa
         claim(tmp_path, replace(config, accumulation=3**30), volumes, processes=2)
 
 
-@pytest.mark.parametrize("what", ["FIFO", "device", "large"])
-def test_a_run_json_that_does_not_end_is_named(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ["FIFO", "device", "large"])
+def test_a_run_json_that_does_not_end_is_named(tmp_path: Path, kind: str) -> None:
     claim(tmp_path, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))
     save(tmp_path, content(1), keep=1)
     (record := tmp_path / "run.json").unlink()
-    if what == "FIFO":
+    if kind == "FIFO":
         os.mkfifo(record)
-    elif what == "device":
+    elif kind == "device":
         record.symlink_to("/dev/zero")
     else:
         with open(record, "wb") as stream:
             stream.truncate(2**33)
     said = (
-        "it has 8589934592 bytes, and a file of this kind at most 33554432" if what == "large" else f"a {what} stands"
+        "it has 8589934592 bytes, and a file of this kind at most 33554432" if kind == "large" else f"a {kind} stands"
     )
     for reads in (read_run, lambda out: claim(out, TrainConfig(image_size=8), Phantom(1, (8, 8, 8)))):
         with limited(), pytest.raises(BadInput, match=rf"run\.json: {said}"):
@@ -363,7 +363,7 @@ def test_a_full_disk_is_said_before_the_first_step(head_folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("size", "given", "width"),
+    ("size", "options", "width"),
     [
         ("8", [], (32, 8)),
         ("56", [], (32, 8)),
@@ -374,9 +374,9 @@ def test_a_full_disk_is_said_before_the_first_step(head_folder: Path, tmp_path: 
     ],
 )
 def test_small_volumes_have_a_narrow_network(
-    tmp_path: Path, monkeypatch, size: str, given: list[str], width: tuple[int, int]
+    tmp_path: Path, monkeypatch, size: str, options: list[str], width: tuple[int, int]
 ) -> None:
-    assert configured(monkeypatch, tmp_path / "run", "--size", size, *given) == width
+    assert configured(monkeypatch, tmp_path / "run", "--size", size, *options) == width
 
 
 @pytest.mark.parametrize("known", [{}, {"model_channels": 64, "norm_groups": 32}])

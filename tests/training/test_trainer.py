@@ -51,13 +51,13 @@ def run(volumes: VolumeFolder, out: Path, steps: int, **changes: object) -> Tens
 def differences(a: dict, b: dict) -> list[str]:
     """Names of the tensors and numbers that are not the same to the last bit."""
     assert a.keys() == b.keys()
-    found = []
+    different = []
     for key in a:
         if isinstance(a[key], dict):
-            found += [f"{key}.{name}" for name in differences(a[key], b[key])]
+            different += [f"{key}.{name}" for name in differences(a[key], b[key])]
         elif not (torch.equal(a[key], b[key]) if isinstance(a[key], Tensor) else a[key] == b[key]):
-            found.append(str(key))
-    return found
+            different.append(str(key))
+    return different
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +94,23 @@ def test_cached_volumes_train_the_same_to_the_last_bit(volumes, tmp_path: Path) 
 
 def test_volumes_that_do_not_fit_the_gpu_are_refused(volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     image, mask = volumes[0]
-    wanted = len(volumes) * (image.nbytes + mask.numel())
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * wanted - 1, 2 * wanted - 1))
+    size = len(volumes) * (image.nbytes + mask.numel())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * size - 1, 2 * size - 1))
     with pytest.raises(
         BadInput, match=r"--device-cache: 3 volumes take 0\.0 GiB, more than half of what the GPU has free"
     ):
         DeviceCache(volumes, torch.device("cuda", 0))
 
 
-@pytest.mark.parametrize(("kind", "spare", "kept"), [("cuda", 0, True), ("cuda", -1, False), ("cpu", 0, False)])
+@pytest.mark.parametrize(("kind", "spare", "fits"), [("cuda", 0, True), ("cuda", -1, False), ("cpu", 0, False)])
 def test_prepared_volumes_go_to_a_gpu_where_they_fit(
-    volumes, tmp_path: Path, monkeypatch, kind: str, spare: int, kept: bool
+    volumes, tmp_path: Path, monkeypatch, kind: str, spare: int, fits: bool
 ) -> None:
     cache = DiskCache(volumes, tmp_path)
     here = SimpleNamespace(device=torch.device(kind), volumes=cache)
     free = 2 * bytes_of(cache) + spare
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
-    assert _fits(here) is kept
+    assert _fits(here) is fits
     assert not _fits(SimpleNamespace(device=here.device, volumes=volumes))  # each would have to be prepared first
 
 
@@ -157,15 +157,15 @@ def test_a_step_is_the_specified_one(volumes, tmp_path: Path) -> None:
 def test_the_average_is_the_weights_until_it_starts_and_then_follows(volumes) -> None:
     trainer = Trainer(TINY, volumes, torch.device("cpu"))
     weight = trainer.unet.out[2].bias
-    seen = []
+    biases = []
     for _ in range(7):
         trainer.train_step()
-        seen.append((weight.item(), trainer.averaged.denoise_fn.out[2].bias.item()))
-    for current, average in seen[:4]:
+        biases.append((weight.item(), trainer.averaged.denoise_fn.out[2].bias.item()))
+    for current, average in biases[:4]:
         assert average == current
-    fourth, sixth = seen[3][0], seen[5][0]
-    assert seen[4][1] == fourth  # step 5 is none of every second
-    assert seen[5][1] == seen[6][1] == pytest.approx(0.9 * fourth + 0.1 * sixth, rel=1e-5)
+    fourth, sixth = biases[3][0], biases[5][0]
+    assert biases[4][1] == fourth  # step 5 is none of every second
+    assert biases[5][1] == biases[6][1] == pytest.approx(0.9 * fourth + 0.1 * sixth, rel=1e-5)
 
 
 def test_every_epoch_shows_every_volume_once_in_an_order_of_its_own(volumes) -> None:
@@ -189,7 +189,7 @@ def sample_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch, caplog) -> None:
-    """Where its kernels cannot run it computes in float32, and says so in one line; also when it is cut and resumed.
+    """Without its kernels it computes in float32, and says so in one line; also when it is cut and resumed.
 
     Samples are drawn from the weights themselves and, behind `ema_start`, from their average, while it is on.
     """
@@ -309,22 +309,22 @@ def test_another_runs_folder_is_refused(volumes, tmp_path: Path) -> None:
 
 
 def test_a_larger_gradient_is_scaled_down_and_a_smaller_one_left_alone(volumes, tmp_path, monkeypatch) -> None:
-    seen: list[float] = []
+    norms: list[float] = []
     stepped = torch.optim.Adam.step
 
     def watched(optimizer: torch.optim.Adam, *args: Any, **kwargs: Any) -> Any:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        seen.append(float(torch.stack([g.double().norm() for g in gradients]).norm()))
+        norms.append(float(torch.stack([g.double().norm() for g in gradients]).norm()))
         return stepped(optimizer, *args, **kwargs)
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     run(volumes, tmp_path / "free", 2)
-    free, seen[:] = list(seen), []
+    free, norms[:] = list(norms), []
     run(volumes, tmp_path / "loose", 2, clip_norm=2 * max(free))
-    assert seen == free
-    seen.clear()
+    assert norms == free
+    norms.clear()
     run(volumes, tmp_path / "tight", 2, clip_norm=min(free) / 10)
-    assert seen == pytest.approx([min(free) / 10] * len(free), rel=1e-3)
+    assert norms == pytest.approx([min(free) / 10] * len(free), rel=1e-3)
 
 
 def test_a_run_of_an_earlier_version_goes_on(volumes, tmp_path: Path) -> None:
@@ -383,9 +383,9 @@ def test_a_checkpoint_of_another_configuration_is_refused(volumes, tmp_path: Pat
 def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(volumes, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the weights are no longer finite"):
         run(volumes, tmp_path, 50, learning_rate=1e30, save_every=1, keep=99)
-    kept = checkpoints_of(tmp_path)
-    assert kept
-    assert all(read_checkpoint(path)["losses"].isfinite().all() for path in kept)
+    checkpoints = checkpoints_of(tmp_path)
+    assert checkpoints
+    assert all(read_checkpoint(path)["losses"].isfinite().all() for path in checkpoints)
 
 
 def test_a_disk_that_fills_up_keeps_the_last_good_checkpoint(volumes, head_folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a step waits: the arithmetic of spans, and a recorded training."""
+"""The parts of a step's time: the arithmetic of spans, and a recorded training."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_each_moment_of_a_gpus_time_counts_once() -> None:
 
 
 def test_a_line_says_what_was_found() -> None:
-    found = {"device": 0.9, "copy": 0.05, "loader": 0.05, "host": 0.0}
-    assert waits.sentence(found, 10) == (
+    seconds = {"device": 0.9, "copy": 0.05, "loader": 0.05, "host": 0.0}
+    assert waits.sentence(seconds, 10) == (
         "a step takes 100.00 ms: "
         "device 90.00 ms (90.0%), copy 5.00 ms (5.0%), loader 5.00 ms (5.0%), host 0.00 ms (0.0%)"
     )
@@ -81,16 +81,16 @@ def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
     volumes: VolumeFolder, tmp_path: Path, monkeypatch, caplog
 ) -> None:
     plain = train(CONFIG, volumes, tmp_path / "plain", 6, device="cpu", progress=False)
-    seen = []
+    recorded = []
     shares = waits.shares
-    monkeypatch.setattr(waits, "shares", lambda events, on_gpu: seen.append(shares(events, on_gpu)) or seen[-1])
+    monkeypatch.setattr(waits, "shares", lambda events, on_gpu: recorded.append(shares(events, on_gpu)) or recorded[-1])
     with caplog.at_level("INFO", "medddpm"):
         watched = train(CONFIG, volumes, tmp_path / "watched", 6, device="cpu", progress=False, profile=True)
     assert torch.equal(plain, watched)
     assert caplog.text.count("a step takes") == 1
-    assert seen[0]["device"] > 0
-    assert seen[0]["loader"] > 0
-    assert seen[0]["copy"] == 0
+    assert recorded[0]["device"] > 0
+    assert recorded[0]["loader"] > 0
+    assert recorded[0]["copy"] == 0
 
 
 def test_a_training_too_short_to_be_recorded_says_so_and_how_long_it_takes(

@@ -20,26 +20,26 @@ _FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The names of the models."""
+    """Returns the names of the models."""
     return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
 
 
 def weights(name: str = DEFAULT) -> Path:
-    """A model's file, for `load_checkpoint` and `sample_to_files`; its checksum is verified.
+    """Returns a model's file, for `load_checkpoint` and `sample_to_files`; its checksum is verified.
 
     Raises:
         BadInput: there is none of that name, or it is damaged.
     """
     path = _file(name, ".safetensors")
     with open(path, "rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != SHA256.get(name):
+        checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+    if checksum != SHA256.get(name):
         raise BadInput(path, "it is not the file that came with the package", "install the package again")
     return path
 
 
 def record(name: str = DEFAULT) -> Path:
-    """Its training: a CSV of `step` and `loss`, the mean over the steps since the row before.
+    """Returns a model's training record: a CSV of `step` and `loss`, the mean over the steps since the row before.
 
     Raises:
         BadInput: there is none of that name.
@@ -48,7 +48,7 @@ def record(name: str = DEFAULT) -> Path:
 
 
 def card(name: str = DEFAULT) -> Path:
-    """Its model card, Markdown.
+    """Returns a model's card, in Markdown.
 
     Raises:
         BadInput: there is none of that name.

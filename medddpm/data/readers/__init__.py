@@ -1,7 +1,7 @@
 """Readers: how the files of a data folder become cases, one module for each family of arrangements.
 
-A reader is a function from a folder to what it finds there (`medddpm.data.cases.Found`), or None where the folder is of
-another kind. `READERS` are tried in order. What follows works on cases alone.
+A reader is a function from a folder to its `medddpm.data.cases.Contents`, or None if the folder is of another kind.
+`READERS` are tried in order. Everything after a reader works on cases alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from medddpm.data.cases import Case, Found
+from medddpm.data.cases import Case, Contents
 from medddpm.data.layouts import Layout
 from medddpm.data.nifti import split_name
 from medddpm.data.readers import bids, dataset_json, folders, pairs_csv
@@ -27,13 +27,12 @@ class Reader:
     """An arrangement of files.
 
     Args:
-        read: finds the cases of a folder; None where the folder is of another kind.
-        around: finds the cases of the folder that a mask lies in, as far as they matter to it; None where the mask lies
-            in no such folder.
+        read: reads a folder; None if the folder is of another kind.
+        around: reads the folder that a mask lies in, as far as the mask's case needs; None if it is of another kind.
     """
 
-    read: Callable[[Path], Found | None]
-    around: Callable[[Path], Found | None]
+    read: Callable[[Path], Contents | None]
+    around: Callable[[Path], Contents | None]
 
 
 READERS = (
@@ -44,11 +43,11 @@ READERS = (
 )
 
 
-def read_folder(root: str | os.PathLike[str]) -> Found:
-    """Finds the cases of a data folder, or of a CSV of pairs.
+def read_folder(root: str | os.PathLike[str]) -> Contents:
+    """Reads a data folder, or a CSV of pairs.
 
     Raises:
-        BadInput: `root` is missing, empty or of no known kind, or what describes its files is damaged.
+        BadInput: `root` is missing, empty or of no known kind, or its table of files is damaged.
     """
     root = Path(root)
     if is_file(root) and root.name.lower().endswith(".csv"):
@@ -60,19 +59,19 @@ def read_folder(root: str | os.PathLike[str]) -> Found:
     if not entries(root):
         raise BadInput(root, "an empty folder", f"put volumes into {folders.WANTED}")
     for reader in READERS:
-        if (found := reader.read(root)) is not None:
-            return _with_notes(_with_names(found))
+        if (contents := reader.read(root)) is not None:
+            return _with_notes(_with_names(contents))
     remedy = f"lay it out as {folders.WANTED}, or list the pairs in a CSV ({pairs_csv.COLUMNS})"
     raise BadInput(root, "follows no known layout", remedy)
 
 
 def find_layout(root: str | os.PathLike[str]) -> Layout:
-    """Returns what the channels and labels of a data folder mean; raises as `read_folder`."""
+    """Returns the layout of a data folder; raises as `read_folder`."""
     return read_folder(root).layout
 
 
 def case_of(mask: str | os.PathLike[str], layout: Layout) -> Case | None:
-    """The case of a mask that lies in a data folder, maybe with some of its images; None where it lies in none.
+    """Returns the case of a mask in a data folder, perhaps without some images; None if it lies in no data folder.
 
     Raises:
         BadInput: the folder is damaged, or its labels are another layout's.
@@ -81,39 +80,41 @@ def case_of(mask: str | os.PathLike[str], layout: Layout) -> Case | None:
     if not is_file(path):
         return None
     for reader in READERS:
-        found = reader.around(path)
-        case = next((case for case in (*found.cases, *found.partial) if case.mask == path), None) if found else None
-        if found is None or case is None:
+        contents = reader.around(path)
+        if contents is None:
             continue
-        if found.layout == layout:
+        case = next((case for case in (*contents.cases, *contents.partial) if case.mask == path), None)
+        if case is None:
+            continue
+        if contents.layout == layout:
             return dataclasses.replace(case, mask=Path(mask))
         if case.labels is not None:
-            problem = f"its labels are those of {found.layout.name} data, the model takes {layout.name} data"
+            problem = f"its labels are those of {contents.layout.name} data, the model takes {layout.name} data"
             raise BadInput(mask, problem, "give a mask of the model's kind")
     return None
 
 
-def _with_names(found: Found) -> Found:
-    """Names cases whose masks have the same name by their folders too."""
-    counts = Counter(case.name for case in found.cases)
-    base = found.root if found.root.is_dir() else found.root.parent
-    for index, case in enumerate(found.cases):
+def _with_names(contents: Contents) -> Contents:
+    """Adds the folder to the names of cases whose masks have equal names."""
+    counts = Counter(case.name for case in contents.cases)
+    base = contents.root if contents.root.is_dir() else contents.root.parent
+    for index, case in enumerate(contents.cases):
         if counts[case.name] > 1:
             name = os.path.relpath(case.mask.with_name(split_name(case.mask)[0]), base)
-            found.cases[index] = dataclasses.replace(case, name=name)
-    return found
+            contents.cases[index] = dataclasses.replace(case, name=name)
+    return contents
 
 
-def _with_notes(found: Found) -> Found:
-    """Notes what was paired by less than the whole names, and what is not read."""
-    unsure = [case for case in found.cases if case.by_part]
+def _with_notes(contents: Contents) -> Contents:
+    """Adds notes on cases that were paired by a part of their names, and on volumes that are not read."""
+    unsure = [case for case in contents.cases if case.by_part]
     if unsure:
         pairs = ", ".join(f"{case.mask.name} with {case.images[0].name}" for case in unsure[:2])
-        count = f"{len(unsure)} of {len(found.cases)}"
+        count = f"{len(unsure)} of {len(contents.cases)}"
         problem = f"cases paired by a part of their names alone, or by their folder: {count} ({pairs}"
-        remedy = f"look through them with `medddpm check --list {found.root}`, or give the files of a case one name"
-        found.notes.append(BadInput(found.root, problem + (", …)" if len(unsure) > 2 else ")"), remedy))
-    used = {path for case in (*found.cases, *found.partial) for path in (case.mask, *case.images)}
-    used.update(found.loose)
-    found.notes.extend(notes_on_unread(found.root, found.places, used, found.place_remedy))
-    return found
+        remedy = f"look through them with `medddpm check --list {contents.root}`, or give the files of a case one name"
+        contents.notes.append(BadInput(contents.root, problem + (", …)" if len(unsure) > 2 else ")"), remedy))
+    used = {path for case in (*contents.cases, *contents.partial) for path in (case.mask, *case.images)}
+    used.update(contents.loose)
+    contents.notes.extend(notes_on_unread(contents.root, contents.places, used, contents.place_remedy))
+    return contents

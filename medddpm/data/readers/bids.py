@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medddpm.data.cases import Case, Found
+from medddpm.data.cases import Case, Contents
 from medddpm.data.layouts import BRATS, HEAD, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import is_file, read_text, split, walk
@@ -38,20 +38,20 @@ class _File:
     entities: dict[str, str]
 
     def scan(self) -> dict[str, str]:
-        """Those of its entities that tell scans apart."""
+        """Returns the entities that tell scans apart."""
         return {key: value for key, value in self.entities.items() if key in _OF_A_SCAN}
 
     def fits(self, other: _File) -> bool:
-        """Returns whether no entity of a scan says otherwise."""
+        """Returns whether both files may belong to one scan: no entity that both have differs."""
         mine, its = self.scan(), other.scan()
         return all(mine[key] == its[key] for key in mine.keys() & its.keys())
 
     def distance(self, other: _File) -> int:
-        """How many entities of a scan only one of the two has."""
+        """Returns the number of scan entities that only one of the two files has."""
         return len(self.scan().keys() ^ other.scan().keys())
 
 
-def read(root: Path, subject: str = "") -> Found | None:
+def read(root: Path, subject: str = "") -> Contents | None:
     """Reads ``sub-01/anat/sub-01_T1w.nii.gz`` and the masks (``_mask``, ``_dseg``) there or below ``derivatives/``.
 
     A mask's image is that of the same subject whose session, run, acquisition and space agree, where both names have
@@ -67,29 +67,30 @@ def read(root: Path, subject: str = "") -> Found | None:
     if not any(folder.name.startswith("sub-") for folder in split(root)[0]):
         return None
     subjects: defaultdict[str, list[_File]] = defaultdict(list)
-    for _folder, files in walk(root, skip=lambda name: bool(subject) and name.startswith("sub-") and name != subject):
-        for path in filter(is_volume_name, files):
-            if (found := _parsed(path)) is not None:
-                subjects[found.entities["sub"]].append(found)
+    for _folder, paths in walk(root, skip=lambda name: bool(subject) and name.startswith("sub-") and name != subject):
+        for path in filter(is_volume_name, paths):
+            if (file := _parsed(path)) is not None:
+                subjects[file.entities["sub"]].append(file)
     everything = [file for files in subjects.values() for file in files]
     if not everything:
         return None
     layout = BRATS if {file.role for file in everything} >= set(BRATS.image_folders) else HEAD
     channels = ("t1",) if layout == HEAD else BRATS.image_folders
-    result = Found(root, READER, layout, [], places=(root,), place_remedy=f"no mask goes with them; {_ADVICE}")
+    result = Contents(root, READER, layout, [], places=(root,), place_remedy=f"no mask goes with them; {_ADVICE}")
     if all(file.role != MASK for file in everything):
         problem = "holds no mask: no file of a subject ends in _mask or _dseg"
         result.problems.append(BadInput(root, problem, f"add masks below derivatives/, or {_ADVICE}"))
-    for own in subjects.values():
-        masks, images = [file for file in own if file.role == MASK], [file for file in own if file.role in channels]
+    for files in subjects.values():
+        masks = [file for file in files if file.role == MASK]
+        images = [file for file in files if file.role in channels]
         for mask in masks:
             rivals = [other.path.name for other in masks if other is not mask and other.scan() == mask.scan()]
             _add(result, mask, rivals, images, channels)
     return result
 
 
-def around(mask: Path) -> Found | None:
-    """Reads what belongs to the subject of a mask in a subject's folder; None for any other mask."""
+def around(mask: Path) -> Contents | None:
+    """Reads the subject of a mask that lies in a subject's folder; None for any other mask."""
     parts = mask.parts
     subject = next((place for place, part in enumerate(parts[:-1]) if part.startswith("sub-")), None)
     if subject is None:
@@ -98,8 +99,10 @@ def around(mask: Path) -> Found | None:
     return read(Path(*parts[:end]), parts[subject])
 
 
-def _add(result: Found, mask: _File, rivals: Sequence[str], images: Sequence[_File], channels: Sequence[str]) -> None:
-    """Adds a mask's case, or what stands in its way."""
+def _add(
+    result: Contents, mask: _File, rivals: Sequence[str], images: Sequence[_File], channels: Sequence[str]
+) -> None:
+    """Adds the case of a mask, or the problem that prevents it."""
     chosen, problem = [], None
     for channel in channels:
         fitting = [image for image in images if image.role == channel and image.fits(mask)]
@@ -110,8 +113,8 @@ def _add(result: Found, mask: _File, rivals: Sequence[str], images: Sequence[_Fi
         elif near:
             problem = BadInput(mask.path, f"fits {near[0].name} and {near[1].name} alike", _ADVICE)
         else:
-            said = "no T1w" if result.layout == HEAD else f"no {channel}"
-            problem = BadInput(mask.path, f"{said} of its subject, session, run and space", f"add it, or {_ADVICE}")
+            absent = "no T1w" if result.layout == HEAD else f"no {channel}"
+            problem = BadInput(mask.path, f"{absent} of its subject, session, run and space", f"add it, or {_ADVICE}")
     if rivals:
         several = f"is one of several masks of a scan: also {rivals[0]}"
         problem = BadInput(mask.path, several, f"remove one, or {_ADVICE}")
@@ -130,10 +133,10 @@ def _add(result: Found, mask: _File, rivals: Sequence[str], images: Sequence[_Fi
 
 
 def _labels(root: Path, mask: _File, layout: Layout) -> dict[int, int] | None:
-    """Returns what a mask's labels mean, where its name or a table beside it says so.
+    """Returns the meaning of a mask's labels if its name or a table beside it gives one.
 
     Raises:
-        BadInput: the table is damaged, or says something else than the layout; or the mask has a lesion alone.
+        BadInput: the table is damaged or contradicts the layout; or the mask marks a lesion alone.
     """
     stem = split_name(mask.path)[0]
     tables = [mask.path.with_name(f"{stem}.tsv")]
@@ -172,7 +175,7 @@ def _of_table(table: Path, layout: Layout) -> dict[int, int]:
 
 
 def _parsed(path: Path) -> _File | None:
-    """The file by its name; None where that names no subject or is neither a scan nor a mask."""
+    """Parses a file's name; None if it names no subject, or is neither a scan nor a mask."""
     *parts, suffix = split_name(path)[0].split("_")
     entities = {}
     for part in parts:

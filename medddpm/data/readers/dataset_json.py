@@ -1,4 +1,4 @@
-"""nnU-Net's raw data and the Decathlon's: ``imagesTr/ labelsTr/`` and a dataset.json that says what is what."""
+"""nnU-Net's raw data and the Decathlon's: ``imagesTr/ labelsTr/`` and a dataset.json that names channels and labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from medddpm.data.cases import Case, Found
+from medddpm.data.cases import Case, Contents
 from medddpm.data.layouts import HEAD, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import is_file, read_text, remembered, volumes
@@ -22,7 +22,7 @@ _Entry = tuple[Path, list[Path]]
 """A mask, and its images as dataset.json lists them, or one name from which those of the channels follow."""
 
 
-def read(root: Path) -> Found | None:
+def read(root: Path) -> Contents | None:
     """Reads a folder with ``imagesTr/``, ``labelsTr/`` and dataset.json.
 
     A case's channels are files of their own (``NAME_0000.nii.gz``) or one 4-D file, as the Decathlon has them. Channels
@@ -39,36 +39,36 @@ def read(root: Path) -> Found | None:
     content = _object(file)
     layout, labels = _labels(file, content)
     channels = _channels(file, content)
-    wanted = _wanted(file, channels, layout)
+    order = _channel_order(file, channels, layout)
     listed = "training" in content or "dataset" in content
     reader = "nnU-Net" if "channel_names" in content else "Decathlon"
     remedy = f"{FILE} does not list them, or no model takes their channel"
-    result = Found(root, reader, layout, [], places=(root / IMAGES, root / LABELS), place_remedy=remedy)
-    seen: set[Path] = set()
+    result = Contents(root, reader, layout, [], places=(root / IMAGES, root / LABELS), place_remedy=remedy)
+    masks: set[Path] = set()
     for mask, images in _entries(root, file, content) if listed else _beside(root):
-        paths, frames = _images(file, images, wanted, len(channels), listed)
+        paths, frames = _images(file, images, order, len(channels), listed)
         case = Case(split_name(mask)[0], tuple(paths), mask, tuple(frames), labels)
-        if mask in seen:
+        if mask in masks:
             result.problems.append(BadInput(file, f"lists {mask.name} twice", "remove one of the entries"))
             continue
-        seen.add(mask)
+        masks.add(mask)
         lacking = [path for path in (mask, *case.files()) if not is_file(path)]
         if not lacking:
             result.cases.append(case)
             continue
-        found = [path for path in case.images if path not in lacking]
-        result.partial.append(Case(case.name, tuple(found), mask, tuple(frames[: len(found)]), labels))
+        present = [path for path in case.images if path not in lacking]
+        result.partial.append(Case(case.name, tuple(present), mask, tuple(frames[: len(present)]), labels))
         result.loose += [path for path in (mask, *case.files()) if path not in lacking]
         advice = f"add it, or remove its case from {FILE if listed else f'{LABELS}/'}"
         result.problems += [BadInput(path, "no such file", advice) for path in lacking]
     if not listed:
-        _add_lonely(result, root, seen)
+        _add_lonely(result, root, masks)
     if not result.cases and not result.problems:
         result.problems.append(BadInput(root, f"holds no volumes in {LABELS}/", "put them there"))
     return result
 
 
-def around(mask: Path) -> Found | None:
+def around(mask: Path) -> Contents | None:
     """Reads the folder of a mask in ``labelsTr/``; None for any other."""
     return remembered(read, mask.parent.parent) if mask.parent.name == LABELS else None
 
@@ -86,7 +86,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def _labels(file: Path, content: Mapping[str, Any]) -> tuple[Layout, dict[int, int]]:
-    """The layout, and its label for each of the masks'. Decathlon's table is by label, nnU-Net's by name."""
+    """Returns the layout, and its label for each of the masks'. Decathlon's table is by label, nnU-Net's by name."""
     table = content.get("labels")
     if not isinstance(table, dict) or not table:
         raise BadInput(file, 'has no "labels"', f"add them: {ASKED}")
@@ -106,7 +106,7 @@ def _labels(file: Path, content: Mapping[str, Any]) -> tuple[Layout, dict[int, i
 
 
 def _channels(file: Path, content: Mapping[str, Any]) -> list[str]:
-    """The names of the channels, in order."""
+    """Returns the names of the channels, in order."""
     table = content.get("channel_names", content.get("modality"))
     if isinstance(table, dict) and 0 < len(table) < 1000:
         names = [table.get(str(index)) for index in range(len(table))]
@@ -115,20 +115,20 @@ def _channels(file: Path, content: Mapping[str, Any]) -> list[str]:
     raise BadInput(file, 'has no "channel_names" (or "modality") from "0" on', _AGAIN)
 
 
-def _wanted(file: Path, channels: Sequence[str], layout: Layout) -> list[int]:
-    """Which channel is which of the layout's images."""
+def _channel_order(file: Path, channels: Sequence[str], layout: Layout) -> list[int]:
+    """Returns the index among `channels` of each of the layout's images."""
     if layout == HEAD and len(channels) == 1:
         return [0]
     roles = [role(name) for name in channels]
-    found = []
+    indices = []
     for channel in ("t1",) if layout == HEAD else layout.image_folders:
         if roles.count(channel) != 1:
             many = "several channels" if channel in roles else "no channel"
             problem = f"has {many} for {channel} among {', '.join(channels)}"
             remedy = "name them T1, T1CE, T2 and FLAIR" if layout != HEAD else "name one of them T1"
             raise BadInput(file, problem, remedy)
-        found.append(roles.index(channel))
-    return found
+        indices.append(roles.index(channel))
+    return indices
 
 
 def _beside(root: Path) -> Iterator[_Entry]:
@@ -137,7 +137,7 @@ def _beside(root: Path) -> Iterator[_Entry]:
 
 
 def _entries(root: Path, file: Path, content: Mapping[str, Any]) -> Iterator[_Entry]:
-    """The cases of "training" (the Decathlon, nnU-Net 1) or of "dataset" (nnU-Net 2)."""
+    """Yields the cases of "training" (the Decathlon, nnU-Net 1) or of "dataset" (nnU-Net 2)."""
     table = content.get("dataset", content.get("training"))
     entries = list(table.values()) if isinstance(table, dict) else table
     if not isinstance(entries, list) or len(entries) > _MOST_CASES:
@@ -161,22 +161,22 @@ def _inside(root: Path, file: Path, number: int, text: object) -> Path:
 
 
 def _images(
-    file: Path, images: Sequence[Path], wanted: Sequence[int], channels: int, listed: bool
+    file: Path, images: Sequence[Path], order: Sequence[int], channels: int, listed: bool
 ) -> tuple[list[Path], list[int]]:
-    """A case's files, one for each wanted channel, and which volumes of a 4-D file they are."""
+    """Returns a case's files, one for each channel in `order`, and the indices of their volumes in a 4-D file."""
     if len(images) == channels > 1:
-        return [images[index] for index in wanted], []
+        return [images[index] for index in order], []
     if len(images) != 1:
         raise BadInput(file, f"lists {len(images)} images of a case for {channels} channels", "list one for each")
     (whole,) = images
     stem, ending = split_name(whole)
-    numbered = [whole.with_name(f"{stem}_{index:04d}{ending}") for index in wanted]
+    numbered = [whole.with_name(f"{stem}_{index:04d}{ending}") for index in order]
     if any(map(is_file, numbered)) or not (listed or is_file(whole)):
         return numbered, []
-    return [whole] * len(wanted), list(wanted) if channels > 1 else []
+    return [whole] * len(order), list(order) if channels > 1 else []
 
 
-def _add_lonely(result: Found, root: Path, masks: set[Path]) -> None:
+def _add_lonely(result: Contents, root: Path, masks: set[Path]) -> None:
     """Adds a problem for each image that belongs to no mask."""
     names = {split_name(mask)[0] for mask in masks}
     for path in volumes(root / IMAGES):

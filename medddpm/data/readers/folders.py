@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from pathlib import Path
 
-from medddpm.data.cases import Case, Found
+from medddpm.data.cases import Case, Contents
 from medddpm.data.layouts import BRATS, HEAD, LAYOUTS, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import DEEPEST, entries, remembered, volumes, walk
@@ -19,7 +19,7 @@ _SINCE_2023 = {"gli", "goat", "men", "met", "ped", "peds", "ssa"}  # the parts o
 _MASK_FOLDERS = [layout.mask_folder for layout in LAYOUTS]
 
 
-def channel_folders(root: Path) -> Found | None:
+def channel_folders(root: Path) -> Contents | None:
     """Reads ``mask/ image/``, or ``seg/ t1/ t1ce/ t2/ flair/``, in capitals or not.
 
     Raises:
@@ -53,25 +53,25 @@ def channel_folders(root: Path) -> Found | None:
         listed = " ".join(f"{name}/" for name in layout.folders)
         pairs.problems = [BadInput(root, f"holds no .nii or .nii.gz in {listed}", "put volumes there")]
     remedy = "lay them directly into the folder of their channel"
-    return _found(root, "a folder a channel", layout, pairs, tuple(folders.values()), remedy)
+    return _contents(root, "a folder a channel", layout, pairs, tuple(folders.values()), remedy)
 
 
-def channels_around(mask: Path) -> Found | None:
+def channels_around(mask: Path) -> Contents | None:
     """Reads the folder of a mask in ``mask/`` or ``seg/``; None for any other."""
     return remembered(channel_folders, mask.parent.parent) if mask.parent.name.lower() in _MASK_FOLDERS else None
 
 
-def case_around(mask: Path) -> Found | None:
+def case_around(mask: Path) -> Contents | None:
     """Reads the folder of a case."""
     return remembered(_case_folder, mask.parent, below=False)
 
 
-def _case_folder(folder: Path) -> Found | None:
+def _case_folder(folder: Path) -> Contents | None:
     return case_folders(folder, deepest=0)
 
 
-def case_folders(root: Path, deepest: int = DEEPEST) -> Found | None:
-    """Reads a folder a case, at any depth, as BraTS comes: each file's role is told by its name.
+def case_folders(root: Path, deepest: int = DEEPEST) -> Contents | None:
+    """Reads a folder a case, at any depth, as BraTS comes; a file's name gives its role.
 
     BraTS has ``_t1 _t1ce _t2 _flair _seg`` up to 2021, until 2019 within ``HGG/`` and ``LGG/``, and from 2023 on
     ``-t1n -t1c -t2w -t2f -seg``.
@@ -95,11 +95,11 @@ def case_folders(root: Path, deepest: int = DEEPEST) -> Found | None:
     pairs = Pairs()
     for roles in folders:
         pairs.add(_of_folder(roles, layout))
-    return _found(root, "a folder a case", layout, pairs, (root,), _remedy(layout))
+    return _contents(root, "a folder a case", layout, pairs, (root,), _remedy(layout))
 
 
 def _of_folder(roles: dict[str, list[Path]], layout: Layout) -> Pairs:
-    """The cases of a folder: its files are one, whatever their names, where no two have the same role."""
+    """Returns the cases of a folder: one case, whatever the names, unless two files have the same role."""
     known = {meant: same for meant, same in roles.items() if meant in (MASK, *layout.image_folders)}
     where = {meant: f"the same folder ({meant})" for meant in (MASK, *layout.image_folders)}
     if any(len(same) > 1 for same in known.values()):
@@ -108,7 +108,7 @@ def _of_folder(roles: dict[str, list[Path]], layout: Layout) -> Pairs:
 
 
 def _single(files: dict[str, Path], layout: Layout) -> Pairs:
-    """The files of one case, which need no pairing."""
+    """Returns the files of one case, without pairing."""
     lacking = [meant for meant in (MASK, *layout.image_folders) if meant not in files]
     images = tuple(files[channel] for channel in layout.image_folders if channel in files)
     if not files:
@@ -124,7 +124,7 @@ def _single(files: dict[str, Path], layout: Layout) -> Pairs:
 
 
 def _differ(mask: Path, image: Path) -> bool:
-    """Returns whether each name has words that the other lacks, as of two subjects, or of BraTS 2020's case 355."""
+    """Returns whether each name has words that the other lacks, as with two subjects, or in BraTS 2020's case 355."""
     mine, its = set(identity(mask)), set(identity(image))
     return bool(mine - its and its - mine)
 
@@ -139,14 +139,14 @@ def _remedy(layout: Layout) -> str:
 
 
 def _since_2023(case: Case) -> Case:
-    """The case with what its labels mean where its name is of BraTS 2023 or later: 4 is no enhancing tumour there."""
+    """Adds the labels' meaning to a case of BraTS 2023 or later, in which 4 is no enhancing tumour."""
     name = tokens(case.mask.name)
     known = name[0] == "brats" and bool(set(name[1:2]) & _SINCE_2023)
     return dataclasses.replace(case, labels={label: label for label in BRATS.labels}) if known else case
 
 
-def _found(root: Path, reader: str, layout: Layout, pairs: Pairs, places: tuple[Path, ...], remedy: str) -> Found:
+def _contents(root: Path, reader: str, layout: Layout, pairs: Pairs, places: tuple[Path, ...], remedy: str) -> Contents:
     if layout == BRATS:
         pairs.cases[:] = map(_since_2023, pairs.cases)
         pairs.partial[:] = map(_since_2023, pairs.partial)
-    return Found(root, reader, layout, pairs.cases, pairs.problems, pairs.partial, pairs.loose, [], places, remedy)
+    return Contents(root, reader, layout, pairs.cases, pairs.problems, pairs.partial, pairs.loose, [], places, remedy)

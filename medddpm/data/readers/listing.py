@@ -1,4 +1,4 @@
-"""Lists folders and reads small text files, whatever lies there."""
+"""Lists folders and reads small text files; whatever lies there, an error is one line."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def read_csv(path: Path, remedy: str) -> list[tuple[int, list[str]]]:
 
 
 def _without_empty_end(cells: list[str], least: int = 0) -> list[str]:
-    """A row without the empty cells, beyond the `least` first, that spreadsheets add at its end."""
+    """Removes the empty cells at the end of a row, which spreadsheets add, but none of the first `least` cells."""
     return cells[: next((place for place in range(len(cells), least, -1) if cells[place - 1]), least)]
 
 
 def entries(folder: Path) -> list[Path]:
-    """Returns what lies in a folder, sorted, without hidden entries: a half-written file, or macOS's companion of one.
+    """Returns the entries of a folder, sorted, without hidden ones, such as half-written files and macOS's companions.
 
     Raises:
         BadInput: the folder cannot be read.
@@ -99,9 +99,9 @@ def entries(folder: Path) -> list[Path]:
 
 
 def remembered(read: Callable[[Path], Read], root: Path, below: bool = True) -> Read:
-    """Returns what `read` makes of a folder, without reading anew while the folder and its entries are as they were.
+    """Returns `read(root)`, from a cache while the folder and its entries do not change.
 
-    Each mask of a folder is sampled from by itself.
+    `medddpm sample` asks for the folder of each mask again.
 
     Args:
         read: reads the folder.
@@ -118,7 +118,7 @@ def _remembered(read: Callable[[Path], Read], root: Path, _times: tuple[int, ...
 
 
 def split(folder: Path) -> tuple[Sequence[Path], Sequence[Path]]:
-    """The folders and the files among the entries of a folder, without listing it anew while no entry comes or goes.
+    """Returns the folders and the files of a folder, from a cache while no entry comes or goes.
 
     Raises:
         BadInput: as `entries`.
@@ -143,28 +143,28 @@ def _split_unchanged(folder: Path, _changed: int) -> tuple[Sequence[Path], Seque
 
 
 def volumes(folder: Path) -> list[Path]:
-    """The files of a folder that are volumes by their names, sorted."""
+    """Returns the files of a folder that are volumes by their names, sorted."""
     return [entry for entry in entries(folder) if is_volume_name(entry) and not entry.is_dir()]
 
 
 def walk(
     root: Path, deepest: int = DEEPEST, skip: Callable[[str], bool] = lambda _name: False
 ) -> Iterator[tuple[Path, list[Path]]]:
-    """Yields each folder from `root` down with its files, sorted; each once, though links lead to it again.
+    """Yields each folder from `root` down with its files, sorted; once each, even if links lead to it again.
 
     Args:
         root: where to begin.
-        deepest: how many folders below it.
+        deepest: the number of levels below it.
         skip: leaves out folders of these names.
     """
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     waiting = [(root, 0)]
     while waiting:
         folder, depth = waiting.pop()
-        about = folder.stat()
-        if (about.st_dev, about.st_ino) in seen:
+        status = folder.stat()
+        if (status.st_dev, status.st_ino) in visited:
             continue
-        seen.add((about.st_dev, about.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         folders, files = split(folder)
         yield folder, list(files)
         if depth < deepest:

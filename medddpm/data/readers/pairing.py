@@ -1,4 +1,4 @@
-"""Which of the files of several folders belong to one case, by their names."""
+"""Pairs the files of several folders into cases, by their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Group = dict[str, list[Path]]
 
 @dataclass
 class Pairs:
-    """As `medddpm.data.cases.Found` has them."""
+    """The lists of the same names in `medddpm.data.cases.Contents`."""
 
     cases: list[Case] = field(default_factory=list)
     partial: list[Case] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Pairs:
     loose: list[Path] = field(default_factory=list)
 
     def add(self, other: Pairs) -> None:
-        """Adds what another has."""
+        """Appends the lists of another."""
         self.cases += other.cases
         self.partial += other.partial
         self.problems += other.problems
@@ -44,13 +44,13 @@ class Pairs:
 def pair(files: Files, layout: Layout, places: Mapping[str, str]) -> Pairs:
     """Pairs the files of a data set by their names.
 
-    First by the whole name without the words that tell a role. Files that are left over are then paired by a part of
-    it, and the case says so: by the words that not all files of the role share, then by the digits among these, where
-    nothing else contradicts. Leading zeros count in neither.
+    First by the whole name without the words for a role. The remaining files are paired by a part of the name, and
+    their case is marked `by_part`: by the words that not all files of the role share, then by the digits in these
+    words if no other word contradicts. Leading zeros do not count.
 
     Args:
         files: by role.
-        layout: what makes a case complete.
+        layout: lists the roles of a complete case.
         places: for messages, where the files of each role lie.
     """
     roles = (MASK, *layout.image_folders)
@@ -79,7 +79,7 @@ def order(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _explain(left: _Group, layout: Layout, places: Mapping[str, str], keys: Sequence[_Key], pairs: Pairs) -> None:
-    """Adds a problem for each file that is left, or for each group of them that cannot be told apart."""
+    """Adds a problem for each remaining file, or for each group of files that cannot be told apart."""
     groups = [_grouped(left, key) for key in keys]
     for role, paths in left.items():
         for path in paths:
@@ -90,15 +90,15 @@ def _explain(left: _Group, layout: Layout, places: Mapping[str, str], keys: Sequ
                 if len(group) <= len(around):
                     continue
                 if key is keys[2]:
-                    found = {
+                    partners = {
                         other: close
                         for other, same in group.items()
                         if len(same) <= _MOST_ALIKE and (close := [near for near in same if not _apart(path, near)])
                     }
                 else:
-                    found = group
-                if len(found) > len(around):
-                    around, by_part = found, key is not _whole
+                    partners = group
+                if len(partners) > len(around):
+                    around, by_part = partners, key is not _whole
             absent = [places[other] for other in left if other not in around]
             pairs.loose.append(path)
             if role == MASK:
@@ -131,7 +131,7 @@ def _digits(path: Path) -> list[str]:
 
 
 def _varying(files: Mapping[str, Sequence[Path]], parts: Callable[[Path], list[str]]) -> _Key:
-    """A key of those parts of a name that not all files of its role share; None where nothing is left."""
+    """Returns a key: the parts of a name that not all files of its role share, or None if there are none."""
     shared = {
         role: set.intersection(*(set(parts(path)) for path in paths)) if len(paths) > 1 else set()
         for role, paths in files.items()
@@ -150,20 +150,20 @@ def _grouped(left: Mapping[str, Sequence[Path]], key: _Key) -> dict[Hashable, _G
     groups: defaultdict[Hashable, _Group] = defaultdict(dict)
     for role, paths in left.items():
         for path in paths:
-            if (found := key(role, path)) is not None:
-                groups[found].setdefault(role, []).append(path)
+            if (value := key(role, path)) is not None:
+                groups[value].setdefault(role, []).append(path)
     return groups
 
 
 def _apart(one: Path, other: Path) -> bool:
-    """Returns whether two names follow one scheme and tell of different cases in letters, as sub-A01 and sub-B01 do."""
+    """Returns whether two names follow one scheme but differ in letters, as sub-A01 and sub-B01 do."""
     mine, its = _telling(one), _telling(other)
     return bool(mine & its and mine - its and its - mine)
 
 
 @functools.lru_cache(1 << 14)
 def _telling(path: Path) -> set[str]:
-    """The words with a letter, up to the last that has a digit: what follows is no name of a subject."""
+    """Returns the words with a letter up to the last word with a digit; later words do not name a subject."""
     words = _words(path)
     last = max((place for place, word in enumerate(words) if re.search(r"\d", word)), default=-1)
     return {word for word in words[: last + 1] if not word.isdecimal()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from medddpm.data.cases import Case, Found
+from medddpm.data.cases import Case, Contents
 from medddpm.data.layouts import LAYOUTS, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import is_file, read_csv
@@ -17,21 +17,21 @@ COLUMNS = " or ".join(",".join((MASK, *layout.image_folders)) for layout in LAYO
 _REMEDY = f"give it the columns {COLUMNS}"
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> Contents:
     """Reads a CSV whose columns are mask,image or mask,t1,t1ce,t2,flair; its paths are relative to its folder.
 
     Raises:
-        BadInput: it is no such table; a fault of one row is among the problems instead.
+        BadInput: it is no such table. The fault of a single row becomes one of the problems.
     """
     (_, columns), *rows = read_csv(path, _REMEDY)
     layout = _layout(path, columns)
-    result = Found(path, READER, layout, [])
+    result = Contents(path, READER, layout, [])
     if other := [column for column in columns if column not in (MASK, *layout.image_folders)]:
-        what = "1 column is" if len(other) == 1 else f"{len(other)} columns are"
-        result.notes.append(BadInput(path, f"{what} not read: {', '.join(other[:5])}", _REMEDY))
-    seen: dict[Path, int] = {}
+        count = "1 column is" if len(other) == 1 else f"{len(other)} columns are"
+        result.notes.append(BadInput(path, f"{count} not read: {', '.join(other[:5])}", _REMEDY))
+    lines: dict[Path, int] = {}
     for number, row in rows:
-        _add(result, columns, number, row, seen)
+        _add(result, columns, number, row, lines)
     if not result.cases and not result.problems:
         result.problems.append(BadInput(path, "lists no pairs", "add a row for each"))
     return result
@@ -44,7 +44,7 @@ def _layout(path: Path, columns: Sequence[str]) -> Layout:
     return fitting[0]
 
 
-def _add(result: Found, columns: Sequence[str], number: int, row: Sequence[str], seen: dict[Path, int]) -> None:
+def _add(result: Contents, columns: Sequence[str], number: int, row: Sequence[str], lines: dict[Path, int]) -> None:
     """Adds a row's case, or its first fault."""
 
     def fault(problem: str, remedy: str) -> None:
@@ -67,8 +67,8 @@ def _add(result: Found, columns: Sequence[str], number: int, row: Sequence[str],
         if (other := known.setdefault(path, role)) != role:
             return fault(f"its {other} and its {role} are one file: {cells[role]}", "correct one of the two")
     mask = files.pop(MASK)
-    if mask in seen:
-        return fault(f"its mask stands in line {seen[mask]} too: {cells[MASK]}", "remove one of them")
-    seen[mask] = number
+    if mask in lines:
+        return fault(f"its mask stands in line {lines[mask]} too: {cells[MASK]}", "remove one of them")
+    lines[mask] = number
     result.cases.append(Case(split_name(mask)[0], tuple(files.values()), mask))
     return None

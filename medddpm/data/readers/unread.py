@@ -1,4 +1,4 @@
-"""Names the volumes of a data folder that no reader takes, and what to do about them."""
+"""Names the volumes of a data folder that no reader reads, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _NAMED = 4  # of each kind
 
 
 def notes_on_unread(root: Path, places: Iterable[Path], used: Iterable[Path], remedy: str) -> list[BadInput]:
-    """A note for each kind of volume that lies in `places` and is not in `used`.
+    """Returns a note for each kind of volume that lies in `places` and is not in `used`.
 
     Args:
         root: the data folder; names are relative to it.
         places: the folders to search, with all below them.
-        used: the files that are read, or that have a problem of their own.
+        used: the files that are read, or that already have a problem.
         remedy: what to do about a volume that could be read.
     """
-    taken = set(used)
+    paths = set(used)
     kinds: dict[str, list[str]] = {}
     for place in places:
         for _folder, files in walk(place):
             for file in files:
-                if file not in taken and (found := _remedy(file, remedy)):
-                    kinds.setdefault(found, []).append(os.path.relpath(file, root))
-    return [_note(root, names, found) for found, names in kinds.items()]
+                if file not in paths and (advice := _remedy(file, remedy)):
+                    kinds.setdefault(advice, []).append(os.path.relpath(file, root))
+    return [_note(root, names, advice) for advice, names in kinds.items()]
 
 
 def _remedy(file: Path, remedy: str) -> str | None:

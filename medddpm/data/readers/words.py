@@ -1,4 +1,4 @@
-"""The words by which data sets name modalities, masks and labels, and what they mean for the models."""
+"""The words with which data sets name modalities, masks and labels, and their meaning for the models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GLUED = re.compile(r"(?:image|img|mask|seg|label)(\d+)")  # image12, of Med-DDP
 
 
 def tokens(text: str) -> tuple[str, ...]:
-    """The words and numbers of a name, in small letters."""
+    """Returns the words and numbers of a name, in small letters."""
     return tuple(match[1] if (match := _GLUED.fullmatch(word)) else word for word in _split(text))
 
 
@@ -36,12 +36,12 @@ def _split(text: str) -> list[str]:
 
 
 def identity(path: Path) -> tuple[str, ...]:
-    """Returns what a volume's name says besides its role."""
+    """Returns the words of a volume's name without those for its role."""
     return tuple(word for word in tokens(split_name(path)[0]) if word not in _ANY)
 
 
 def role(name: str) -> str | None:
-    """The role of a file, a folder or a channel by its name: `MASK`, a modality's, "image", or None."""
+    """Returns the role in the name of a file, folder or channel: `MASK`, a modality, "image", or None."""
     words = set(_split(name))
     words |= {word.rstrip("0123456789") for word in words if _GLUED.fullmatch(word)}
     for meant in (MASK, "flair", "t1ce"):
@@ -63,31 +63,31 @@ ASKED = "name them background, brain and tumor, or background, necrosis, edema a
 
 
 def labels_by_name(named: Mapping[str, Collection[int]]) -> tuple[Layout, dict[int, int]]:
-    """Returns what a data set's labels mean by their names, whatever their numbers.
+    """Returns the meaning of a data set's labels by their names, whatever their numbers.
 
     nnU-Net's and the Decathlon's numbering of BraTS has 1 oedema and 2 necrosis; BraTS itself has them the other way
-    round. Overlapping regions (whole tumour, tumour core, enhancing tumour) are told apart by what one has beyond the
-    next.
+    round. Overlapping regions (whole tumour, tumour core, enhancing tumour) are separated: the oedema is the whole
+    tumour without the core, the necrosis the core without the enhancing tumour.
 
     Args:
-        named: for each name the labels that it covers.
+        named: for each name, the labels that it covers.
 
     Returns:
-        the layout, and its label for each of the data set's besides 0.
+        the layout, and the layout's label for each of the data set's labels besides 0.
 
     Raises:
         ValueError: a name is not understood, or the names do not make up a layout; the message is the problem.
     """
     meant: dict[str, set[int]] = {}
     for name, values in named.items():
-        what = _meaning(name)
-        if what is None:
+        tissue = _meaning(name)
+        if tissue is None:
             raise ValueError(f"no model knows its label {name!r}")
-        if what == "background":
+        if tissue == "background":
             if set(values) != {0}:
                 raise ValueError("its background is not label 0")
         else:
-            meant.setdefault(what, set()).update(values)
+            meant.setdefault(tissue, set()).update(values)
     if "whole" in meant and {"core", "enhancing"} <= set(meant):
         whole, core = meant.pop("whole"), meant.pop("core")
         meant["oedema"] = meant.get("oedema", set()) | whole - core
@@ -95,19 +95,19 @@ def labels_by_name(named: Mapping[str, Collection[int]]) -> tuple[Layout, dict[i
     elif "whole" in meant and "tumour" not in meant:
         meant["tumour"] = meant.pop("whole")
     if "brain" in meant:
-        meant["brain"] -= set().union(*(values for what, values in meant.items() if what != "brain"))
+        meant["brain"] -= set().union(*(values for tissue, values in meant.items() if tissue != "brain"))
     brats = bool({"necrosis", "oedema", "enhancing"} & set(meant))
     numbers = _BRATS if brats else _HEAD
     if foreign := sorted(set(meant) - set(numbers)):
         raise ValueError(f"its labels name the {foreign[0]} beside {', '.join(sorted(set(meant) - set(foreign)))}")
     if not brats and "brain" not in meant:
         raise ValueError("its labels name no brain" if meant else "it names no labels")
-    found: dict[int, int] = {}
-    for what, values in meant.items():
+    labels: dict[int, int] = {}
+    for tissue, values in meant.items():
         for value in values:
-            if found.setdefault(value, numbers[what]) != numbers[what] or not 0 < value < 256:
+            if labels.setdefault(value, numbers[tissue]) != numbers[tissue] or not 0 < value < 256:
                 raise ValueError(f"its label {value} has two names or is none from 1 to 255")
-    return (BRATS if brats else HEAD), dict(sorted(found.items()))
+    return (BRATS if brats else HEAD), dict(sorted(labels.items()))
 
 
 def _meaning(name: str) -> str | None:
@@ -122,10 +122,10 @@ def _meaning(name: str) -> str | None:
     if enhancing:
         return "enhancing"
     tumour = bool(words & _TUMOUR)
-    for what, short in (("whole", "wt"), ("core", "tc")):
-        if short in words or (tumour and what in words):
-            return what
-    rest = words & {"without", "rest", "healthy", "normal"}
-    if "brain" in words and (rest if tumour else words <= _BRAIN_ALONE):  # no brain stem, no brain metastasis
+    for region, short in (("whole", "wt"), ("core", "tc")):
+        if short in words or (tumour and region in words):
+            return region
+    outside = words & {"without", "rest", "healthy", "normal"}
+    if "brain" in words and (outside if tumour else words <= _BRAIN_ALONE):  # no brain stem, no brain metastasis
         return "brain"
     return "tumour" if tumour else None

@@ -50,9 +50,9 @@ class Accelerate(Callback):
             raise BadInput("Accelerate", f"this Trainer is of {package}", "import Trainer from lightning.pytorch")
         whole = isinstance(strategy, DDPStrategy | SingleDeviceStrategy)
         if not whole or isinstance(strategy, DeepSpeedStrategy):  # which is a DDPStrategy
-            found = type(strategy).__name__
-            raise BadInput("strategy", f"{found} may split parameters among devices", "use one device, or ddp")
-        network = self._found(pl_module)
+            name = type(strategy).__name__
+            raise BadInput("strategy", f"{name} may split parameters among devices", "use one device, or ddp")
+        network = self._network(pl_module)
         if not is_accelerated(network):
             accelerate(network.to(strategy.root_device), **self.options)
 
@@ -65,7 +65,7 @@ class Accelerate(Callback):
             stage: not used.
         """
         if self.restoring:
-            restore(self._found(pl_module))
+            restore(self._network(pl_module))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Does what `teardown` does, which Lightning leaves out after an exception.
@@ -78,15 +78,15 @@ class Accelerate(Callback):
         if self.restoring:
             restore(pl_module)
 
-    def _found(self, module: LightningModule) -> nn.Module:
+    def _network(self, module: LightningModule) -> nn.Module:
         if self.network is not None:
             try:
                 return module.get_submodule(self.network)
             except AttributeError:
-                found = f"{type(module).__name__} has no module {self.network!r} yet"
+                problem = f"{type(module).__name__} has no module {self.network!r} yet"
         else:
             held = {n: c for n, c in module.named_children() if any(p.dim() == 5 for p in c.parameters())}
             if len(held) == 1:
                 return next(iter(held.values()))
-            found = f"{type(module).__name__} has {len(held)} networks with 5-D parameters: {list(held)}"
-        raise BadInput("network", found, "build it in __init__, and name its attribute: Accelerate('network')")
+            problem = f"{type(module).__name__} has {len(held)} networks with 5-D parameters: {list(held)}"
+        raise BadInput("network", problem, "build it in __init__, and name its attribute: Accelerate('network')")

@@ -26,7 +26,7 @@ class Copies:
     def __init__(self) -> None:
         self._of: weakref.ref[object] | None = None
         self._stream: Any = None
-        self._kept: list[Tensor] = []
+        self._copies: list[Tensor] = []
         self._storages: list[int] = []
         self._places: list[int] = []
 
@@ -40,19 +40,21 @@ class Copies:
         """
         if self._of is None or self._of() is not of or stream != self._stream:
             self._of, self._stream = weakref.ref(of), stream
-            self._kept = []  # freed before more is allocated
-            self._kept = list(map(torch.empty_like, sources))
+            self._copies = []  # freed before more is allocated
+            self._copies = list(map(torch.empty_like, sources))
             self._note()
         else:
-            holders, places = list(map(HOLDERS, self._storages)), list(map(Tensor.data_ptr, self._kept))
+            holders, places = list(map(HOLDERS, self._storages)), list(map(Tensor.data_ptr, self._copies))
             if max(holders, default=1) > 1 or places != self._places:
-                each = zip(self._kept, sources, holders, places, self._places, strict=True)
-                self._kept = [t if n == 1 and at == was else torch.empty_like(own) for t, own, n, at, was in each]
+                each = zip(self._copies, sources, holders, places, self._places, strict=True)
+                self._copies = [
+                    t if n == 1 and at == was else torch.empty_like(source) for t, source, n, at, was in each
+                ]
                 self._note()
-        if self._kept:
-            torch._foreach_copy_(self._kept, sources)
-        return [t.detach() for t in self._kept]
+        if self._copies:
+            torch._foreach_copy_(self._copies, sources)
+        return [t.detach() for t in self._copies]
 
     def _note(self) -> None:
-        self._storages = list(map(ADDRESS, self._kept))  # `untyped_storage()` would make an object that holds it, too
-        self._places = list(map(Tensor.data_ptr, self._kept))
+        self._storages = list(map(ADDRESS, self._copies))  # `untyped_storage()` would make an object that holds it, too
+        self._places = list(map(Tensor.data_ptr, self._copies))

@@ -1,16 +1,16 @@
-"""Captures work as a CUDA graph and launches it as one (PyTorch's notes on CUDA semantics, whole-network capture)."""
+"""A function as one CUDA graph, and where graphs are wanted."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from medddpm.fast.graphs.pool import Pool
 
 Outputs = TypeVar("Outputs")
 
@@ -49,19 +49,12 @@ class GraphedCall(Generic[Outputs]):
             raise RuntimeError(f"a CUDA graph takes tensors of one CUDA device, and these are on {places}")
         (device,) = devices
         self.inputs = tuple(tensor.detach().clone() for tensor in example_inputs)
+        self._pool = Pool(device)
         with torch.cuda.device(device):
-            # One stream for both: autograd's streams of the warm-up then serve the capture.
-            stream = torch.cuda.Stream(device)
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream), off():  # no graph within the graph
+            with self._pool.on_stream(), off():  # no graph within the graph
                 for _ in range(warmup):
                     function(*self.inputs)
-            torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            for generator in generators:
-                self._graph.register_generator_state(generator)
-            with capturing(self._graph, stream):
-                self._outputs = function(*self.inputs)
+            self._outputs, self._replay = self._pool.capture(lambda: function(*self.inputs), generators)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
         """Copies the inputs to the tensors that the graph reads and replays it, without waiting for the device.
@@ -78,9 +71,7 @@ class GraphedCall(Generic[Outputs]):
         if [tensor.shape for tensor in inputs] != [tensor.shape for tensor in self.inputs]:
             given, known = ([tuple(tensor.shape) for tensor in tensors] for tensors in (inputs, self.inputs))
             raise ValueError(f"the graph was captured for inputs of shape {known}, not {given}")
-        for static, tensor in zip(self.inputs, inputs, strict=True):
-            static.copy_(tensor, non_blocking=True)
-        self._graph.replay()
+        self._pool.replay(self._replay, self.inputs, inputs)
         return self._outputs
 
 
@@ -117,7 +108,7 @@ def off() -> Iterator[None]:
         _allowed = before
 
 
-def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
+def cached(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[[], GraphedCall[Any]]) -> Any:
     """Returns the graph that `capture` made for this key, and captures it again only if it no longer fits.
 
     One graph is kept for each acceleration of a network, and freed with it. It fits as long as the tensors of `owner`
@@ -132,73 +123,18 @@ def kept(owner: nn.Module, network: nn.Module, key: Hashable, capture: Callable[
     acceleration = network.acceleration
     places = tuple(tensor.data_ptr() for tensor in (*owner.parameters(), *owner.buffers()))
     number, key = id(acceleration), (key, places, precision_flags(), network.training)
-    known = _kept.get(number)
-    if known is None or known[1] != key:
-        _kept.pop(number, None)  # its memory is free for the new one
-        of = weakref.ref(acceleration, lambda _, kept=_kept: kept.pop(number, None))  # type: ignore[misc]
-        known = _kept[number] = (of, key, capture())
-    return known[2]
+    entry = _cached.get(number)
+    if entry is None or entry[1] != key:
+        _cached.pop(number, None)  # its memory is free for the new one
+        of = weakref.ref(acceleration, lambda _, graphs=_cached: graphs.pop(number, None))  # type: ignore[misc]
+        entry = _cached[number] = (of, key, capture())
+    return entry[2]
 
 
 def forget(network: nn.Module) -> None:
-    """Frees the graph `kept` for a network, and its memory."""
-    _kept.pop(id(getattr(network, "acceleration", None)), None)
-
-
-@contextlib.contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
-    """Inside, what is launched goes into `graph`, whose memory comes from `pool`, or from one of its own.
-
-    Garbage is collected before, and not amid it: with it goes a graph that nobody holds any more, and CUDA takes the
-    end of a graph during a capture for an error of that capture.
-    """
-    collects = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        # thread_local: a data loader's thread may pin memory meanwhile.
-        with (
-            sparing(),
-            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
-        ):
-            yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def sparing() -> Iterator[None]:
-    """Inside, cuBLAS has only the workspaces that it takes there, and an accelerated forward pass leaves none.
-
-    A capture's come from its pool; once freed they are free memory of that pool, like that of any tensor which the
-    capture let go of. What comes afterwards takes new ones.
-    """
-    thread = threading.get_ident()
-    outermost = thread not in _sparing
-    _sparing.add(thread)
-    try:
-        free_workspaces()
-        yield
-    finally:
-        if outermost:
-            _sparing.discard(thread)
-        free_workspaces()
-
-
-def forward_ended() -> None:
-    """Inside `sparing`, frees an accelerated forward pass's workspaces: the loss is next, where memory peaks."""
-    if threading.get_ident() in _sparing:
-        free_workspaces()
-
-
-def free_workspaces() -> None:
-    """Frees cuBLAS's workspaces: on a Hopper card 32 MiB for each thread and stream that multiplied."""
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # `torch.compile`'s own graphs call it too
-    if clear is not None:
-        clear()
+    """Frees the graph `cached` for a network, and its memory."""
+    _cached.pop(id(getattr(network, "acceleration", None)), None)
 
 
 _allowed = True
-_sparing: set[int] = set()  # threads inside `sparing`
-_kept: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}
+_cached: dict[int, tuple[weakref.ref[Any], Hashable, GraphedCall[Any]]] = {}

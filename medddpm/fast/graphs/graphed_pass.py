@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from medddpm.fast.graphs import cuda_graphs, nested
-from medddpm.fast.graphs.copies import Copies
+from medddpm.fast.graphs import nested
 
 SHORT = ("out of memory", "ALLOC_FAILED")
 ACCUMULATES: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
@@ -28,91 +26,6 @@ CHANGED = (
 )
 unwrapped: Callable[[Tensor], Tensor] = torch._C._functorch.unwrap_if_dead
 VERSION = operator.attrgetter("_version")  # quicker than `nested.version`; what learns was not made in inference
-
-
-class Turn:
-    """A forward pass whose backward pass may still come; it lives as long as the outputs' graph does."""
-
-
-class Pool:
-    """The memory that the passes of one network share, and the stream they are captured on.
-
-    What a forward pass leaves for its backward pass lies there, and the next replay of any pass overwrites it.
-
-    Attributes:
-        copies: hands out the parameters' gradients.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.copies = Copies()
-        self.stream = torch.cuda.Stream(device)
-        self.handle = torch.cuda.graph_pool_handle()
-        self._turn: weakref.ref[Turn] | None = None
-        self._holds: Any = None
-        self.last: torch.cuda.Stream | None = None  # that replayed
-
-    @property
-    def busy(self) -> bool:
-        """Returns whether a backward pass may still come: no pass may be replayed now."""
-        return self._turn is not None and self._turn() is not None
-
-    def begin(self) -> Turn:
-        """A forward pass that awaits its backward pass."""
-        turn = Turn()
-        self._turn = weakref.ref(turn)
-        return turn
-
-    def end(self, turn: Turn) -> bool:
-        """Ends a turn; False if it had ended."""
-        current = self._turn is not None and self._turn() is turn
-        if current:
-            self._turn = None
-        return current
-
-    def capture(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        """Captures `function()`, without running it: returns what it returned, and what replays it."""
-        cache = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # a weight that was cast before the capture would stay as it was
-        try:
-            if self._holds is None:  # PyTorch takes no second capture into a pool whose graphs are all gone
-                _, self._holds = self._captured(lambda: torch.zeros((), device=self.device))
-            return self._captured(function)
-        finally:
-            torch.set_autocast_cache_enabled(cache)
-
-    def _captured(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.current_stream(self.device)):  # a capture that fails leaves its own current
-            try:
-                with cuda_graphs.capturing(graph, self.stream, self.handle):
-                    found = function()
-            except BaseException:
-                self._recover()
-                raise
-        return found, graph.replay
-
-    def _recover(self) -> None:
-        """After a capture that failed, PyTorch's allocator and generator still take themselves to be in it."""
-        handle, self.handle, self._holds = self.handle, torch.cuda.graph_pool_handle(), None
-        with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self.device.index or 0, handle)
-        with contextlib.suppress(RuntimeError), cuda_graphs.capturing(torch.cuda.CUDAGraph(), self.stream):
-            torch.zeros((), device=self.device)
-
-    def replay(self, replay: Callable[[], None], into: Sequence[Tensor] = (), given: Sequence[Tensor] = ()) -> None:
-        """Copies what is `given` `into` the tensors that a graph reads, and replays it, on the current stream."""
-        self._follow()  # before the copies: another stream's replay may still read what they overwrite
-        for static, tensor in zip(into, given, strict=True):
-            static.copy_(tensor, non_blocking=True)
-        replay()
-
-    def _follow(self) -> None:
-        """Has the current stream wait for what another stream was given of this memory."""
-        stream = torch.cuda.current_stream(self.device)
-        if self.last is not None and self.last != stream:
-            stream.wait_stream(self.last)
-        self.last = stream
 
 
 class GraphedPass:
@@ -168,9 +81,13 @@ class GraphedPass:
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
-        own = {id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)}
+        statistics = {
+            id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)
+        }
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
-        self.changed = [t for t in changed if id(t) not in own]  # of a norm in training nothing reads its statistics
+        self.changed = [
+            t for t in changed if id(t) not in statistics
+        ]  # of a norm in training nothing reads its statistics
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
@@ -193,8 +110,8 @@ class GraphedPass:
     def __call__(self, value: Any) -> Any:
         """The function of arguments in the example's shapes, which may require gradients where the example did."""
         given = list(map(unwrapped, nested.distinct(value)))
-        found = APPLY(self, *given, *self.parameters) if self.used else self._replayed(given)
-        return nested.filled(self.outputs, found)
+        outputs = APPLY(self, *given, *self.parameters) if self.used else self._replayed(given)
+        return nested.filled(self.outputs, outputs)
 
     def _replayed(self, given: Sequence[Tensor]) -> list[Tensor]:
         with torch.no_grad():
@@ -222,7 +139,7 @@ class GraphedPass:
         again = torch.is_grad_enabled()
         if not again:
             inputs = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
-        kept = [t.clone() for t in self.buffers]
+        left = [t.clone() for t in self.buffers]
         with torch.enable_grad(), self._as_it_was():
             if not self.unchanged():
                 raise RuntimeError(
@@ -234,8 +151,8 @@ class GraphedPass:
                     buffer.data.copy_(was)
                 out = nested.distinct(self.function(nested.filled(self.value, inputs)))
             finally:
-                for buffer, left in zip(self.buffers, kept, strict=True):
-                    buffer.data.copy_(left)  # a graph that holds it is as it was
+                for buffer, value in zip(self.buffers, left, strict=True):
+                    buffer.data.copy_(value)  # a graph that holds it is as it was
         pairs = [(t, g) for t, g in zip(out, gradients, strict=True) if g is not None and t.requires_grad]
         now = [*inputs, *self.parameters]
         places = [at for at, (t, want) in enumerate(zip(now, wanted, strict=True)) if want and t.requires_grad]
@@ -243,8 +160,8 @@ class GraphedPass:
             return [None] * len(now)
         outputs, directions = zip(*pairs, strict=True)
         sought = [now[at] for at in places]
-        found = torch.autograd.grad(outputs, sought, directions, create_graph=again, allow_unused=True)
-        by_place = dict(zip(places, found, strict=True))
+        gradients_of_sought = torch.autograd.grad(outputs, sought, directions, create_graph=again, allow_unused=True)
+        by_place = dict(zip(places, gradients_of_sought, strict=True))
         return [by_place.get(at) for at in range(len(now))]
 
     @contextlib.contextmanager
@@ -269,7 +186,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, graphed: GraphedPass, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.graphed, ctx.turn = graphed, graphed.pool.begin()
-        ctx.drawn = drawn(graphed.pool.device) if graphed.draws else None
+        ctx.generator_place = generator_place(graphed.pool.device) if graphed.draws else None
         ctx.before = [t.detach().clone() for t in graphed.changed]
         ctx.versions = list(map(VERSION, graphed.parameters))
         outputs = graphed._replayed(tensors[: len(graphed.inputs)])
@@ -293,7 +210,7 @@ class _Replay(torch.autograd.Function):
         inputs = ctx.saved_tensors
         if not same:
             raise RuntimeError(CHANGED)
-        with redrawn(graphed.pool.device, ctx.drawn):
+        with generator_at(graphed.pool.device, ctx.generator_place):
             return (None, *graphed._computed(inputs, wanted, gradients, ctx.before))
 
 
@@ -306,21 +223,21 @@ def swapped(network: nn.Module, others: Mapping[int, nn.Parameter]) -> Iterator[
     """Inside, the network's modules hold other parameters, by the `id` of their own."""
     tables = [(module._parameters, module._parameters.copy()) for module in network.modules()]
     try:
-        for table, own in tables:
-            table.update({name: others[id(p)] for name, p in own.items() if id(p) in others})
+        for table, parameters in tables:
+            table.update({name: others[id(p)] for name, p in parameters.items() if id(p) in others})
         yield
     finally:
-        for table, own in tables:
-            table.update(own)
+        for table, parameters in tables:
+            table.update(parameters)
 
 
 def is_full(error: RuntimeError) -> bool:
-    """Whether it says that memory is short: CUDA, where it makes a graph, and its libraries do so in words only."""
+    """Returns whether the error means that memory is short; CUDA's graphs and libraries say so in words alone."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
 
 
 def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """What a backward pass from `tensors` would bring gradients to."""
+    """Yields the leaves to which a backward pass from `tensors` would bring gradients."""
     stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(stack)
     while stack:
@@ -332,14 +249,14 @@ def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
         stack += new
 
 
-def drawn(device: torch.device) -> tuple[int, int]:
-    """Where the device's generator stands: its seed, and how far it has drawn."""
+def generator_place(device: torch.device) -> tuple[int, int]:
+    """Returns the seed of the device's generator and its offset."""
     generator = torch.cuda.default_generators[device.index or 0]
     return generator.initial_seed(), generator.get_offset()
 
 
 @contextlib.contextmanager
-def redrawn(device: torch.device, place: tuple[int, int] | None) -> Iterator[None]:
+def generator_at(device: torch.device, place: tuple[int, int] | None) -> Iterator[None]:
     """Inside, the device's generator draws from there again; None leaves it alone."""
     if place is None:
         yield

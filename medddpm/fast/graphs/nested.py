@@ -144,37 +144,39 @@ class Lent:
     def __init__(self, value: Any, change: Callable[[Tensor], Tensor]) -> None:
         copies = {id(t): change(t) for t in distinct(value)}
         self.copy = mapped(value, lambda t: copies[id(t)])
-        self._pairs = [(own, lent, _state(lent)) for own, lent in _pairs(value, self.copy)]
+        self._pairs = [(original, copied, _state(copied)) for original, copied in _pairs(value, self.copy)]
 
     def returned(self, change: Callable[[Tensor], Tensor]) -> None:
         """Writes into the value what was written into the copy, with `change` applied to tensors that are new in it."""
-        if all(_state(lent) == before for _, lent, before in self._pairs):
+        if all(_state(copied) == before for _, copied, before in self._pairs):
             return
-        origin = {id(lent): own for own, lent, _ in self._pairs}
+        originals = {id(copied): original for original, copied, _ in self._pairs}
 
-        def own_of(each: Any) -> Any:
-            if id(each) in origin:
-                return origin[id(each)]
-            return mapped(each, lambda t: origin[id(t)] if id(t) in origin else change(t))
+        def original_of(each: Any) -> Any:
+            if id(each) in originals:
+                return originals[id(each)]
+            return mapped(each, lambda t: originals[id(t)] if id(t) in originals else change(t))
 
-        for own, lent, before in self._pairs:
-            if _state(lent) == before:
+        for original, copied, before in self._pairs:
+            if _state(copied) == before:
                 continue
-            if isinstance(own, Tensor):
-                if own is not lent and own.data_ptr() != lent.data_ptr():  # of one channel the copy may be a view
-                    own.copy_(lent)
-            elif isinstance(own, list):
-                own[:] = map(own_of, lent)
-            elif isinstance(own, dict):
-                for name in own.keys() - lent.keys():
-                    del own[name]
-                for name, each in lent.items():
-                    own[name] = own_of(each)
+            if isinstance(original, Tensor):
+                if (
+                    original is not copied and original.data_ptr() != copied.data_ptr()
+                ):  # of one channel the copy may be a view
+                    original.copy_(copied)
+            elif isinstance(original, list):
+                original[:] = map(original_of, copied)
+            elif isinstance(original, dict):
+                for name in original.keys() - copied.keys():
+                    del original[name]
+                for name, each in copied.items():
+                    original[name] = original_of(each)
             else:
-                now = attributes(lent)
-                for name in attributes(own).keys() - now.keys():
-                    object.__delattr__(own, name)
-                _set(own, {name: own_of(each) for name, each in now.items()})
+                now = attributes(copied)
+                for name in attributes(original).keys() - now.keys():
+                    object.__delattr__(original, name)
+                _set(original, {name: original_of(each) for name, each in now.items()})
 
 
 def _is_dataclass(value: object) -> bool:
@@ -184,10 +186,10 @@ def _is_dataclass(value: object) -> bool:
 
 def attributes(value: Any) -> dict[str, Any]:
     """Returns what an object has in its `__dict__` and in slots."""
-    found = dict(getattr(value, "__dict__", {}))
+    values = dict(getattr(value, "__dict__", {}))
     kinds = (vars(base) for base in type(value).__mro__ if "__slots__" in vars(base))
     slots = (name for kind in kinds for name, part in kind.items() if type(part) is MemberDescriptorType)
-    return found | {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return values | {name: getattr(value, name) for name in slots if hasattr(value, name)}
 
 
 def _set(value: Any, values: dict[str, Any]) -> None:
@@ -217,7 +219,7 @@ def _holding(value: Any, items: list[Any]) -> Any:
 
 
 def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
-    """What may be written into, in a value and in its copy; a tensor that the copy shares too."""
+    """Yields pairs of what may be written into, in a value and in its copy; a shared tensor too."""
     if isinstance(value, Tensor):
         yield value, copied
         return
@@ -233,12 +235,12 @@ def _pairs(value: Any, copied: Any) -> Iterator[tuple[Any, Any]]:
         yield value, copied
         now = attributes(copied)
         parts = ((each, now[name]) for name, each in attributes(value).items())
-    for own, lent in parts:
-        yield from _pairs(own, lent)
+    for each, other in parts:
+        yield from _pairs(each, other)
 
 
 def version(t: Tensor) -> int | None:
-    """How often a tensor was written to; None of one made in inference, which does not count."""
+    """Returns how often a tensor was written to; None for an inference tensor, which has no count."""
     return None if t.is_inference() else t._version
 
 

@@ -1,4 +1,4 @@
-"""Which kernels run on which NVIDIA GPUs, and on which of these they were tested: the site's table of cards."""
+"""The site's table of cards: the NVIDIA GPUs that each kernel runs on, and those it was tested on."""
 
 from __future__ import annotations
 

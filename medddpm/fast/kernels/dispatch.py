@@ -21,7 +21,7 @@ HOPPER = (9, 0)  # the only one with the matrix instructions of conv3d.hopper
 
 @constant
 def serves(device: torch.device) -> bool:
-    """Whether the kernels run on `device`: Triton, and a card that has BF16 arithmetic (or Triton's interpreter)."""
+    """Returns whether the kernels run on `device`: Triton on a card with BF16 arithmetic, or its interpreter."""
     return _serves(device)
 
 
@@ -46,7 +46,7 @@ def is_hopper(device: torch.device) -> bool:
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether the kernels serve these tensors: 5-D, of one dtype and device, channels-last in memory, not empty."""
+    """Returns whether the kernels serve these tensors: 5-D, one dtype and device, channels-last, not empty."""
     first = tensors[0]
     return serves(first.device) and all(
         x.dim() == 5
@@ -60,7 +60,7 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def may_round(x: Tensor) -> bool:
-    """Whether a convolution's products may round `x`: float32 to TF32 only where PyTorch's flag lets cuDNN do it."""
+    """Returns whether a convolution may round `x`: float32 to TF32 only where PyTorch's flag lets cuDNN do it."""
     return x.dtype != torch.float32 or _has_tf32()
 
 

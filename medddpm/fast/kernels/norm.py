@@ -80,7 +80,7 @@ class NormArguments:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """How many sets of statistics there are, and of how many voxels each."""
+        """Returns the number of sets of statistics and the number of voxels of each."""
         n, v = self.x.shape[0], self.x.shape[2:].numel()
         return (1, n * v) if self.joined else (n, v)
 
@@ -90,7 +90,7 @@ class NormArguments:
         return self.running is not None and self.running.fixed
 
     def served(self) -> bool:
-        """Whether the kernels take these tensors. They do not broadcast: other shapes are left to the definition."""
+        """Returns whether the kernels take these tensors; shapes that need broadcasting are left to the definition."""
         c, volumes = self.channels, [a for a in (self.x, self.other, self.residual) if a is not None]
         return (
             dispatch.same_places(*volumes)
@@ -114,7 +114,7 @@ def group_norm(norm: NormArguments) -> Tensor:
     return _computed(norm, False)[0]
 
 
-def kept_group_norm(norm: NormArguments) -> tuple[Tensor, Tensor, Tensor | None]:
+def group_norm_and_inputs(norm: NormArguments) -> tuple[Tensor, Tensor, Tensor | None]:
     """Computes the norm and hands its inputs back for whatever else reads them, such as a residual sum.
 
     Use these and not the ones handed in: their gradient is then added within the norm's backward sweep, one reading

@@ -32,8 +32,8 @@ class Running:
 
     def plain(self, x: Tensor) -> bool:
         """Returns whether the kernels take these statistics beside a volume x (N, C, D, H, W)."""
-        own = [a for a in (self.mean, self.variance, self.count) if a is not None]
-        return all(a.device == x.device and a.is_contiguous() for a in own)
+        statistics = [a for a in (self.mean, self.variance, self.count) if a is not None]
+        return all(a.device == x.device and a.is_contiguous() for a in statistics)
 
     def add(self, mean: Tensor, variance: Tensor, values: int) -> None:
         """Adds a batch, in place.

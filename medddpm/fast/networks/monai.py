@@ -99,7 +99,7 @@ class ResnetBlock(Forward):
             x, other = torch.cat([x, other], dim=1), None
         if norm is None or not norm.takes(x, other) or known(block.nonlinearity, 1).get("activation") != "silu":
             return self.original(x if other is None else torch.cat([x, other], dim=1), emb)
-        h, x, other = norm.kept(x, other, block.nonlinearity)
+        h, x, other = norm.and_inputs(x, other, block.nonlinearity)
         if block.upsample is not None:
             x, h = block.upsample(x), block.upsample(h)
         elif block.downsample is not None:
@@ -230,7 +230,7 @@ class SpatialAttention(Forward):
         norm = stand_in(block.norm, Norm)
         if norm is None or not norm.takes(x):
             return self.original(x)
-        h, x, _ = norm.kept(x)
+        h, x, _ = norm.and_inputs(x)
         return summed(volume(block.attn(rows(h)), x), x)
 
 
@@ -245,7 +245,7 @@ class Transformer(Forward):
         norm = stand_in(block.norm, Norm)
         if norm is None or not norm.takes(x):
             return self.original(x, context)
-        h, x, _ = norm.kept(x)
+        h, x, _ = norm.and_inputs(x)
         h = rows(block.proj_in(h))
         for layer in block.transformer_blocks:
             h = layer(h, context=context)

@@ -75,7 +75,7 @@ class PreNormBlock(Forward):
         norm = stand_in(block.norm1, Norm)
         if norm is None or not norm.takes(x) or not known(acts[0], norm.channels):
             return self.original(x)
-        h, x, _ = norm.kept(x, activation=acts[0])
+        h, x, _ = norm.and_inputs(x, activation=acts[0])
         first, second = self.convolution(block.conv1, x), self.convolution(block.conv2, x)
         h = run([first, block.norm2, acts[-1]], h)
         skip = self.shortcut()

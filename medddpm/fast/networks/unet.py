@@ -18,7 +18,7 @@ from medddpm.fast.forward import Forward, Rule, Weight, hooked
 from medddpm.fast.kernels.add import add
 from medddpm.fast.kernels.conv3d import conv3d
 from medddpm.fast.kernels.layout import over_voxels
-from medddpm.fast.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.fast.kernels.norm import NormArguments, group_norm, group_norm_and_inputs
 from medddpm.fast.kernels.upsample import upsample
 from medddpm.fast.layers import Convolution, idle, stand_in
 
@@ -62,12 +62,12 @@ def _is(layers: Any, *kinds: type[nn.Module]) -> bool:
 
 
 def _norms(layer: nn.Module) -> bool:
-    own = layer._parameters
-    return type(layer) is _unet().GroupNorm32 and own.get("weight") is not None is not own.get("bias")
+    parameters = layer._parameters
+    return type(layer) is _unet().GroupNorm32 and parameters.get("weight") is not None is not parameters.get("bias")
 
 
 def _convolves(layer: Any, of: Weight, side: int) -> bool:
-    """Whether `layer` is the convolution that `of` is the weight of, with the network's options: side³, same size."""
+    """Returns whether `layer` is the convolution with the weight `of` and the network's options: side³, same size."""
     if layer is not of.module or not (type(layer) is nn.Conv3d or type(layer) is nn.Conv1d) or layer.bias is None:
         return False
     dims = len(layer.kernel_size)
@@ -135,7 +135,7 @@ class ResBlockForward(Forward):
         before, after = block.in_layers, block.out_layers
         beside = None if other is None else other.x
         owed = _owed(volume, other)
-        h, x, beside = kept_group_norm(_norm(x, before[0], other=beside, shift=owed))
+        h, x, beside = group_norm_and_inputs(_norm(x, before[0], other=beside, shift=owed))
         h = conv3d(h, self.first.of(h), None, 1, 1, self.hopper)
         h = group_norm(_norm(h, after[0], shift=shift))
         h = conv3d(h, self.second.of(h), None, 1, 1, self.hopper)
@@ -182,7 +182,7 @@ class AttentionForward(Forward):
     def compute(self, x: Tensor) -> Tensor:
         """x: (N, C, D, H, W). Returns the same shape."""
         block = self.module
-        h, x, _ = kept_group_norm(_norm(x, block.norm, activation="none"))
+        h, x, _ = group_norm_and_inputs(_norm(x, block.norm, activation="none"))
         n, c = x.shape[:2]
         rows = h.permute(0, 2, 3, 4, 1).reshape(n, 1, -1, c)  # one head
         qkv = functional.linear(rows, self.qkv.of(rows).flatten(1), block.qkv.bias.to(rows.dtype))
@@ -246,7 +246,7 @@ class UNetForward(Forward):
         return made and _is(net.out, _unet().GroupNorm32, nn.SiLU, nn.Conv3d)
 
     def fits(self) -> bool:
-        """Whether it has the stages, the first layer and the head that the network makes, with their options."""
+        """Returns whether the module has the network's stages, first layer and head, with their options."""
         net = self.module
         return (
             self.made_of(net)

@@ -51,7 +51,7 @@ class Captured:
         self.replays = 0
 
     def updates(self, state: list[Tensor]) -> bool:
-        """Whether this is the state that it updates, where it was: a checkpoint that was loaded is in others."""
+        """Returns whether the graph updates these tensors where they lie; a loaded checkpoint's are others."""
         same = len(state) == len(self.state) and all(map(operator.is_, state, self.state))
         return same and self._places == list(map(Tensor.data_ptr, state))
 
@@ -74,13 +74,13 @@ class Captured:
     def _sum_others(self, given: Sequence[Tensor]) -> None:
         """Adds this call's gradients of others to theirs, in two launches: a network's are many and small."""
         pairs = [(given[of] if isinstance(of, int) else of, gradient) for of, gradient in self._others]
-        own = dict(pairs)
+        summed = dict(pairs)
         for t, gradient in pairs:
-            if own[t] is not gradient:  # of a tensor that is in the batch and read beside it
+            if summed[t] is not gradient:  # of a tensor that is in the batch and read beside it
                 t.grad = gradient.clone() if t.grad is None else t.grad.add_(gradient)
-        held = {t: t.grad for t in own if t.grad is not None}
+        held = {t: t.grad for t in summed if t.grad is not None}
         if held:
-            torch._foreach_add_(list(held.values()), [own[t] for t in held])
-        if fresh := [t for t in own if t not in held]:
-            for t, gradient in zip(fresh, torch._foreach_mul([own[t] for t in fresh], 1.0), strict=True):
+            torch._foreach_add_(list(held.values()), [summed[t] for t in held])
+        if fresh := [t for t in summed if t not in held]:
+            for t, gradient in zip(fresh, torch._foreach_mul([summed[t] for t in fresh], 1.0), strict=True):
                 t.grad = gradient

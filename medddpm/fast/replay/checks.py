@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.fast.graphs import cuda_graphs, nested
-from medddpm.fast.graphs.graphed_pass import drawn, is_full, redrawn
+from medddpm.fast.graphs.graphed_pass import generator_at, generator_place, is_full
 
 CHECKED = frozenset({10, 100, 1000})
 """The replays that are compared: a difference may come late, and each comparison costs a forward pass and a wait."""
@@ -24,11 +24,11 @@ def without_graph(work: Callable[[], Any], networks: Sequence[nn.Module], device
     Returns None where memory is short.
     """
     buffers = [(t, t.clone()) for network in networks for t in network.buffers()]
-    place = drawn(device) if device.type == "cuda" else None
+    place = generator_place(device) if device.type == "cuda" else None
     try:
         for learns in (False, True):  # a loss may ask for gradients itself
             try:
-                with cuda_graphs.off(), redrawn(device, place), torch.set_grad_enabled(learns):
+                with cuda_graphs.off(), generator_at(device, place), torch.set_grad_enabled(learns):
                     return [t.detach().clone() for t in nested.distinct(work())]
             except RuntimeError as error:
                 if is_full(error):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -42,17 +41,19 @@ class Fingerprint:
         self.why = hooks_within(network)
         self.modules = list(modules_of(network))
         self.attributes = [module.__dict__ for module in self.modules]
-        parts = [own["_modules"] for own in self.attributes]
+        parts = [attributes["_modules"] for attributes in self.attributes]
         self.hooks = [table for module in self.modules if module is not network for table in hook_tables(module)]
-        self.tables, self.leaves = self.attributes + [own for own in parts if own], [own for own in parts if not own]
+        self.tables = self.attributes + [names for names in parts if names]
+        self.leaves = [names for names in parts if not names]
         self.containers = list(_containers(self.attributes))  # which a user changes in place
-        self.values, self.copies = self._values(), [each.copy() for each in self.containers]
+        self.order = self._order()
+        self.before, self.copies = [table.copy() for table in self.tables], [each.copy() for each in self.containers]
         self.classes = list(map(type, self.modules))
-        self.loose = [(own, name) for own in self.attributes for name, t in own.items() if isinstance(t, Tensor)]
+        self.loose = [(each, name) for each in self.attributes for name, t in each.items() if isinstance(t, Tensor)]
         self.on_host = next((p.device.type == "cpu" for p in network.parameters()), True)
-        self.alike = not self.loose and all(self._lies(t) and not t.is_complex() for t in self._tensors())
+        self.alike = all(self._lies(t) and not t.is_complex() for t in self._tensors())
         self.places = self._now()
-        if len(self.values) + sum(map(len, self.copies)) > MOST:
+        if sum(map(len, self.before + self.copies)) > MOST:
             self.why = "its modules' attributes hold too much to compare"
 
     def holds(self) -> bool:
@@ -69,14 +70,12 @@ class Fingerprint:
         except Exception:
             return False
 
-    def _values(self) -> list[Any]:
-        """Returns the values of all attributes, and the parts: asked before each replay, it is one list."""
-        return list(chain.from_iterable(map(dict.values, self.tables)))
-
     def _same(self) -> bool:
         # The same objects are equal without being compared.
-        same = self._values() == self.values and self.containers == self.copies
+        same = self.tables == self.before and self.containers == self.copies
         same = same and not any(self.leaves) and not any(self.hooks)
+        # Equal dicts may be in another order, in which a sequence calls its parts, or a forward reads a setting.
+        same = same and self._order() == self.order
         return same and list(map(type, self.modules)) == self.classes
 
     def _tensors(self) -> list[Tensor]:
@@ -84,14 +83,18 @@ class Fingerprint:
         stores = [own["_parameters"] for own in self.attributes] + [own["_buffers"] for own in self.attributes]
         return [t for store in stores if store for t in store.values() if t is not None]
 
+    def _order(self) -> list[list[Any]]:
+        """Returns the names of each module's parts and the keys of each dict, in order, where there are several."""
+        parts = [list(own["_modules"]) for own in self.attributes if len(own["_modules"]) > 1]
+        return parts + [list(each) for each in self.containers if isinstance(each, dict) and len(each) > 1]
+
     def _now(self) -> list[Any]:
         """Returns which tensors there are, and where and how each lies in memory."""
         # An object of its own in the same memory has a gradient of its own; in another order it is another tensor.
         tensors = self._tensors()
-        if self.alike:
-            return [*(list(map(read, tensors)) for read in PLACE), list(map(id, tensors))]
+        places = [list(map(read, tensors)) for read in PLACE] if self.alike else [list(map(self._place, tensors))]
         loose = [self._of_attribute(own[name]) for own, name in self.loose]
-        return [list(map(self._place, tensors)), loose, list(map(id, tensors))]
+        return [*places, loose, list(map(id, tensors))]
 
     def _of_attribute(self, t: Tensor) -> Any:
         """Returns a plain attribute's place; of a number on the host, which a graph has in it, the number too."""
@@ -105,7 +108,7 @@ class Fingerprint:
         return nested.version(t) if t.layout != torch.strided else t.item()
 
     def _lies(self, t: Tensor) -> bool:
-        """Whether it has a place in memory; beside tensors of another device, one without a dimension is a number."""
+        """Returns whether a tensor has a place in memory; a host's scalar among a device's tensors is a number."""
         if is_lazy(t) or t.layout != torch.strided:
             return False
         return self.on_host or t.is_cuda or t.dim() > 0

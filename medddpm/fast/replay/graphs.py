@@ -1,6 +1,6 @@
-"""When a network's forward and backward pass are replayed from CUDA graphs, and when it runs as it is.
+"""Decides whether a network's forward and backward pass are replayed from CUDA graphs or run as they are.
 
-For each shape of its inputs a network runs as it is twice, watched; then it is captured (`runtime.graphed_pass`) and
+For each shape of its inputs a network runs as it is twice, watched; then it is captured (`graphs.graphed_pass`) and
 replayed, as `torch.compile(mode="reduce-overhead")` does. What a graph cannot do is looked for before: Python that a
 replay would skip (hooks, counters, random numbers of the host), what waits for the device, inputs that are changed in
 place. What a graph depends on is compared before each replay: the modules, their settings and flags, where their
@@ -30,7 +30,8 @@ from medddpm.errors import BadInput
 from medddpm.fast import reports
 from medddpm.fast.as_contiguous import AsContiguous
 from medddpm.fast.graphs import cuda_graphs, nested
-from medddpm.fast.graphs.graphed_pass import GraphedPass, Pool, drawn, is_full
+from medddpm.fast.graphs.graphed_pass import GraphedPass, generator_place, is_full
+from medddpm.fast.graphs.pool import Pool, sparing
 from medddpm.fast.hooks import modules_of, still
 from medddpm.fast.kernels.operators import traced
 from medddpm.fast.known import unknown_in
@@ -48,7 +49,7 @@ FULL = "there is no memory for one"
 ASKED = "give graph=True if it reads nothing but inputs, parameters and attributes, or make a graphed_step"
 UNCHECKED = "no memory to compare a CUDA graph with the work done without it"
 CHANGING = "its parameters or settings keep changing"
-CHANGES = 8  # captures lost to changed parameters or settings, with fewer than ten replays each: then no more
+CHANGES = 8  # stop capturing after so many graphs that were invalidated before 10 replays each
 
 
 class Graphs:
@@ -62,7 +63,7 @@ class Graphs:
         why: what is in the way of all graphs; empty if nothing is known to be.
 
     Attributes:
-        captured: how many shapes have a graph.
+        captured: the number of shapes that have a graph.
         barred: the shapes that could not be captured, and why.
     """
 
@@ -82,7 +83,7 @@ class Graphs:
         self._why = ""  # what is in the way of all that have no graph yet
         self.barred: dict[Hashable, str] = {}
         self.pools: dict[torch.device, Any] = {}
-        self.kept: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
+        self.by_key: dict[Hashable, tuple[GraphedPass, Fingerprint]] = {}
         self.watched: dict[Hashable, Watched] = {}
         self.changes = self.replays = 0
         self._lock = threading.Lock()  # of the call that may watch, capture or replay
@@ -99,8 +100,8 @@ class Graphs:
 
     @property
     def captured(self) -> int:
-        """How many shapes have a graph."""
-        return len(self.kept)
+        """The number of shapes that have a graph."""
+        return len(self.by_key)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"network": self.network, "run": self.run, "strict": self.strict, "checked": self.checked}
@@ -115,7 +116,7 @@ class Graphs:
 
     def free(self) -> None:
         """Frees every graph and its memory."""
-        self.kept.clear()
+        self.by_key.clear()
         self.watched.clear()
         self.pools.clear()
 
@@ -156,7 +157,7 @@ class Graphs:
             key = (nested.shape_of(value), self.network.training, flags(device))
         except TypeError as error:
             return self._unfit(f"an input is a {error}", value)
-        known = self.kept.get(key)
+        known = self.by_key.get(key)
         if known is not None:
             graphed, fingerprint = known
             if graphed.pool.busy:  # a backward pass is to come, and would find another's values
@@ -166,7 +167,7 @@ class Graphs:
                 if self.strict and self.checked and self.replays in CHECKED and unknown_in(self.network):
                     return self._compared(graphed, value, device)
                 return graphed(value)
-            del self.kept[key], known, graphed
+            del self.by_key[key], known, graphed
             if self._keep_changing():
                 return self._unfit(CHANGING, value)
         self._why = still(self._why, self.network)
@@ -196,7 +197,7 @@ class Graphs:
         pool = self.pools.get(device) or self.pools.setdefault(device, make_pool(device))
         if pool.busy:
             return self.run(value)
-        if len(self.kept) + len(self.barred) >= SHAPES:
+        if len(self.by_key) + len(self.barred) >= SHAPES:
             return self._unfit(f"it has had more than {SHAPES} shapes of inputs: the others run without", value)
         with self._gate:
             if not self._beside:
@@ -217,7 +218,7 @@ class Graphs:
             return self._unfit(why, value, of)
         fingerprint = Fingerprint(self.network)
         graphed.unchanged = fingerprint.works_alike
-        self.kept[key] = graphed, fingerprint
+        self.by_key[key] = graphed, fingerprint
         self.watched.pop(key, None)
         self.replays, self._crossed = self.replays + 1, 0
         return graphed(value)
@@ -250,7 +251,7 @@ class Graphs:
             else:
                 self.barred[key] = why
                 self.watched.pop(key, None)
-            if not self.kept:
+            if not self.by_key:
                 self.pools.clear()  # whose memory is no other's while they live
             if not said:
                 where = "" if key is None else " for inputs of one shape"
@@ -308,7 +309,7 @@ def flags(device: torch.device) -> Hashable:
 
 
 class Watched:
-    """What calls of one shape do, besides computing: whether a graph may stand for them.
+    """Watches calls of one shape for what a graph cannot repeat.
 
     Args:
         whole: whether a call is a whole step, with its backward pass.
@@ -356,14 +357,14 @@ class Watched:
             if hasattr(forward, "look_again"):
                 forward.look_again()
         before = self.fingerprint = Fingerprint(network)
-        host, place = _host_random(), drawn_at(device)
+        host, place = _host_random(), generator_place_on(device)
         waits: list[str] = []
         hooked: list[object] = []
-        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), cuda_graphs.sparing():
+        with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), sparing():
             out = run(value)  # sparing: the last backward pass, on a thread of its own, left workspaces
         self.calls += 1
         self.threads.add(threading.get_ident())
-        self.draws = place != drawn_at(device)
+        self.draws = place != generator_place_on(device)
         if before.why:
             self.why = before.why
         elif not before.holds():
@@ -409,9 +410,9 @@ def _is_as_it_was(t: Tensor, before: Tensor | int) -> bool:
     return bool(((t == before) | (t != t)).all())
 
 
-def drawn_at(device: torch.device) -> tuple[int, int] | None:
-    """Where the device's generator stands."""
-    return drawn(device) if device.type == "cuda" else None
+def generator_place_on(device: torch.device) -> tuple[int, int] | None:
+    """Returns the seed and the offset of the device's generator; None on a CPU."""
+    return generator_place(device) if device.type == "cuda" else None
 
 
 def _host_random() -> Hashable:
@@ -426,25 +427,25 @@ def _host_random() -> Hashable:
 
 
 @contextlib.contextmanager
-def _hooking(found: list[object]) -> Iterator[None]:
+def _hooking(hooks: list[object]) -> Iterator[None]:
     """Inside, hooks that this thread registers on tensors are noted: in a graph's backward pass nothing calls them."""
-    own: Callable[..., Any] = Tensor.register_hook
+    register: Callable[..., Any] = Tensor.register_hook
     thread = threading.get_ident()
 
     def register_hook(self: Tensor, hook: Any) -> Any:
         if threading.get_ident() == thread:
-            found.append(hook)
-        return own(self, hook)
+            hooks.append(hook)
+        return register(self, hook)
 
     Tensor.register_hook = register_hook  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Tensor.register_hook = own  # type: ignore[method-assign]
+        Tensor.register_hook = register  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
-def _waiting(found: list[str]) -> Iterator[None]:
+def _waiting(places: list[str]) -> Iterator[None]:
     """Inside, what waits for the device is noted, with its line, in this thread or in PyTorch's own of a backward pass.
 
     Another of Python's may load data meanwhile.
@@ -459,7 +460,7 @@ def _waiting(found: list[str]) -> Iterator[None]:
         if WAITS not in str(message):
             shown(message, category, filename, lineno, *rest)
         elif (now := threading.current_thread()) is thread or isinstance(now, threading._DummyThread):
-            found.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
+            places.append(f"{_place() or f'{filename}:{lineno}'} waits for the device")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", WAITS)

@@ -1,4 +1,4 @@
-"""What a CUDA graph of a training step asks of an optimizer."""
+"""Checks that an optimizer can be part of a CUDA graph, and keeps what it counts on the host."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def refuse(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
     if odd and not optimizer.state:
         raise BadInput("optimizer", f"the state of {name} begins otherwise than with zeros", FITTING)
     # Of others' optimizers only their update on a GPU tells.
-    own = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+    is_pytorchs = type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
     unscaled = scaler is not None and scaler.is_enabled()
     able = all(group.get("fused") or ("capturable" in group and not unscaled) for group in groups)
-    if own and not able:
+    if is_pytorchs and not able:
         raise waits(optimizer)
     near = getattr(after, "__self__", None), *_around(after).values()
     if any(isinstance(value, AveragedModel) for value in near):
@@ -56,23 +56,25 @@ def waits(optimizer: torch.optim.Optimizer) -> BadInput:
 
 
 def numbers(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Returns what it keeps on the host, as a count of its updates: a graph would have that of its capture for ever."""
+    """Returns the optimizer's numbers on the host, such as a count of updates, which a graph would freeze."""
     host = list(map(_numbers, _tables(optimizer)))
-    for p, own in optimizer.state.items():
-        host.append(_numbers(own))
+    for p, state in optimizer.state.items():
+        host.append(_numbers(state))
         if isinstance(p, Tensor) and not p.is_cpu:
-            host.append({n: v.item() for n, v in own.items() if isinstance(v, Tensor) and v.is_cpu and v.numel() == 1})
+            host.append(
+                {n: v.item() for n, v in state.items() if isinstance(v, Tensor) and v.is_cpu and v.numel() == 1}
+            )
     return host
 
 
 @contextlib.contextmanager
-def kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def numbers_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """On leaving, its numbers are as they were; new state that has some is dropped, and after an error all new state.
 
     Where memory was short, only some of a parameter's moments may be there.
     """
     tables = list(map(_numbers, _tables(optimizer)))
-    before = {p: _numbers(own) for p, own in optimizer.state.items()}
+    before = {p: _numbers(state) for p, state in optimizer.state.items()}
     failed = True
     try:
         yield
@@ -80,10 +82,10 @@ def kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     finally:
         for table, held in zip(_tables(optimizer), tables, strict=True):
             table.update(held)
-        for p, own in list(optimizer.state.items()):
+        for p, state in list(optimizer.state.items()):
             if p in before:
-                own.update(before[p])
-            elif failed or _numbers(own):
+                state.update(before[p])
+            elif failed or _numbers(state):
                 del optimizer.state[p]
 
 

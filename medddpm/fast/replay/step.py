@@ -16,13 +16,14 @@ from medddpm.errors import BadInput
 from medddpm.fast import reports
 from medddpm.fast.graphs import cuda_graphs, nested
 from medddpm.fast.graphs.graphed_pass import is_full, leaves
+from medddpm.fast.graphs.pool import forward_ended
 from medddpm.fast.hooks import check_network, hook_tables, hooks_within, in_ddp, modules_of, still, tables_of
 from medddpm.fast.replay import optimizers
 from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.checks import CHECKED, difference, without_graph
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.graphs import FULL, UNCHECKED, UPDATE, Watched, flags, graphable, make_pool, replayable
-from medddpm.fast.replay.warm_up import gradients_kept, on_its_stream
+from medddpm.fast.replay.warm_up import gradients_restored
 from medddpm.fast.root import root_of
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
@@ -148,7 +149,7 @@ def _unreached() -> BadInput:
 
 
 class TrainingStep:
-    """What `graphed_step` makes; its arguments are explained there.
+    """A training step as `graphed_step` makes it; its arguments are explained there.
 
     Attributes:
         calls: how often it was called; the optimizer updates at every `accumulate`-th call.
@@ -172,7 +173,7 @@ class TrainingStep:
         self.others, self.verify = list(others), verify
         self.calls = 0
         self.why = ""
-        self._kept: dict[tuple[Any, ...], Captured] = {}
+        self._graphs: dict[tuple[Any, ...], Captured] = {}
         self._pools: dict[torch.device, Any] = {}
         self._settings: list[dict[str, Any]] = []
         self._rates: list[Tensor] = []
@@ -277,13 +278,13 @@ class TrainingStep:
             self._forget()
             self._settings = settings
         key = *call, self._others_summed(call)
-        known = self._kept.get(key)
+        known = self._graphs.get(key)
         if known is not None and not all(each.holds() for each in known.fingerprints):
             if self._keep_changing("the model's settings or parameters"):
                 return None
             self._forget()
             known = None
-        if known is None and len({shape for shape, *_ in self._kept} | self._barred.keys() | {key[0]}) > SHAPES:
+        if known is None and len({shape for shape, *_ in self._graphs} | self._barred.keys() | {key[0]}) > SHAPES:
             self._stop(f"batches come in more than {SHAPES} shapes (a number or text in a batch is part of its shape)")
             return None
         if known is None or not known.updates(self._state(last)):
@@ -301,11 +302,11 @@ class TrainingStep:
                 self._bar(FULL, "use a smaller batch")
             if known is not None:
                 self._reached[call] = known.brings
-                self._kept[*call, self._others_summed(call)] = known
+                self._graphs[*call, self._others_summed(call)] = known
         return known
 
     def _beside(self) -> tuple[Any, ...]:
-        """What else a graph has in it: settings of clipping and scaler, hooks of model, parameters and optimizer."""
+        """Returns what else a graph contains: settings of clipping and scaler, hooks of model, weights, optimizer."""
         scaler = self._scaling
         scales = scaler and (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
         tables = [table for network in (self.model, *self.others) for table in hook_tables(network)]
@@ -339,7 +340,7 @@ class TrainingStep:
         self._forget()  # of these none keeps the gradients any more
 
     def _forget(self) -> None:
-        self._kept.clear()
+        self._graphs.clear()
         self._gradients.clear()
         self._reached.clear()
 
@@ -348,7 +349,7 @@ class TrainingStep:
 
         From then on only that graph leaves the parameters their gradients.
         """
-        for graph in self._kept.values():
+        for graph in self._graphs.values():
             graph.gradients = []
         for p in self.parameters:
             p.grad = None
@@ -425,7 +426,7 @@ class TrainingStep:
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in nested.distinct(batch)]
         static = nested.filled(batch, inputs)
         watched = Watched(whole=True)
-        with self._unchanged(), warnings.catch_warnings(), on_its_stream(pool, device), cuda_graphs.off():
+        with self._unchanged(), warnings.catch_warnings(), pool.on_stream(), cuda_graphs.off():
             warnings.filterwarnings("ignore", "This instance was constructed with capturable")  # it is not captured yet
             for _ in range(2):
                 numbers = optimizers.numbers(self.optimizer)
@@ -453,7 +454,7 @@ class TrainingStep:
         summed = [p for p in self.parameters if p in brings or p.grad is not None] if self.accumulate > 1 else []
         if new := [p for p in summed if p not in self._gradients]:
             self._gradients |= {p: torch.zeros_like(p) for p in new}
-            self._kept.clear()  # what was captured before does not begin with these
+            self._graphs.clear()  # what was captured before does not begin with these
         self._sum_in_place(brings, place == 0)
         try:
             with cuda_graphs.off():
@@ -488,7 +489,7 @@ class TrainingStep:
             raise BadInput("loss_fn", what, "return a scalar, such as its mean")
         loss = loss / self.accumulate
         loss = loss if self.scaler is None else self.scaler.scale(loss)
-        cuda_graphs.forward_ended()  # the loss's too, or that of a model which is not accelerated
+        forward_ended()  # the loss's too, or that of a model which is not accelerated
         if self._others is None:
             loss.backward()
         else:
@@ -512,13 +513,13 @@ class TrainingStep:
 
     def _watched_backward(self, loss: Tensor, others: dict[Tensor, Tensor | None]) -> None:
         """Notes which of the optimizer's parameters it brings gradients to, and those of others in `others`."""
-        own = set(self.parameters)
+        updated = set(self.parameters)
         reached = list(leaves([loss]))
         for t in reached:
-            if t not in own:
+            if t not in updated:
                 others.setdefault(t, t.grad)
                 t.grad = None
-        versions = {p: None if p.grad is None else p.grad._version for p in reached if p in own}
+        versions = {p: None if p.grad is None else p.grad._version for p in reached if p in updated}
         loss.backward()
         self._brought = {p for p, v in versions.items() if p.grad is not None and p.grad._version != v}
 
@@ -530,7 +531,7 @@ class TrainingStep:
         """
         self._others = {}
         try:
-            with gradients_kept(self.parameters):
+            with gradients_restored(self.parameters):
                 yield
         finally:
             for t, gradient in self._others.items():
@@ -554,7 +555,11 @@ class TrainingStep:
         after, self.after = self.after, None
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         try:
-            with torch.random.fork_rng(devices), gradients_kept(self.parameters), optimizers.kept(self.optimizer):
+            with (
+                torch.random.fork_rng(devices),
+                gradients_restored(self.parameters),
+                optimizers.numbers_restored(self.optimizer),
+            ):
                 yield
         finally:
             self.after = after

@@ -1,4 +1,4 @@
-"""What the abstract, the introduction and the conclusion promise (P001 to P007)."""
+"""The abstract, the introduction and the conclusion (P001 to P007)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from study.claims.case import Case
 from study.claims.kernels import DOMINANT, GEMMS, KN6, TENSOR, short_name
 from study.claims.numbers import instruction_share, ratio
-from study.claims.reasons import OnCard, listed, views
+from study.claims.reasons import OnCard, views
 from study.claims.verdicts import Finding
+from study.words import listed
 
 
 def busiest(on: OnCard) -> str:

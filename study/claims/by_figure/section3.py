@@ -12,7 +12,7 @@ NO_WINDOW = Finding("configuration", "There is no record of a window. `site/add_
 
 @dataclass(frozen=True)
 class Window:
-    """Which launches were profiled, of how long a run.
+    """The profiled launches, and the length of the run.
 
     Args:
         gpu: the card.

@@ -1,4 +1,4 @@
-"""Table 1, the paper's cards (P008 to P049): what a card's driver or a document of its maker says.
+"""Table 1, the paper's cards (P008 to P049), judged by a card's driver or a document of its maker.
 
 `sources.csv` has the documents' words by the claims' numbers.
 """
@@ -44,8 +44,8 @@ class PropertyCase:
         if name in self.ours.get(gpu, {}):
             value, origin = self.ours[gpu][name]
             derived = origin.removeprefix("driver").removeprefix("derived: ")
-            told = f"By the driver of our {gpu}" + (f", from {derived}." if derived else ".")
-            return Finding("card", f"{told} {cited}".rstrip(), value, ROUNDED, gpu)
+            by_driver = f"By the driver of our {gpu}" + (f", from {derived}." if derived else ".")
+            return Finding("card", f"{by_driver} {cited}".rstrip(), value, ROUNDED, gpu)
         if source:
             return Finding("source", cited, source["value"], ROUNDED)
         return Finding("source", f"Not checked. We have no {gpu}, and we read no page that says its {name}.")

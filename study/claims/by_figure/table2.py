@@ -6,8 +6,9 @@ import pandas as pd
 
 from study.claims.case import Case
 from study.claims.kernels import KN1, KN2, KN3, KN4, KN5, KN6, KN7, KN8, Launches, short_name
-from study.claims.reasons import ELSEWHERE, listed
+from study.claims.reasons import ELSEWHERE
 from study.claims.verdicts import Finding
+from study.words import listed
 
 PLACES = {"window": "the paper's window", "step": "a whole step"}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medddpm.data.volumes import VolumeFolder
 from medddpm.diffusion import SAMPLERS, GaussianDiffusion
-from medddpm.fast.graphs import cuda_graphs
+from medddpm.fast.graphs import cuda_graphs, pool
 from medddpm.switches import FAST, Switches
 from medddpm.training.config import TrainConfig
 from medddpm.training.graphed_step import lay_out_alike, unchanged
@@ -67,7 +67,7 @@ def replayed(monkeypatch) -> type[Replayed]:
     monkeypatch.setattr(
         cuda_graphs, "wanted", lambda network: cuda_graphs._allowed and hasattr(network, "acceleration")
     )
-    monkeypatch.setattr(cuda_graphs, "_kept", {})
+    monkeypatch.setattr(cuda_graphs, "_cached", {})
     monkeypatch.setattr(Replayed, "made", 0)
     return Replayed
 
@@ -266,7 +266,7 @@ def test_a_graph_is_kept_as_long_as_it_fits() -> None:
     assert captures() == 1
     network.acceleration = Acceleration()
     gc.collect()
-    assert not cuda_graphs._kept, "a graph goes with the acceleration it was captured under"
+    assert not cuda_graphs._cached, "a graph goes with the acceleration it was captured under"
 
 
 # What decides
@@ -288,11 +288,11 @@ def test_without_a_gpu_a_graph_is_refused_in_so_many_words(inputs: tuple[Tensor,
 
 def test_no_garbage_is_collected_amid_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(cuda_graphs, "sparing", contextlib.nullcontext)
+    monkeypatch.setattr(pool, "sparing", contextlib.nullcontext)
     seen = []
 
     def capture(error: type[Exception] | None = None) -> None:
-        with cuda_graphs.capturing(None, None):
+        with pool.capturing(None, None):
             seen.append(gc.isenabled())
             if error is not None:
                 raise error

@@ -11,7 +11,7 @@ from torch import Tensor
 from medddpm.fast.kernels import dispatch
 from medddpm.fast.kernels.add import add
 from medddpm.fast.kernels.conv3d import conv3d
-from medddpm.fast.kernels.norm import NormArguments, group_norm, kept_group_norm
+from medddpm.fast.kernels.norm import NormArguments, group_norm, group_norm_and_inputs
 from medddpm.fast.kernels.upsample import upsample
 
 
@@ -50,7 +50,7 @@ def test_a_graph_replays_the_same_bits() -> None:
     def step() -> list[Tensor]:
         x = conv3d(image, inwards, half, 1, 1)
         y = group_norm(NormArguments(x, x.shape[1], half, shift=half, activation="leaky_relu"))
-        y, x, other = kept_group_norm(NormArguments(x, 32, weight, bias, other=y, shift=shift))
+        y, x, other = group_norm_and_inputs(NormArguments(x, 32, weight, bias, other=y, shift=shift))
         h = upsample(add(y, x, other, weight=product, bias=bias))
         y = conv3d(add(h, h, bias=bias), outwards, half[:1], 1, 1)
         return [y, *torch.autograd.grad(y.float().square().mean(), leaves)]

@@ -54,7 +54,7 @@ def definition(**arguments: Any) -> Tensor:
 
 def kept(**arguments: Any) -> tuple[Tensor, ...]:
     """The norm and the inputs that were given."""
-    return tuple(a for a in norm.kept_group_norm(NormArguments(**arguments)) if a is not None)
+    return tuple(a for a in norm.group_norm_and_inputs(NormArguments(**arguments)) if a is not None)
 
 
 def pytorchs_norm(given: dict[str, Tensor], groups: int, activation: str = "silu") -> Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
+from medddpm.measure import programs
 from medddpm.measure.tables import read_meta, read_table
 from study.bench import coverage
-from study.bench.networks import Network
+from study.bench.networks import NETWORKS
 from study.cli.main import main
 from study.records import schemas
 
@@ -56,26 +57,33 @@ def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[
     table, meta = read_table(out, schemas.COVERAGE), read_meta(out)
     assert list(table["network"].unique()) == ["monai-segresnet", "monai-unet-batch"]
     assert (table["ms"].groupby(table["network"]).sum() > 0).all()
-    assert set(meta["failed"]) == {"monai-swinunetr"}
+    assert set(meta["failed"]) == {"MONAI SwinUNETR"}
     assert "BatchNorm3d (norm)" in meta["accelerated"]["monai-unet-batch"]
     refused = "--size: monai-swinunetr takes no volume of side 16; give 64"
-    assert f"medddpm: monai-swinunetr: {refused}" in capsys.readouterr().err
+    assert f"medddpm: [3/3] MONAI SwinUNETR: {refused}" in capsys.readouterr().err
     assert len(coverage.shares(table)) == 2
 
 
 def test_what_was_recorded_is_kept_until_it_is_recorded_again(tmp_path: Path, monkeypatch, capsys) -> None:
     out, recorded = tmp_path / "coverage.csv", []
+    real = programs.start
 
-    def record(network: Network, side: int, width: int, _device: torch.device) -> tuple[str, list[tuple[str, float]]]:
+    def record(command: list[str], *how: object) -> object:
+        words = dict(zip(command[3::2], command[4::2], strict=True))
+        network, side, width = NETWORKS[words["--network"]], int(words["--side"]), int(words["--channels"])
         recorded.append((network.name, side, width))
-        return f"report {len(recorded)}", [("_norm_apply", 1e6 * len(recorded))]
+        rows = coverage.rows_of(network.name, side, 1, [("_norm_apply", 1e6 * len(recorded))])
+        result = {"network": network.name, "width": width, "rows": rows, "accelerated": f"report {len(recorded)}"}
+        path = Path(words["--folder"]) / f"{coverage.key_of(network, side, width)}.json"
+        write = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+        return real([sys.executable, "-c", write, str(path), json.dumps(result)], *how)
 
     def bench(*words: str) -> list[tuple[str, float]]:
         assert main(["coverage", "--device", "cpu", "--out", str(out), *words]) == 0
         table = read_table(out, schemas.COVERAGE)
         return list(zip(table["network"], table["ms"], strict=True))
 
-    monkeypatch.setattr(coverage, "_recorded", record)
+    monkeypatch.setattr(programs, "start", record)
     monkeypatch.setattr(sys, "argv", ["medddpm", "one", "call"])
     assert bench("--network", "monai-unetr") == [("monai-unetr", 1.0)]
     monkeypatch.setattr(sys, "argv", ["medddpm", "another"])
@@ -96,7 +104,7 @@ def test_a_dry_run_says_what_it_would_record_and_records_nothing(tmp_path: Path,
     words = ["--network", "monai-unet,maisi-diffusion", "--size", "16", "--device", "cpu", "--dry-run"]
     assert main(["coverage", *words, "--out", str(tmp_path / "coverage.csv")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "MONAI UNet: one accelerated step, 16x16x16, batch 2, width 64"
+    assert lines[0].startswith("python -m study.bench.coverage --network monai-unet --side 16 --channels 64")
     assert len(lines) == 2
     assert list(tmp_path.iterdir()) == []
 

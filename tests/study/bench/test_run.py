@@ -22,27 +22,16 @@ from medddpm import accelerate, graphed_step, switches
 from medddpm.errors import BadInput
 from medddpm.fast.graphs import nested
 from medddpm.fast.patch import FEATURES
-from medddpm.measure import programs
+from medddpm.measure import harness, programs
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store, rows_folder
 from medddpm.measure.tables import read_meta, read_table, write_table
+from medddpm.measure.tools import CAPTURED, OPPONENTS, ORDINARY, TOOLS
 from study.bench import results, run, settings, tables, worker
 from study.bench.fits import fits
 from study.bench.networks import NETWORKS, Problem, build, flops
 from study.bench.run import plan
-from study.bench.settings import (
-    BASE,
-    BENCH_SETTINGS,
-    BESIDE,
-    BY_SLUG,
-    CAPTURED,
-    LADDER,
-    OF_A_LOOP,
-    OPPONENTS,
-    ORDINARY,
-    TOOLS,
-    default_settings,
-)
+from study.bench.settings import BASE, BENCH_SETTINGS, BESIDE, BY_SLUG, LADDER, OF_A_LOOP, default_settings
 from study.bench.worker import Case, Row
 from study.cli.main import main, parser
 from study.records import schemas
@@ -54,7 +43,7 @@ COMMANDS = [["bench"], ["coverage"], ["throughput"], ["endurance", "--steps", "9
 WAIT = "wait for it, or choose another --out"
 
 
-def names(jobs: list[run.Job]) -> list[str]:
+def names(jobs: list[run.Row]) -> list[str]:
     return [job.setting.name for job in jobs]
 
 
@@ -374,9 +363,8 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
     """The volumes of 128³ that a GPU gets by default would fill a host's memory."""
     begun = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("medddpm.measure.programs.run", lambda *_: begun.append("row") or pytest.fail("begun"))
+    monkeypatch.setattr("medddpm.measure.programs.start", lambda *_: begun.append("row") or pytest.fail("begun"))
     monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: begun.append("row"))
-    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: begun.append("row"))
     asked = [*words, "--out", str(tmp_path / "bench.csv")]
     assert main(asked) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -406,7 +394,7 @@ def test_without_a_gpu_only_the_cpu_by_its_name_is_measured(tmp_path: Path, word
 def test_a_size_that_a_network_does_not_take_is_refused_before_anything_is_measured(
     tmp_path: Path, words: list[str], said: str, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("begun"))
     assert main([words[0], *SMALL, *words[1:], "--out", str(tmp_path / "bench.csv")]) == 1
     printed = capsys.readouterr()
     assert printed.err == f"medddpm: {said}\n"
@@ -434,8 +422,12 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path: Path, capsys) ->
     out = tmp_path / "bench.csv"
     assert main(["bench", "--setting", "base,fast", "--dry-run", "--out", str(out), *TOY]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("python -m study.bench.worker --network med-ddpm --setting base")
+    assert [line.split(" --folder")[0] for line in lines[:1]] == ["python -m study.bench.ceilings"]
+    assert lines[1].startswith("python -m study.bench.worker --network med-ddpm --setting base")
+    assert [line.split("--measure ")[-1] for line in lines[1:]] == [
+        "reference forward step sample",
+        "forward step sample",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -477,7 +469,7 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
 def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str], monkeypatch, capsys) -> None:
     """Its rows, in the same folder, would be read as that mode's own."""
     before = (folder / "bench.csv").read_bytes()
-    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("begun"))
     assert main([*words, "--out", str(folder / "bench.csv"), *SMALL]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     problem = "it is the table of another measurement; give --out another name"
@@ -498,9 +490,8 @@ def test_a_file_in_the_place_of_the_rows_folder_is_said_first(tmp_path: Path, wo
 def test_what_another_process_measures_is_left_to_it(tmp_path: Path, words: list[str], monkeypatch, capsys) -> None:
     """Beside it both would be slower, and write each other's rows."""
     out = tmp_path / "bench.csv"
-    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("begun"))
     monkeypatch.setattr("study.throughput.endurance._watched", lambda *_: pytest.fail("begun"))
-    monkeypatch.setattr("study.bench.coverage._recorded", lambda *_: pytest.fail("begun"))
     with Store(rows_folder(out), {}).alone():
         assert main([*words, "--out", str(out), *SMALL]) == 1
         said = capsys.readouterr()
@@ -621,7 +612,7 @@ def test_the_bench_s_own_step_has_a_graph(name: str, monkeypatch: pytest.MonkeyP
     )
     for _ in range(2):
         step(*problem.inputs)
-    assert (step.why, len(step._kept)) == ("", 1)
+    assert (step.why, len(step._graphs)) == ("", 1)
 
 
 def test_a_graphed_step_without_its_graph_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,6 +647,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(measured: Path, tmp_path: Path) -> Path:
     """A copy of it to change."""
     return shutil.copytree(measured, tmp_path / "bench")
+
+
+def of(folder: Path) -> Store:
+    """The store of a bench's folder."""
+    return Store(folder / "bench.rows", machine_meta(["medddpm"]), results.tables(folder / "bench.csv"))
+
+
+def has_reference(folder: Path, case: Case) -> bool:
+    results.check_reference(of(folder), case)
+    return case.reference(folder / "bench.rows").is_file()
 
 
 def run_again(folder: Path, *words: str) -> int:
@@ -719,8 +720,10 @@ def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
     before = (folder / "bench.csv").read_bytes()
     began = {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")}
     assert run_again(folder, "--setting", "fast,base") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["[1/2] med-ddpm FAST: there already", "[2/2] med-ddpm BASE: there already"]
+    said = [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines()[:6]]
+    rows = ["ceilings", "med-ddpm BASE, its output and gradient"]
+    rows += [f"med-ddpm {name} {measure}" for name in ("FAST", "BASE") for measure in ("forward", "step")]
+    assert said == [f"{row}: there already" for row in rows]
     assert (folder / "bench.csv").read_bytes() == before
     assert {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")} == began
 
@@ -732,50 +735,59 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
     stale = rows / "med-ddpm_8_b1_c32_base_forward.json"
     stale.write_text(json.dumps(json.loads(stale.read_text()) | {"run": {"commit": "another"}}))
     commands: list[list[str]] = []
-    real = programs.run
+    real = programs.start
 
-    def noted(command, seconds):
+    def noted(command, *how):
         commands.append(list(command))
-        return real(command, seconds)
+        return real(command, *how)
 
-    monkeypatch.setattr(programs, "run", noted)
+    monkeypatch.setattr(programs, "start", noted)
     assert run_again(folder, "--setting", "base,fast") == 0
-    asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1]) for c in commands]
-    assert asked == [("base", "forward"), ("fast", "step")]
+    asked = [(c[c.index("--setting") + 1], c[c.index("--measure") + 1 :]) for c in commands]
+    assert asked == [("base", ["forward"]), ("fast", ["step"])]
     assert len(read_table(folder / "bench.csv", schemas.BENCH)) == 4
 
 
 def test_rounds_take_the_rows_in_turn_and_join_their_samples(folder: Path, monkeypatch, capsys) -> None:
     """The rows that are there are the first round; a row that fails keeps the rounds that it has."""
-    real, failing = programs.run, "nothing"
+    real, failing = programs.start, "nothing"
     kept = {path: json.loads(path.read_text()) for path in (folder / "bench.rows").glob("med-ddpm_8_b1_c32_*_*.json")}
+    measures = """
+import json, sys
+from pathlib import Path
+from medddpm.measure.ready import round_path, rounds
+for number in rounds():
+    for path, found in json.loads(sys.argv[1]).items():
+        rows = [row | {"ms": [1e6, 2e6]} for row in found["rows"]]
+        round_path(Path(path), number).write_text(json.dumps({**found, "rows": rows, "run": None}))
+"""
 
-    def measured_as(command, seconds):
+    def measured_as(command, *how):
         setting = command[command.index("--setting") + 1] if "--setting" in command else ""
+        if not setting:
+            return real(command, *how)
         if setting == failing:
-            return real([sys.executable, "-c", "raise SystemExit('it broke')"], seconds)
-        for path, found in kept.items():
-            if f"_{setting}_" in path.name:
-                rows = [row | {"ms": [1e6, 2e6]} for row in found["rows"]]
-                path.write_text(json.dumps({"rows": rows, "date": found["date"]}))
-        return real([sys.executable, "-c", ""] if setting else command, seconds)
+            return real([sys.executable, "-c", "raise SystemExit('it broke')"], *how)
+        mine = {str(path): found for path, found in kept.items() if f"_{setting}_" in path.name}
+        return real([sys.executable, "-c", measures, json.dumps(mine)], *how)
 
-    monkeypatch.setattr(programs, "run", measured_as)
+    monkeypatch.setattr(programs, "start", measured_as)
     assert run_again(folder, "--setting", "base,fast", "--rounds", "2") == 0
-    said = [line.split(" … ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert said[:2] == [
-        f"[{n}/2] med-ddpm {name}, round 1 of 2: there already" for n, name in ((1, "BASE"), (2, "FAST"))
-    ]
-    assert said[2:4] == [f"[{n}/2] med-ddpm {name}, round 2 of 2" for n, name in ((1, "BASE"), (2, "FAST"))]
+    said = [line.partition("] med-ddpm ")[2].split(": ") for line in capsys.readouterr().out.splitlines()]
+    rows = [f"{name} {measure}" for name in ("BASE", "FAST") for measure in ("forward", "step")]
+    assert [each[0] for each in said if each[-1] == "there already"][1:] == [f"{row}, round 1 of 2" for row in rows]
+    assert [each[0] for each in said if each[-1].startswith("1.5e+06 ms")] == [f"{row}, round 2 of 2" for row in rows]
     twice = read_table(folder / "bench.csv", schemas.BENCH)
     assert (twice["samples"] == 4).all()
     assert (twice["p90_ms"] > 1e6).all()
-    assert (twice["p10_ms"] < 1e3).all()
+    assert (twice["p10_ms"] < 1e6).all()
     failing = "fast"
     assert run_again(folder, "--setting", "base,fast", "--rounds", "3") == 1
-    assert "FAST: it broke" in capsys.readouterr().err
+    assert "FAST forward, round 3 of 3: it broke" in capsys.readouterr().err
     assert read_table(folder / "bench.csv", schemas.BENCH)["samples"].tolist() == [6, 6, 4, 4]
     failing = "nothing"
+    (folder / "bench.rows" / "med-ddpm_8_b1_c32.reference.json").unlink()
+    monkeypatch.setattr(run, "_references", lambda *_: [])
     assert run_again(folder, "--setting", "base,fast", "--again", "--rounds", "2") == 0
     anew = read_table(folder / "bench.csv", schemas.BENCH)
     assert (anew["samples"] == 4).all(), "--again begins anew"
@@ -786,12 +798,13 @@ def test_rows_of_another_run_do_not_stand_in_the_table(folder: Path, monkeypatch
     rows = folder / "bench.rows"
     for path in rows.glob("*_base_*.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"run": {"gpu": "another"}}))
-    store = results.Results(folder / "bench.csv", machine_meta(["medddpm"]))
-    assert set(store.collect()["setting"]) == {"FAST"}
-    reference = Case("med-ddpm", 8, 1, 32).reference(rows)
+    store = of(folder)
+    assert set(store.collect()[0]["setting"]) == {"FAST"}
+    case = Case("med-ddpm", 8, 1, 32)
+    reference = case.reference(rows)
     assert reference.is_file()
-    reference.with_suffix(".json").unlink()
-    assert not store.has_reference(Case("med-ddpm", 8, 1, 32))
+    (rows / f"{case.reference_key}.json").unlink()
+    results.check_reference(store, case)
     assert not reference.is_file(), "the output of another run is no reference"
 
 
@@ -813,20 +826,22 @@ def test_a_table_of_another_run_is_kept_under_another_name(folder: Path, capsys)
 def test_a_reference_that_was_cut_short_is_made_again(folder: Path, capsys) -> None:
     case = Case("med-ddpm", 8, 1, 32)
     reference = case.reference(folder / "bench.rows")
-    whole, stamp = reference.read_bytes(), reference.with_suffix(".json").read_bytes()
+    told = reference.with_suffix(".json")
+    whole, stamp = reference.read_bytes(), told.read_bytes()
     for left in (0, 1000, -1000):
         reference.write_bytes(whole[:left])
-        reference.with_suffix(".json").write_bytes(stamp)
-        assert not results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
+        told.write_bytes(stamp)
+        assert not has_reference(folder, case)
     reference.write_bytes(whole[:1000])
-    case.result(folder / "bench.rows", settings.BENCH_SETTINGS["FAST"], "step").unlink()
+    told.write_bytes(stamp)
+    of(folder).remove(case.result_key(BENCH_SETTINGS["FAST"], "step"))
     assert run_again(folder, "--setting", "fast") == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert "BASE's output and gradient first" in said.out
+    assert "BASE, its output and gradient: done" in said.out
     table = read_table(folder / "bench.csv", schemas.BENCH).set_index(["setting", "measure"])
     assert table.loc[("FAST", "step"), "rel_error_grad"] < 0.2
-    assert results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
+    assert has_reference(folder, case)
 
 
 def test_a_reference_that_was_altered_is_none(folder: Path) -> None:
@@ -835,7 +850,7 @@ def test_a_reference_that_was_altered_is_none(folder: Path) -> None:
     content = bytearray(reference.read_bytes())
     content[len(content) // 2] ^= 1  # a weight's bit: it is read without a complaint
     reference.write_bytes(content)
-    assert not results.Results(folder / "bench.csv", machine_meta(["medddpm"])).has_reference(case)
+    assert not has_reference(folder, case)
 
 
 def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> None:
@@ -845,7 +860,7 @@ def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> N
     reference.write_bytes(b"of another run")
     stamp = reference.with_suffix(".json")
     stamp.write_text(json.dumps(json.loads(stamp.read_text()) | {"run": {"commit": "another"}}))
-    case.result(folder / "bench.rows", BASE, "forward").unlink()
+    of(folder).remove(case.result_key(BASE, "forward"))
     assert run_again(folder, "--setting", "base") == 0
     torch.testing.assert_close(torch.load(reference), whole)
 
@@ -860,25 +875,26 @@ def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
 def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatch, capsys) -> None:
     real = run.row_command
 
-    def broken(job, options, folder, python=sys.executable):
-        command = real(job, options, folder, python)
-        return [*command, "--device", "abacus"] if job.setting.name == "OPT1" else command
+    def broken(case, setting, options, folder):
+        command = real(case, setting, options, folder)
+        return (*command[:-1], "--device", "abacus", command[-1]) if setting.name == "OPT1" else command
 
     monkeypatch.setattr(run, "row_command", broken)
     assert run_again(folder, "--setting", "opt1,base") == 1
     said = capsys.readouterr()
-    assert "[1/2] med-ddpm OPT1 … failed" in said.out
-    assert "[2/2] med-ddpm BASE: there already" in said.out
+    assert "[6/6] med-ddpm BASE step: there already" in said.out
+    problem = "--device: there is no abacus here; give auto, cpu, cuda, cuda:1 …"
+    titles = ["med-ddpm OPT1 forward", "med-ddpm OPT1 step"]
     assert said.err.splitlines() == [
-        "medddpm: med-ddpm OPT1: --device: there is no abacus here; give auto, cpu, cuda, cuda:1 …"
+        f"medddpm: [{n}/6] {title}: {problem}" for n, title in zip((3, 4), titles, strict=True)
     ]
     assert set(read_table(folder / "bench.csv", schemas.BENCH)["setting"]) == {"BASE", "FAST"}
-    assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+    assert list(read_meta(folder / "bench.csv")["failed"]) == titles
 
     # The record keeps it until the row is measured.
     monkeypatch.undo()
     assert run_again(folder, "--setting", "base") == 0
-    assert list(read_meta(folder / "bench.csv")["failed"]) == ["med-ddpm OPT1"]
+    assert list(read_meta(folder / "bench.csv")["failed"]) == titles
     monkeypatch.setattr(sys, "argv", ["/a/medddpm", "bench", "another call"])
     assert run_again(folder, "--setting", "opt1") == 0
     meta = read_meta(folder / "bench.csv")
@@ -888,18 +904,19 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatc
 
 
 def test_a_row_that_takes_too_long_is_given_up(folder: Path, capsys) -> None:
-    assert run_again(folder, "--setting", "opt1", "--seconds", "1") == 1
-    assert "med-ddpm OPT1: it took more than 1 s" in capsys.readouterr().err
+    words = ["--setting", "opt1", "--measure", "step", "--samples", "100000", "--seconds", "1"]
+    assert main(["bench", *TOY, "--out", str(folder / "bench.csv"), *words]) == 1
+    assert "med-ddpm OPT1 step: it took more than 1 s" in capsys.readouterr().err
 
 
 def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
     """As the end of a machine's loan does it: the next call goes on. The ceilings are there, and no row."""
     out, printed = folder / "bench.csv", tmp_path / "printed"
-    for path in (out, *(folder / "bench.rows").glob("med-ddpm_*")):
+    for path in (out, *(folder / "bench.rows").glob("med-ddpm_8_b1_c32_*")):
         path.unlink()
     words = ["bench", "--setting", "base,opt1", "--measure", "forward", "--out", str(out), *TOY]
     started = forks.start(forks.MODULE, ["study", *words], os.environ, printed, tmp_path / "complaint")
-    while "OPT1 … " not in (printed.read_text() if printed.exists() else ""):
+    while "BASE forward" not in (printed.read_text() if printed.exists() else ""):
         assert started.is_alive(), (tmp_path / "complaint").read_text()
         time.sleep(0.05)
     started.terminate()
@@ -914,33 +931,41 @@ def test_sigterm_ends_the_row_and_keeps_what_is_done(folder: Path, tmp_path: Pat
     assert set(read_table(out, schemas.BENCH)["setting"]) == {"BASE"}
 
 
-def test_an_interrupted_row_keeps_the_measures_that_are_done(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_an_interrupted_row_keeps_the_measures_that_are_done(folder: Path, monkeypatch, capsys) -> None:
     """They are joined to those of the round before."""
-    real, ended = programs.run, []
-    words = ["bench", "--setting", "base", "--measure", "forward,step", "--out", str(tmp_path / "bench.csv"), *TOY]
+    rows, real = folder / "bench.rows", programs.start
+    words = ["bench", "--setting", "base", "--measure", "forward,step", "--out", str(folder / "bench.csv"), *TOY]
     words += ["--rounds", "2"]
+    hangs = f"""
+import shutil, time
+from medddpm.measure.ready import rounds
+for number in rounds():
+    shutil.copy({str(rows / "med-ddpm_8_b1_c32_base_forward.json")!r}, {str(rows / "kept.json")!r})
+    shutil.move({str(rows / "kept.json")!r}, {str(rows / "med-ddpm_8_b1_c32_base_forward.2.json")!r})
+    time.sleep(600)
+"""
 
-    def interrupted(command, seconds):
-        if "--setting" not in command:
-            return real(command, seconds)
-        ended.append(command)
-        if len(ended) == 1:
-            return real(command, seconds)
-        at = command.index("--measure") + 1
-        real([*command[:at], "forward", *command[at + 1 :]], seconds)
-        raise KeyboardInterrupt
+    def interrupted(self, running) -> None:
+        hear(self, running)
+        if (rows / "med-ddpm_8_b1_c32_base_forward.2.json").exists():
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(programs, "run", interrupted)
+    hear = harness._Call._hear
+    monkeypatch.setattr(harness._Call, "_hear", interrupted)
+    monkeypatch.setattr(programs, "start", lambda _, *how: real([sys.executable, "-c", hangs], *how))
+    for path in rows.glob("*_fast_*.json"):
+        path.unlink()
     assert main(words) == 130
     assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
-    table = read_table(tmp_path / "bench.csv", schemas.BENCH)
+    table = read_table(folder / "bench.csv", schemas.BENCH)
     assert dict(zip(table["measure"], table["samples"], strict=True)) == {"forward": 4, "step": 2}
     monkeypatch.undo()
-    forward = next((tmp_path / "bench.rows").glob("*_base_forward.json"))
+    monkeypatch.setattr(programs, "start", real)
+    forward = rows / "med-ddpm_8_b1_c32_base_forward.2.json"
     before = forward.read_bytes()
     assert main(words) == 0
     assert forward.read_bytes() == before
-    assert read_table(tmp_path / "bench.csv", schemas.BENCH)["samples"].tolist() == [4, 4]
+    assert read_table(folder / "bench.csv", schemas.BENCH)["samples"].tolist() == [4, 4]
 
 
 def test_what_is_published_is_a_record(measured: Path, tmp_path: Path) -> None:

@@ -68,9 +68,9 @@ class Asking(Case):
 
 def asked_for(identity: str) -> Number:
     """The number that the function of a claim measures."""
-    with pytest.raises(Asked) as asked:
+    with pytest.raises(Asked) as request:
         PROFILED[identity](Asking(CLAIMS[identity], {}, "window"))
-    return asked.value.number
+    return request.value.number
 
 
 @pytest.mark.parametrize("identity", [name for name in PROFILED if kind_of(name) == MEASURED and name != "P198"])
@@ -113,8 +113,8 @@ def test_sources_are_of_table_1_and_say_where_they_were_read() -> None:
     assert len(table_1) == 42
     assert set(sources()) <= set(table_1)
     assert all(re.match(r"https?://\S+$", row["read_at"]) for row in sources().values())
-    own = re.compile(r"https://([\w-]+\.)?nvidia\.com/")
-    repeated = [name for name, row in sources().items() if not own.match(row["read_at"])]
+    nvidia = re.compile(r"https://([\w-]+\.)?nvidia\.com/")
+    repeated = [name for name, row in sources().items() if not nvidia.match(row["read_at"])]
     assert repeated == ["P012", "P013", "P023", "P024", "P025", "P042"], "what NVIDIA's own pages did not tell"
 
 

@@ -23,9 +23,9 @@ RUN = {"batch size": 1, "input size": 128, "depth size": 128, "channels": 64}
 def test_settled_rows_fit_the_record_and_the_rest_is_open(tmp_path: Path) -> None:
     paper = paper_claims(ROOT)
     pinned = conditions.pinned_versions(ROOT)
-    found = conditions.configuration(RUN) | conditions.software(pinned) | conditions.cards(paper, tmp_path)
-    settled = settle(paper, found)
-    assert list(read_table(write_table(settled, tmp_path / "claims.csv", CLAIMS, {}), CLAIMS)["id"]) == sorted(found)
+    findings = conditions.configuration(RUN) | conditions.software(pinned) | conditions.cards(paper, tmp_path)
+    settled = settle(paper, findings)
+    assert list(read_table(write_table(settled, tmp_path / "claims.csv", CLAIMS, {}), CLAIMS)["id"]) == sorted(findings)
     status = settled.set_index("id")["status"]
     assert set(status[["P051", "P052", "P053", "P054"]]) == {"reproduced"}
     assert set(status[["P057", "P058"]]) == {"differs"}
@@ -74,8 +74,8 @@ def describe(root: Path, **changed: object) -> None:
 @pytest.mark.parametrize(("cudnn", "said"), [(91900, "9.19.0"), (8902, "8.9.2"), (90800, "9.8.0"), (8700, "8.7.0")])
 def test_software_is_what_the_record_says(recorded: Path, cudnn: int, said: str) -> None:
     describe(recorded, torch="2.0.1", python="3.11.4", ncu="2025.2.1", cuda="12.9", cudnn=cudnn)
-    found = conditions.software(conditions.recorded_versions(recorded))
-    settled = settle(paper_claims(ROOT), found).set_index("id")
+    findings = conditions.software(conditions.recorded_versions(recorded))
+    settled = settle(paper_claims(ROOT), findings).set_index("id")
     assert settled.at["P061", "our_value"] == said
     assert set(settled["status"].drop("P061")) == {"reproduced"}
     assert (settled.at["P061", "status"] == "reproduced") == (said == "8.9.2")
@@ -109,9 +109,9 @@ def test_window_is_the_one_that_was_taken(recorded: Path) -> None:
 
 
 def test_without_records_software_and_window_cannot_be_told(tmp_path: Path) -> None:
-    found = conditions.window(tmp_path) | conditions.software(conditions.recorded_versions(tmp_path))
-    assert {finding.our_value for finding in found.values()} == {None}
-    assert all("site/add_your_card.md" in finding.reason for finding in found.values())
+    findings = conditions.window(tmp_path) | conditions.software(conditions.recorded_versions(tmp_path))
+    assert {finding.our_value for finding in findings.values()} == {None}
+    assert all("site/add_your_card.md" in finding.reason for finding in findings.values())
 
 
 def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None
     assert stand_in.at["P009", "status"] == "differs"
     assert pd.isna(stand_in.at["P019", "other_value"]), "taken from the paper"
     write_table(table, tmp_path / "figures" / "records" / "H100" / "card.csv", CARD, {})
-    own = verdicts()
-    of_driver = own[own["view"] == "card"]
+    with_driver = verdicts()
+    of_driver = with_driver[with_driver["view"] == "card"]
     assert of_driver["status"].to_dict() == {
         "P008": "checked_against_source",
         "P009": "differs",
@@ -142,7 +142,7 @@ def test_card_that_is_here_settles_its_column_of_table_1(tmp_path: Path) -> None
     }
     assert set(of_driver["card"]) == {"H100"}
     assert "NVIDIA H100 Tensor Core GPU Datasheet" in of_driver.at["P012", "reason"]
-    assert own.loc["P021":"P046", "reason"].equals(stand_in.loc["P021":"P046", "reason"])
+    assert with_driver.loc["P021":"P046", "reason"].equals(stand_in.loc["P021":"P046", "reason"])
 
 
 def test_a_property_that_nothing_states_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,9 +129,9 @@ def test_a_step_s_scores_are_read_where_they_were_profiled_apart() -> None:
     bare = run(*(launch("BASE", family, priority=float("nan")) for family in families))
     runs = {("H100", "step"): [bare], ("H100", "step-by-function"): [scored]}
     assert judge(ask("P080", gpu="all"), runs, "step").our_value == "2"
-    found = judge(ask("P080", gpu="all"), {("H100", "step"): [bare]}, "step")
-    assert found.our_value is None
-    assert found.reason.startswith("No step of the H100 has ncu's estimated speedups.")
+    finding = judge(ask("P080", gpu="all"), {("H100", "step"): [bare]}, "step")
+    assert finding.our_value is None
+    assert finding.reason.startswith("No step of the H100 has ncu's estimated speedups.")
 
 
 def test_close_scores_share_a_rank() -> None:
@@ -149,16 +149,16 @@ def test_close_scores_share_a_rank() -> None:
 
 def test_a_tie_is_said() -> None:
     tied = run(launch("BASE", "gemm", priority=8.0), launch("BASE", "RowwiseMomentsCUDAKernel", priority=7.0))
-    found = judge(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
-    assert found.our_value == "1-2"
-    assert "It is a tie, because scores within 20% of each other count as equal" in found.reason
+    finding = judge(ask("P080", gpu="all"), {("H100", "window"): [tied]}, "window")
+    assert finding.our_value == "1-2"
+    assert "It is a tie, because scores within 20% of each other count as equal" in finding.reason
 
 
 def test_hit_rates_above_100_percent_are_clipped_and_said() -> None:
     rows = [launch("BASE", "gemm", l2_hit_pct=pct) for pct in (60.0, 250.0)]
-    found = judge(ask("P159", value="64.1"), {("H100", "window"): [run(*rows)]}, "window")
-    assert found.our_value == "80"
-    assert "For 1 of 2 launches the L2 hit rate reads above 100%" in found.reason
+    finding = judge(ask("P159", value="64.1"), {("H100", "window"): [run(*rows)]}, "window")
+    assert finding.our_value == "80"
+    assert "For 1 of 2 launches the L2 hit rate reads above 100%" in finding.reason
     within = judge(ask("P159", value="64.1"), {("H100", "window"): [run(rows[0])]}, "window")
     assert "100%" not in within.reason
 
@@ -201,7 +201,7 @@ STALLS = ("stall_long_scoreboard", "stall_math_pipe", "stall_branch")
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("number", "expected"),
     [
         (increase(summary("ipc_geometric", "OPT1")), [100.0]),
         (ratio(summary(STALLS, "OPT1")), [0.5, 1.0, 0.1]),
@@ -210,8 +210,8 @@ STALLS = ("stall_long_scoreboard", "stall_math_pipe", "stall_branch")
     ],
     ids=["an increase", "three columns", "three columns of two settings", "a change of the mix"],
 )
-def test_several_numbers_and_forms(asked: Number, expected: list[float]) -> None:
-    assert asked.of(TWO) == pytest.approx(expected)
+def test_several_numbers_and_forms(number: Number, expected: list[float]) -> None:
+    assert number.of(TWO) == pytest.approx(expected)
 
 
 def test_step_counts_and_weights_where_a_window_does_not() -> None:
@@ -236,9 +236,9 @@ def test_what_a_run_lacks_gives_no_number() -> None:
 
 def test_mean_of_runs_and_how_far_they_lie_apart() -> None:
     runs = {("H100", "window"): [run(launch("BASE", "gemm", l2_hit_pct=pct)) for pct in (60.0, 66.0)]}
-    found = judge(ask("P159", value="64.1"), runs, "window")
-    assert found.our_value == "63"
-    assert "on the H100: the mean of 2 runs, 9.5% apart." in found.reason
+    finding = judge(ask("P159", value="64.1"), runs, "window")
+    assert finding.our_value == "63"
+    assert "on the H100: the mean of 2 runs, 9.5% apart." in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -259,11 +259,11 @@ def test_only_a_card_of_the_papers_settles_a_claim(
     gpu: str, folders: list[str], card: str | None, other: str | None
 ) -> None:
     runs = {(folder, "window"): [TWO] for folder in folders}
-    found = judge(ask("P100", gpu=gpu, value="0.25"), runs, "window")
-    assert (found.card, found.other_card) == (card, other)
-    assert found.our_value == ("0.25" if card else None)
-    assert found.other_value == ("0.25" if other else None)
-    assert (f"on the {card}" in found.reason) == (card is not None)
+    finding = judge(ask("P100", gpu=gpu, value="0.25"), runs, "window")
+    assert (finding.card, finding.other_card) == (card, other)
+    assert finding.our_value == ("0.25" if card else None)
+    assert finding.other_value == ("0.25" if other else None)
+    assert (f"on the {card}" in finding.reason) == (card is not None)
 
 
 def test_another_card_does_not_step_in_for_a_view_or_a_setting() -> None:
@@ -272,7 +272,7 @@ def test_another_card_does_not_step_in_for_a_view_or_a_setting() -> None:
     runs = {("H100", "window"): [base], ("H200", "window"): [TWO], ("H200", "step"): [TWO]}
     claim = ask("P100", value="0.25")
     step, window = (judge(claim, runs, view) for view in ("step", "window"))
-    assert {verdicts.status_of(claim, found) for found in (step, window)} == {"proxy"}
+    assert {verdicts.status_of(claim, finding) for finding in (step, window)} == {"proxy"}
     assert "The H100 has no record of a step." in step.reason
     assert "No window of the H100 has" in window.reason
 
@@ -315,29 +315,27 @@ def test_cycles_against_the_v100_need_both_cards() -> None:
     ours = run(launch("BASE", "gemm", cycles_active=100.0))
     theirs = run(launch("BASE", "gemm", cycles_active=330.0))
     assert judge(claim, {("A100", "window"): [ours]}, "window").our_value is None
-    found = judge(claim, {("A100", "window"): [ours], ("V100", "window"): [theirs]}, "window")
-    assert found.our_value == "3.3"
+    finding = judge(claim, {("A100", "window"): [ours], ("V100", "window"): [theirs]}, "window")
+    assert finding.our_value == "3.3"
     slow = judge(claim, {("A100", "window"): [ours], ("V100", "window"): [ours]}, "window")
     assert slow.our_value == "1"
     assert "the sum over all SMs" in slow.reason
 
 
 def test_kernel_names() -> None:
-    def found(identity: str, value: str, view: str = "window") -> verdicts.Finding:
+    def finding_of(identity: str, value: str, view: str = "window") -> verdicts.Finding:
         return judge(ask(identity, gpu="all", value=value), runs, view)
 
     runs = {("H100", "window"): [TWO], ("H100", "step"): [run(launch("OPT1", "sm80_xmma_fprop_implicit"))]}
-    assert found("P062", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
-    assert found("P062", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
-    assert found("P062", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
-    assert found("P065", "elementwise_kernel", "step").our_value == "none"
-    assert (found("P068", "_5x_cudnn_volta_scudnn").our_value, found("P068", "_5x_cudnn_volta_scudnn").card) == (
-        None,
-        None,
-    )
-    assert "We have no V100." in found("P068", "_5x_cudnn_volta_scudnn").reason
+    assert finding_of("P062", "sm80_xmma_fprop_implicit").our_value == "sm80_xmma_fprop_implicit"  # a step shows it
+    assert finding_of("P062", "sm80_xmma_fprop").our_value == "sm80_xmma_fprop"
+    assert finding_of("P062", "sm80_other").our_value == "sm80_xmma_fprop_implicit_gemm_f32f32"
+    assert finding_of("P065", "elementwise_kernel", "step").our_value == "none"
+    volta = finding_of("P068", "_5x_cudnn_volta_scudnn")
+    assert (volta.our_value, volta.card) == (None, None)
+    assert "We have no V100." in volta.reason
     runs |= {("H100", part): runs["H100", "step"] for part in ("window-160", "window-300", "window-cpu")}
-    assert found("P062", "sm80_xmma_fprop").reason.endswith(
+    assert finding_of("P062", "sm80_xmma_fprop").reason.endswith(
         "in a whole step, the windows that begin at launch 160 and 300 and the record window-cpu."
     )
 
@@ -367,14 +365,14 @@ def test_dram_of_another_card_is_told_in_bytes_a_second() -> None:
     beside = judge(ask("P162", value="14"), {("H200", "window"): [slow]}, "window")
     assert (beside.our_value, beside.other_value) == (None, "14.33")
     assert "10% of its own" in beside.reason
-    own = judge(ask("P162", value="10"), {("H100", "window"): [slow]}, "window")
-    assert own.our_value == "10"
+    finding = judge(ask("P162", value="10"), {("H100", "window"): [slow]}, "window")
+    assert finding.our_value == "10"
 
 
 def settled(root: Path, view: str = "window") -> pd.DataFrame:
     paper = paper_claims(ROOT)
-    found = findings.findings(paper, findings.every_run(root), view)
-    return verdicts.settle(paper, found).set_index("id")
+    by_id = findings.findings(paper, findings.every_run(root), view)
+    return verdicts.settle(paper, by_id).set_index("id")
 
 
 @pytest.fixture
@@ -390,22 +388,22 @@ def copied(tmp_path: Path) -> Path:
 def test_every_claim_gets_a_status_from_the_committed_records() -> None:
     paper = paper_claims(ROOT).set_index("id")
     for view in ("window", "step"):
-        found = settled(ROOT, view)
-        assert len(found) == 150  # 204 less 42 of Table 1, 7 settings and 5 versions
-        assert (found["reason"].str.len() > 0).all()
-        assert (found["our_value"].isna() == found["status"].isin(["not_measurable", "proxy"])).all()
-        assert (found["other_value"].isna() == found["other_card"].isna()).all()
-        others = paper.loc[found.index, "gpu"].isin(["A100", "V100"])
-        assert set(found.loc[others, "status"]) == {"not_measurable"}
+        table = settled(ROOT, view)
+        assert len(table) == 150  # 204 less 42 of Table 1, 7 settings and 5 versions
+        assert (table["reason"].str.len() > 0).all()
+        assert (table["our_value"].isna() == table["status"].isin(["not_measurable", "proxy"])).all()
+        assert (table["other_value"].isna() == table["other_card"].isna()).all()
+        others = paper.loc[table.index, "gpu"].isin(["A100", "V100"])
+        assert set(table.loc[others, "status"]) == {"not_measurable"}
         here = {folder.name for folder in RECORDS.iterdir() if folder.is_dir()}
-        assert set(found["card"].dropna()) <= here & {"H100", "A100", "V100"}
+        assert set(table["card"].dropna()) <= here & {"H100", "A100", "V100"}
 
 
 @pytest.mark.parametrize(("name", "view"), [("claims", "window"), ("claims_step", "step")])
 def test_the_stored_verdicts_are_those_of_the_records(name: str, view: str) -> None:
-    stored, found = read_table(RECORDS / f"{name}.csv", CLAIMS).set_index("id"), settled(ROOT, view)
-    stored, found = (table.loc[found.index].astype(object).fillna("") for table in (stored, found))
-    assert stored.to_dict("index") == found.to_dict("index")
+    stored, judged = read_table(RECORDS / f"{name}.csv", CLAIMS).set_index("id"), settled(ROOT, view)
+    stored, judged = (table.loc[judged.index].astype(object).fillna("") for table in (stored, judged))
+    assert stored.to_dict("index") == judged.to_dict("index")
 
 
 def test_what_the_records_reproduce(copied: Path) -> None:
@@ -417,12 +415,12 @@ def test_what_the_records_reproduce(copied: Path) -> None:
 
 
 def test_no_folder_leaves_nothing_measurable(tmp_path: Path) -> None:
-    found = settled(tmp_path)
-    assert set(found["status"]) == {"not_measurable"}
-    assert len(found) == 150
-    gpu = paper_claims(ROOT).set_index("id").loc[found.index, "gpu"]
-    assert found[gpu != "V100"]["reason"].str.contains("add_your_card|We have no V100").all()
-    assert not found[gpu == "V100"]["reason"].str.contains("add_your_card").any()
+    table = settled(tmp_path)
+    assert set(table["status"]) == {"not_measurable"}
+    assert len(table) == 150
+    gpu = paper_claims(ROOT).set_index("id").loc[table.index, "gpu"]
+    assert table[gpu != "V100"]["reason"].str.contains("add_your_card|We have no V100").all()
+    assert not table[gpu == "V100"]["reason"].str.contains("add_your_card").any()
     assert set(takeaways.settle({})["status"]) == {"not_measurable"}
 
 
@@ -470,10 +468,10 @@ def test_changed_record_changes_the_verdict(copied: Path) -> None:
 
 def test_a_setting_that_is_missing_cannot_be_judged(copied: Path) -> None:
     (copied / "figures" / "records" / "H100" / "kernels_opt1_window_run1.csv").unlink()
-    found = settled(copied)
-    assert found.at["P100", "status"] == "not_measurable"
-    assert found.at["P126", "status"] == "reproduced"
-    assert "No window of the H100 has" in found.at["P100", "reason"]
+    table = settled(copied)
+    assert table.at["P100", "status"] == "not_measurable"
+    assert table.at["P126", "status"] == "reproduced"
+    assert "No window of the H100 has" in table.at["P100", "reason"]
 
 
 def test_a_setting_that_the_paper_does_not_have_changes_no_claim(copied: Path) -> None:
@@ -486,8 +484,8 @@ def test_a_setting_that_the_paper_does_not_have_changes_no_claim(copied: Path) -
         fast = table.assign(config="FAST", kernel="volta_scudnn_128x64", family="_5x_cudnn_volta_scudnn", fma_pct=99.0)
         for run_number in (1, 2):
             write_table(fast, folder / f"kernels_fast_{view}_run{run_number}.csv", KERNELS, {})
-    for view, found in zip(("window", "step"), before, strict=True):
-        pd.testing.assert_frame_equal(settled(copied, view), found)
+    for view, former in zip(("window", "step"), before, strict=True):
+        pd.testing.assert_frame_equal(settled(copied, view), former)
     pd.testing.assert_frame_equal(takeaways.settle(findings.every_run(copied)), stood)
 
 
@@ -500,8 +498,8 @@ MIX = {
 
 def statuses(changes: dict[str, dict[str, float]]) -> dict[str, str]:
     rows = [launch("BASE", family, view="step", **(mix | changes.get(family, {}))) for family, mix in MIX.items()]
-    found = takeaways.settle({("H100", "step"): [run(*rows)]})
-    return dict(zip(found["id"], found["status"], strict=True))
+    table = takeaways.settle({("H100", "step"): [run(*rows)]})
+    return dict(zip(table["id"], table["status"], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -517,9 +515,9 @@ def statuses(changes: dict[str, dict[str, float]]) -> dict[str, str]:
     ],
 )
 def test_takeaways_can_be_broken(changes: dict[str, dict[str, float]], broken: str | None) -> None:
-    found = statuses(changes)
-    cause = found.pop("T1 cause")
-    assert found == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
+    by_takeaway = statuses(changes)
+    cause = by_takeaway.pop("T1 cause")
+    assert by_takeaway == {f"T{n}": "differs" if f"T{n}" == broken else "reproduced" for n in (1, 2, 3)}
     assert cause == ("reproduced" if broken == "T2" else "differs"), "it is not what T1 concludes"
 
 
@@ -527,19 +525,19 @@ def test_a_takeaway_is_judged_by_the_runs_of_base() -> None:
     base, other = (
         [launch(setting, family, view="step", **mix) for family, mix in MIX.items()] for setting in ("BASE", "OPT1")
     )
-    found = takeaways.settle({("H100", "step"): [run(*base, *other), run(*base), run(*other)]})
-    judged = found["reason"].str.extract(r"Judged on the H100 (by [a-z0-9]+ runs?) ")[0]
+    table = takeaways.settle({("H100", "step"): [run(*base, *other), run(*base), run(*other)]})
+    judged = table["reason"].str.extract(r"Judged on the H100 (by [a-z0-9]+ runs?) ")[0]
     assert set(judged) == {"by 2 runs"}
-    found = takeaways.settle({("H100", "step"): [run(*other)]})
-    assert set(found["status"]) == {"not_measurable"}
+    table = takeaways.settle({("H100", "step"): [run(*other)]})
+    assert set(table["status"]) == {"not_measurable"}
 
 
 def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
-    found = takeaways.settle(findings.every_run(ROOT))
-    write_table(found, tmp_path / "takeaways.csv", CLAIMS, {})
-    assert list(found["id"]) == ["T1", "T1 cause", "T2", "T3"]
-    assert found["our_value"].notna().all()
-    assert ((found["status"] == "differs") == found["reason"].str.contains("broken by")).all()
+    table = takeaways.settle(findings.every_run(ROOT))
+    write_table(table, tmp_path / "takeaways.csv", CLAIMS, {})
+    assert list(table["id"]) == ["T1", "T1 cause", "T2", "T3"]
+    assert table["our_value"].notna().all()
+    assert ((table["status"] == "differs") == table["reason"].str.contains("broken by")).all()
 
 
 @pytest.mark.parametrize("lost", ["OPT1", "OPT2", "OPT12"])

@@ -26,12 +26,12 @@ def made_up(*rows: tuple[str | None, str, str | None, str, str, str, str]) -> pd
     return table.assign(id="P001", section="1", qualifier="=")[list(PAPER.columns)]
 
 
-def check(found: Stated, **rows: list[float | tuple[float, float]]) -> None:
+def check(stated: Stated, **rows: list[float | tuple[float, float]]) -> None:
     """A number is both bounds."""
     pairs = {
         card: [one if isinstance(one, tuple) else (one, one) for one in expected] for card, expected in rows.items()
     }
-    for table, end in ((found.low, 0), (found.high, 1)):
+    for table, end in ((stated.low, 0), (stated.high, 1)):
         assert list(table.index) == list(PAPER_CARDS)
         assert list(table.columns) == list(PAPER_SETTINGS)
         assert table.index.name == "gpu"
@@ -100,10 +100,10 @@ def test_shares_are_of_the_subjects_that_are_asked_for(paper: pd.DataFrame) -> N
 def test_rows_are_one_settings_values_by_class(paper: pd.DataFrame) -> None:
     """P072, P075, P076, P078 and P079, under two metrics."""
     names = {"fp": ["FP share of instructions", "FP share of IPC stack"], "uniform": ["UD share of IPC stack"]}
-    found = paper_rows(paper, "Fig 4", "BASE", names)
-    assert list(found.low.columns) == ["fp", "uniform"]
-    np.testing.assert_array_equal(found.low.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, 50]])
-    np.testing.assert_array_equal(found.high.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, np.inf]])
+    stated = paper_rows(paper, "Fig 4", "BASE", names)
+    assert list(stated.low.columns) == ["fp", "uniform"]
+    np.testing.assert_array_equal(stated.low.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, 50]])
+    np.testing.assert_array_equal(stated.high.to_numpy(), [[78, NOTHING], [25, NOTHING], [2, np.inf]])
 
 
 # made up

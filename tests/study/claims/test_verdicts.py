@@ -116,13 +116,13 @@ def test_a_measured_claim_without_a_card_is_named_in_a_line() -> None:
 
 def test_wider_tolerance_reproduces_more_and_leaves_out_what_must_be_equal() -> None:
     paper = paper_claims(ROOT)
-    found = {
+    findings = {
         "P100": Finding("window", "so", "0.40", 0.2),
         "P101": Finding("window", "so", "0.22", 0.2),
         "P055": Finding("configuration", "so", "11", 0.0),
         "P003": Finding("window", "no card"),
     }
-    counts = at_tolerances(paper, settle(paper, found), (0.05, 0.25))
+    counts = at_tolerances(paper, settle(paper, findings), (0.05, 0.25))
     assert counts.to_dict("index") == {
         "5%": {"reproduced": 1, "differs": 1},
         "25%": {"reproduced": 2, "differs": 0},
@@ -145,7 +145,7 @@ def test_another_cards_number_decides_nothing() -> None:
 
 def test_headline_counts_each_measured_number_once() -> None:
     """Not a setting, a version, a kernel's name or a data sheet; P090 says what P085 does."""
-    found = {
+    findings = {
         "P008": Finding("source", "so", "Hopper", 0.02),
         "P051": Finding("configuration", "so", "1"),
         "P057": Finding("software", "so", "2.0.1"),
@@ -156,7 +156,7 @@ def test_headline_counts_each_measured_number_once() -> None:
         "P101": Finding("window", "so", other_card="H200", other_value="0.18"),
         "P133": Finding("window", "so"),
     }
-    settled = settle(paper_claims(ROOT), found)
+    settled = settle(paper_claims(ROOT), findings)
     assert list(measured(settled)["id"]) == ["P085", "P100"]
     assert headline(settled) == "2 of the paper's numbers were measured on the H100; 1 are reproduced."
     assert tally(settled).loc[("measured number", "H100")].to_dict() == {
@@ -166,7 +166,7 @@ def test_headline_counts_each_measured_number_once() -> None:
         "proxy": 0,
         "not_measurable": 0,
     }
-    assert tally(settled).to_numpy().sum() == len(found) - 2  # P133 says what P004 does
+    assert tally(settled).to_numpy().sum() == len(findings) - 2  # P133 says what P004 does
     assert "None" in headline(settled[settled["id"] == "P101"])
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from helpers import forks
 from helpers.gpu import DEVICE
 from helpers.ncu_pages import page
 
 from medddpm.errors import BadInput
-from medddpm.measure import programs
+from medddpm.measure import ncu, programs
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_meta, read_table
 from study.cli.convnext import PARTS
 from study.cli.main import main
-from study.convnext import counted, results, run, training, worker
+from study.convnext import counted, counters, results, run, training, worker
 from study.convnext.operators import OPERATORS
 from study.convnext.versions import CASES, Case, problem
 
@@ -34,15 +36,13 @@ def test_the_commands_parts_are_the_packages() -> None:
 def test_two_parts_make_their_tables_and_are_not_measured_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = programs.run
+    start = programs.start
 
-    def only_one_process(command: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    def only_one_process(command: list[str], *how: Any) -> Any:
         """Starting a process takes longer than a part of toys: one part has its own, as in use."""
-        if "training" not in command:
-            return start(command, seconds)
-        return subprocess.CompletedProcess(command, worker.main(command[3:]), "")
+        return start(command, *how) if "training" not in command else forks.Here(worker.main(command[3:]))
 
-    monkeypatch.setattr(programs, "run", only_one_process)
+    monkeypatch.setattr(programs, "start", only_one_process)
     words = ["convnext", "--toy", "--device", "cpu", "--steps", "3", "--out", str(tmp_path)]
     assert main([*words, "--part", "operators,training"]) == 0
     tables = {name: read_table(tmp_path / f"{name}.csv", schema) for name, schema in results.TABLES.items()
@@ -66,13 +66,13 @@ def test_two_parts_make_their_tables_and_are_not_measured_twice(
     assert meta["training_seconds"] > 0
     capsys.readouterr()
     assert main([*words, "--part", "training"]) == 0
-    assert capsys.readouterr().out.startswith("training: there already")
+    assert capsys.readouterr().out.startswith("[1/1] training: there already")
     copies = run.publish(tmp_path, tmp_path / "published")
     assert len(copies) == 2 * len(tables)
 
 
 def test_what_another_process_measures_is_left_to_it(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(programs, "run", lambda *_: pytest.fail("begun"))
+    monkeypatch.setattr(programs, "start", lambda *_: pytest.fail("begun"))
     with Store(tmp_path, {}).alone():
         assert main(["convnext", "--toy", "--device", "cpu", "--part", "training", "--out", str(tmp_path)]) == 1
     said = f"process {os.getpid()} is measuring there; wait for it, or choose another --out"
@@ -90,12 +90,12 @@ def test_a_file_of_somebody_elses_is_not_replaced(tmp_path: Path, name: str, cap
 
 
 def test_a_page_of_ncus_is_replaced_and_no_other(tmp_path: Path) -> None:
-    store = results.Results(tmp_path, machine_meta(["medddpm"]))
+    store = Store(tmp_path, machine_meta(["medddpm"]), results.tables(tmp_path))
     raw_page(tmp_path, ["one"]).rename(tmp_path / results.PAGE)
-    store.check([results.COUNTERS])
+    results.check(store, [results.COUNTERS])
     (tmp_path / results.PAGE).write_text("patient,age\n")
     with pytest.raises(BadInput, match="a file stands there that this command did not write"):
-        store.check([results.COUNTERS])
+        results.check(store, [results.COUNTERS])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_dry_run_prints_a_command_for_each_part(tmp_path: Path, capsys: pytest
     assert main(["convnext", "--dry-run", "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(PARTS)
-    assert "--mark" in lines[-1]
+    assert lines[-1].startswith("python -m study.convnext.counters --folder ")
     assert not (tmp_path / "out").exists()
 
 
@@ -207,12 +207,21 @@ def test_launches_between_separators_are_one_versions(tmp_path: Path) -> None:
         counted.counted(path, 3)
 
 
-def test_counters_become_a_table(tmp_path: Path) -> None:
-    store = results.Results(tmp_path, machine_meta(["medddpm"]))
+def test_counters_become_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program that runs ncu, which a script plays."""
     order = [(CASES[0], "direct"), (CASES[0], "tiled")]
-    store.keep_counters(raw_page(tmp_path, ["_between_versions_", "a", "_between_versions_", "b"]), order)
-    (path,) = store.collect()
-    table = read_table(path, results.TABLES["convnext_counters"])
+    page = raw_page(tmp_path, ["_between_versions_", "a", "_between_versions_", "b"]).read_text()
+    asked: list[list[str]] = []
+    monkeypatch.setattr(ncu.Collection, "text", lambda self: asked.append(list(self.program)) or page)
+    monkeypatch.setattr(counters, "in_order", lambda *_: order)
+    assert counters.main(["--folder", str(tmp_path), "--device", "cpu"]) == 0
+    assert (asked[0][2], asked[0][-1]) == ("study.convnext.worker", "cpu")
+    assert "--mark" in asked[0]
+    store = Store(tmp_path, machine_meta(["medddpm"]), results.tables(tmp_path))
+    store.stamp(results.COUNTERS)
+    (table,) = store.collect()
+    written = read_table(tmp_path / "convnext_counters.csv", results.TABLES["convnext_counters"])
+    pd.testing.assert_frame_equal(table, written, check_dtype=False)
     assert table["version"].tolist() == ["direct", "tiled"]
     assert table["size"].unique().tolist() == ["32x32x64"]
 

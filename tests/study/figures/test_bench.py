@@ -16,10 +16,11 @@ from matplotlib.patches import Rectangle
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import write_table
+from medddpm.measure.tools import ORDINARY
 from study.bench import sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.results import report_key
-from study.bench.settings import BENCH_SETTINGS, LADDER, ORDINARY, SAMPLED
+from study.bench.settings import BENCH_SETTINGS, LADDER, SAMPLED
 from study.figures import bench
 from study.figures.style import SETTING_COLOURS, save_figure
 from study.records import schemas
@@ -30,15 +31,15 @@ WORK = {"forward": 1e12 * FORWARD_TFLOP, "step": 1e12 * STEP_TFLOP, "attention":
 
 
 def row(network: str, setting: str, measure: str, ms: float, **known: object) -> dict[str, object]:
-    own = NETWORKS[network]
+    spec = NETWORKS[network]
     work = STEP_TFLOP if measure == "step" else FORWARD_TFLOP
     return {
-        "network": network, "setting": setting, "measure": measure, "sampler": None, "steps": 1, "batch": own.batch,
-        "size": own.size(own.side), "median_ms": ms, "p10_ms": 0.95 * ms, "p90_ms": 1.1 * ms, "samples": 20,
+        "network": network, "setting": setting, "measure": measure, "sampler": None, "steps": 1, "batch": spec.batch,
+        "size": spec.size(spec.side), "median_ms": ms, "p10_ms": 0.95 * ms, "p90_ms": 1.1 * ms, "samples": 20,
         "peak_gib": None, "tflops": 1e3 * work / ms, "rel_error_output": None, "rel_error_grad": None,
         "sm_mhz": None, "watts": None, "host_ms": None,
         "date": "2026-12-01T10:00:00+00:00", "gpu": "NVIDIA H200", "driver": None, "cuda": "13.0", "cudnn": "91900",
-        "torch": "2.11.0", "triton": None, "commit": "abc",
+        "torch": "2.11.0", "triton": None, "commit": "abc", "host": "f00", "card": "cad",
     } | known  # fmt: skip
 
 
@@ -105,11 +106,11 @@ def written(root: Path, table: pd.DataFrame, gpu: str = "H200") -> Path:
 
 def test_the_record_is_read_back_by_machine(tmp_path: Path) -> None:
     root = written(tmp_path, bench_table())
-    (found,) = tables.recorded(root).items()
-    assert found[0] == "H200"
+    ((card, recorded),) = tables.recorded(root).items()
+    assert card == "H200"
     same = bench_table()[list(schemas.BENCH.columns)].astype({"sampler": object})
     same["sampler"] = same["sampler"].where(same["sampler"].notna(), None)
-    pd.testing.assert_frame_equal(found[1], same, check_dtype=False)
+    pd.testing.assert_frame_equal(recorded, same, check_dtype=False)
     assert tables.ceilings(root, "H200") == LIMITS
     with pytest.raises(BadInput, match=r"no machine's folder has a bench\.csv"):
         tables.recorded(tmp_path / "elsewhere")
@@ -186,9 +187,9 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
         table.loc[step & (table["setting"] == name), "median_ms"] = ms
     for name in set(ORDINARY) - {"PyTorch", "reduce-overhead"}:
         table.loc[step & (table["setting"] == name), "median_ms"] = 100.0
-    found = tables.against(table)
-    assert found["setting"].to_dict() == {"best ordinary": "reduce-overhead", "PyTorch": "PyTorch", "BASE": "BASE"}
-    assert found["ratio"].tolist() == [2, 6, 32]
+    rivals = tables.against(table)
+    assert rivals["setting"].to_dict() == {"best ordinary": "reduce-overhead", "PyTorch": "PyTorch", "BASE": "BASE"}
+    assert rivals["ratio"].tolist() == [2, 6, 32]
     assert sentences.headline(table, "H100") == (
         "On H100s a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
         "`accelerate(model)` in an ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast "

@@ -40,8 +40,8 @@ def test_every_number_of_the_roofline_can_be_read(spread: float) -> None:
     points = points[(points["batch"] == 64) & (points["stride"] == 1)]
     axis, beside = readable(roofline_figure(points, LIMITS, "H100")).axes
     assert len(beside.get_legend().get_texts()) == len(points) > 0
-    drawn = [line.get_xydata()[0].tolist() for line in axis.lines if line.get_marker() == "o"]
-    assert drawn == points[["intensity", "tflops"]].to_numpy().tolist()
+    dots = [line.get_xydata()[0].tolist() for line in axis.lines if line.get_marker() == "o"]
+    assert dots == points[["intensity", "tflops"]].to_numpy().tolist()
 
 
 def test_numbers_are_beside_their_points_and_apart() -> None:

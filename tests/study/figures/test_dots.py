@@ -24,7 +24,7 @@ from study.figures.dots import (
 )  # fmt: skip
 from study.figures.style import SETTING_COLOURS
 
-drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
 def measured(gpus: tuple[str, ...] = ("H200", "A10")) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def test_dots_lie_at_their_numbers(log: bool) -> None:
     }
     expected = {key: value for key, value in expected.items() if not np.isnan(value)}
     expected[settings.index("OPT12"), "H100\npaper"] = 8.0  # the bound
-    found = {}
+    marks = {}
     for dot in dots_of(axis):
         x, y = float(dot.get_xdata()[0]), float(dot.get_ydata()[0])
         place = round(y)
@@ -128,8 +128,8 @@ def test_dots_lie_at_their_numbers(log: bool) -> None:
         card = cards[0] if of_paper else "A10" if dot.get_alpha() == 0.45 else "H200"
         assert of_paper or dot.get_marker() == VIEW_MARKERS[0][view]
         assert to_hex(dot.get_color()) == SETTING_COLOURS[settings[place]].lower()
-        found[place, f"{card}\n{view}"] = x
-    assert found == expected
+        marks[place, f"{card}\n{view}"] = x
+    assert marks == expected
     assert axis.get_xscale() == ("log" if log else "linear")
     low, high = axis.get_xlim()
     assert low < min(expected.values()) if log else low == 0
@@ -151,7 +151,7 @@ def test_a_range_is_drawn_from_end_to_end_and_a_bound_with_an_arrow() -> None:
 
 
 def test_every_dot_says_what_it_is() -> None:
-    """What it is drawn from, the row, the metric and the number, range or bound."""
+    """Its card and view, the row, the metric and the number, range or bound."""
     axis = dots_figure([one_panel(("H200",))], columns=1).axes[0]
     said = {str(line.get_gid()).removeprefix("says: ") for line in axis.get_lines() if line.get_gid()}
     assert len(said) == 8 + 4 + 3
@@ -226,12 +226,12 @@ def test_the_caption_says_where_dots_of_a_second_card_are() -> None:
     assert "cannot be seen" not in caption([one_panel(("H200",))])
 
 
-@drawn
+@compares_picture
 def test_settings_look_as_stored() -> Figure:
     return readable(dots_figure([one_panel(("H200",)), one_panel(("H200",), "y", "cold, %")]))
 
 
-@drawn
+@compares_picture
 def test_ratios_look_as_stored() -> Figure:
     """Down to a hundredth of BASE and up to four times it."""
     ratios = 3.0 ** (measured(("H200",))["x"] % 5 - 2)

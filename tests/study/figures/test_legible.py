@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
+import seaborn as sns
 from helpers.repository import ROOT
 from matplotlib.figure import Figure
 from PIL import Image
 
 from study.figures.legible import faults
-from study.figures.style import PRINT_WIDTH, new_figure, save_figure, say
+from study.figures.style import BARS, PRINT_WIDTH, new_figure, save_figure, say, say_bars
 
 
 def labelled(*places: tuple[float, float, str], fontsize: float = 7, width: float = 7) -> Figure:
@@ -65,6 +68,27 @@ def test_a_mark_says_what_it_is_where_a_reader_points_at_it(tmp_path: Path) -> N
     _, svg = save_figure(figure, "a", tmp_path)
     assert svg.read_text().count("<g><title>H100 &lt;step&gt;: 57%</title>") == 1
     assert "says" not in svg.read_text()
+
+
+def test_each_bar_of_seaborn_says_its_source_its_row_and_its_value(tmp_path: Path) -> None:
+    table = pd.DataFrame({"kind": ["norm", "norm", "copy"], "source": ["H100, window", "H200, step", "H200, step"]})
+    table["share"] = [12.345, 6.0, 3.0]
+    figure = new_figure(height=2)
+    axis, sources, rows = figure.subplots(), ["H100, window", "H200, step"], ["copy", "norm"]
+    sns.barplot(table, x="share", y="kind", hue="source", order=rows, hue_order=sources, ax=axis, **BARS)
+    with pytest.raises(ValueError, match="zip"):
+        say_bars(axis, sources, rows, {})  # seaborn draws no bar for what the table has not
+    table.loc[3] = ["copy", "H100, window", 0.0]
+    axis.clear()
+    sns.barplot(table, x="share", y="kind", hue="source", order=rows, hue_order=sources, ax=axis, **BARS)
+    say_bars(axis, sources, rows, {("H200", "step", "norm"): "60% sgemm"})
+    _, svg = save_figure(figure, "a", tmp_path)
+    assert re.findall("<title>([^<]*)", svg.read_text()) == [
+        "H100, window: copy 0%",
+        "H100, window: norm 12.3%",
+        "H200, step: copy 3%",
+        "H200, step: norm 6%: 60% sgemm",
+    ]
 
 
 PAGES = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if "02" <= path.name[:2] <= "15"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from helpers.colours import apart, closest, lab
 
@@ -47,3 +48,12 @@ def test_a_palette_names_each_thing_once() -> None:
     for one, other in combinations([style.SETTING_COLOURS, style.KIND_COLOURS, style.CLASS_COLOURS], 2):
         assert not {*one} & {*other}
     assert {*style.CLASS_COLOURS} - {"other classes"} <= {*CLASSES.values()}
+
+
+def test_a_cards_window_and_step_differ_in_grey_too() -> None:
+    palette = style.source_palette(["H100, step", "H100, window", "H200, window", "H200, step"])
+    assert [*palette] == ["H100, window", "H200, window", "H100, step", "H200, step"]
+    assert palette["H100, window"] == style.VIEW_COLOURS["window"].lower()
+    lightness = sorted(float(lab(colour)[0]) for colour in palette.values())
+    assert min(np.diff(lightness)) > 10
+    assert [*style.source_palette(["L40S, step"])] == ["L40S, step"]

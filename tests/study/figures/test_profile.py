@@ -19,7 +19,7 @@ from study.figures.settings import priority_figure, spread_figure
 from study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS
 from study.figures.windows import STARTS, STRIDE, phases_figure, starts_figure
 
-drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
 # priorities and the spread
@@ -50,7 +50,7 @@ def test_priorities_are_bars_by_kind_with_the_papers_ranks() -> None:
     assert legend(figure) == ["BASE", "OPT1"]
 
 
-@drawn
+@compares_picture
 def test_priorities_look_as_stored() -> Figure:
     return readable(priority_figure(scores(), {"normalization": 1, "convolution": 2, "pointwise": 3}))
 
@@ -86,7 +86,7 @@ def test_a_second_cards_spread_is_hollow_and_lies_beneath() -> None:
     assert [handle.get_fillstyle() for handle in figure.legends[0].legend_handles] == ["full"] * 3
 
 
-@drawn
+@compares_picture
 def test_the_spread_looks_as_stored() -> Figure:
     names = ["cycles", "instructions", "duration_ns", "ipc_total", "tensor_pct", "fma_pct", "dram_pct", "stall_branch"]
     rng = np.random.default_rng(0)
@@ -157,7 +157,7 @@ def test_stacks_lie_end_to_end_and_say_their_sum() -> None:
     assert texts(step) == texts(window)[:1]
 
 
-@drawn
+@compares_picture
 def test_ipc_stacks_look_as_stored() -> Figure:
     return readable(stack_figure(stacks()))
 
@@ -207,7 +207,7 @@ def test_the_first_steps_launches_are_drawn_in_order() -> None:
     assert {*PHASE_COLOURS} <= set(legend(figure))
 
 
-@drawn
+@compares_picture
 def test_phases_look_as_stored() -> Figure:
     return readable(phases_figure(TRACES))
 
@@ -251,6 +251,6 @@ def test_ratios_are_drawn_by_the_windows_start() -> None:
     assert len(legend(figure)) == 4
 
 
-@drawn
+@compares_picture
 def test_starts_look_as_stored() -> Figure:
     return readable(moved())

@@ -1,4 +1,4 @@
-"""What the parity records say: tests that pass and fail, sentences, and pictures against stored ones."""
+"""The parity records: tests that pass and fail, sentences, and pictures against stored ones."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from study.parity import results, sentences
 from study.parity import samplers as parity_samplers
 from study.parity import tables as parity_tables
 from study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
-from study.parity.results import Kept
+from study.parity.results import QualityRecord
 from study.parity.samplers import SECONDS
 from study.parity.tables import MARGINS, METRIC
 
-drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
 @pytest.fixture(scope="module")
-def kept() -> Kept:
+def records() -> QualityRecord:
     runs = every_run()
     quality, loss = tables(runs)
-    return Kept(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(runs))
+    return QualityRecord(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(runs))
 
 
-def shown(kept: Kept) -> pd.DataFrame:
-    """What Figure 1 is made of."""
-    quality = kept.quality
+def shown(records: QualityRecord) -> pd.DataFrame:
+    """Returns the rows of Figure 1."""
+    quality = records.quality
     return quality[quality["plan"].isin(("contrasts", "long")) & (quality["setting"] == "FAST")]
 
 
@@ -81,10 +81,10 @@ def test_a_margin_is_set_against_the_spread_of_the_references_seeds() -> None:
     """By hand from the rows of OPT1's four seeds; FAST's own spread has no part in it."""
     rows, _ = tables(short(seeds=range(4)), -60.0)
     table = parity_tables.parity(rows)
-    own = rows.query("setting == 'OPT1' and metric == 'psnr'")["value"]
+    psnrs = rows.query("setting == 'OPT1' and metric == 'psnr'")["value"]
     psnr = table.set_index(METRIC).loc[("psnr", "all")]
-    assert psnr["seeds_sd"] == pytest.approx(own.std(ddof=1))
-    assert psnr["margin_in_sd"] == pytest.approx(0.5 / own.std(ddof=1))
+    assert psnr["seeds_sd"] == pytest.approx(psnrs.std(ddof=1))
+    assert psnr["margin_in_sd"] == pytest.approx(0.5 / psnrs.std(ddof=1))
     assert (table["wide"] == (table["margin"] > table["between_seeds"])).all()
     assert psnr["wide"], "half a decibel, of seeds a twentieth apart"
     shown = sentences.tests(table)
@@ -145,7 +145,7 @@ def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
 
 
 def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_three_do_not() -> None:
-    """Why `plans.short` has six seeds, by simulation: no pairing, one metric, margin the seeds' own range."""
+    """Justifies the six seeds of `plans.short` by simulation: no pairing, one metric, margin the seeds' range."""
     from medddpm.quality.intervals import equivalence, seed_margin
 
     def share(seeds: int) -> float:
@@ -221,39 +221,39 @@ def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
     assert table.loc["leapt", "step"] == 2080
     assert table.loc["leapt", "times"] == pytest.approx(4, rel=0.4)
     assert table.loc["calm", "times"] < 1.5
-    assert parity_tables.leaps(Kept().loss).empty
+    assert parity_tables.leaps(QualityRecord().loss).empty
 
 
 # one model under every setting
 
 
-def test_settings_that_draw_a_model_otherwise_are_said_to(kept: Kept) -> None:
-    table = parity_tables.redrawn(kept.quality)
+def test_settings_that_draw_a_model_otherwise_are_said_to(records: QualityRecord) -> None:
+    table = parity_tables.redrawn(records.quality)
     assert list(table.index) == ["OPT1", "OPT2", "OPT12", "FAST"]
-    rows = kept.of("redrawn").query("metric == 'psnr'").set_index("setting")["value"]
+    rows = records.of("redrawn").query("metric == 'psnr'").set_index("setting")["value"]
     assert table.loc["FAST", ("psnr", "all")] == pytest.approx((rows["FAST"] - rows["BASE"]) / 0.5)
     fast = redrawn(["FAST"])[0].key
-    moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in kept.slices.items()}
-    one, *_, last = sentences.redrawn(Kept(kept.quality, kept.loss, kept.meta, moved)).splitlines()
+    moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in records.slices.items()}
+    one, *_, last = sentences.redrawn(QualityRecord(records.quality, records.loss, records.meta, moved)).splitlines()
     assert one.startswith(
         "OPT1: slices of 2 subjects differ from BASE's by 0.00 of 256 grey levels on average, 0.00 at most; of 11"
     )
     assert last.startswith("FAST: slices of 2 subjects differ from BASE's by ")
     assert not last.startswith("FAST: slices of 2 subjects differ from BASE's by 0.00")
-    assert parity_tables.redrawn(kept.quality.query("setting != 'BASE'")).empty
-    other = kept.quality.query("plan != 'redrawn'")
+    assert parity_tables.redrawn(records.quality.query("setting != 'BASE'")).empty
+    other = records.quality.query("plan != 'redrawn'")
     assert parity_tables.redrawn(other, plan="redrawn_fp32").equals(
-        parity_tables.redrawn(kept.quality, "BASE", "redrawn_fp32")
+        parity_tables.redrawn(records.quality, "BASE", "redrawn_fp32")
     )
     assert parity_tables.redrawn(other).empty, "a plan's rows are its own"
-    assert sentences.redrawn(kept, plan="redrawn_fp32").startswith("OPT1: slices of 2 subjects ")
+    assert sentences.redrawn(records, plan="redrawn_fp32").startswith("OPT1: slices of 2 subjects ")
 
 
 # samplers
 
 
-def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
-    table = parity_samplers.samplers(kept.quality)
+def test_the_quickest_sampler_within_the_margins_is_advised(records: QualityRecord) -> None:
+    table = parity_samplers.samplers(records.quality)
     ddim = ("ddim", 10)
     assert list(table.index[:2]) == [FULL, ddim]
     worse = parity_samplers.shortfall(table)
@@ -266,8 +266,8 @@ def test_the_quickest_sampler_within_the_margins_is_advised(kept: Kept) -> None:
     assert "the masks (one model, untested) no more than a margin worse on any" in parity_samplers.advice(table)
 
 
-def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> None:
-    table = parity_samplers.samplers(kept.quality)
+def test_where_no_sampler_is_good_enough_all_steps_are_advised(records: QualityRecord) -> None:
+    table = parity_samplers.samplers(records.quality)
     table.loc[table.index != FULL, ("psnr", "all")] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
     said = parity_samplers.advice(table)
     assert said.startswith("DDPM, 250 steps: nothing shorter")
@@ -281,7 +281,7 @@ def test_where_no_sampler_is_good_enough_all_steps_are_advised(kept: Kept) -> No
 
 
 def test_every_sentence_stands_without_a_record_too() -> None:
-    none = Kept()
+    none = QualityRecord()
     said = [sentences.plan(none, "short"), sentences.apart(parity_tables.apart(none.loss))]
     said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
     said += [sentences.redrawn(none), sentences.redrawn(none, plan="redrawn_fp32"), sentences.wide(pd.DataFrame())]
@@ -293,27 +293,27 @@ def test_every_sentence_stands_without_a_record_too() -> None:
     assert parity_tables.recorded(Path("nowhere"), "H200").quality.empty
 
 
-def test_sentences_have_the_records_numbers(kept: Kept) -> None:
-    said = sentences.plan(kept, "short")
+def test_sentences_have_the_records_numbers(records: QualityRecord) -> None:
+    said = sentences.plan(records, "short")
     assert said == "short: 8 runs, OPT1, FAST, 4 seeds, FLAIR, 64x64x64, 32 channels, 40 of 4,000 steps"
-    assert "a trained model evaluated" in sentences.plan(kept, "samplers")
-    lines = sentences.brats(kept.of("brats")).splitlines()
+    assert "a trained model evaluated" in sentences.plan(records, "samplers")
+    lines = sentences.brats(records.of("brats")).splitlines()
     assert lines[2] == "Dice with the mirrored mask: brain 0.600, tumour 0.600"
-    table = sentences.summary(shown(kept))
+    table = sentences.summary(shown(records))
     assert list(table.columns) == ["T1, step 40", "T2, step 40", "FLAIR, step 100"]
     assert table.loc["Dice, brain, of held-out"].tolist() == ["0.99 [0.99, 0.99]"] * 3
-    margins = sentences.margins(parity_samplers.samplers(kept.quality))
+    margins = sentences.margins(parity_samplers.samplers(records.quality))
     assert margins.loc["DDPM, 250 steps", ["s per volume", "metrics beyond the margin"]].tolist() == [4, 0]
-    worse = parity_samplers.shortfall(parity_samplers.samplers(kept.quality)).loc[("ddim", 10)]
+    worse = parity_samplers.shortfall(parity_samplers.samplers(records.quality)).loc[("ddim", 10)]
     assert margins.loc["DDIM, 10 steps", "margins worse"] == round(worse.max(), 2)
     assert margins.loc["DDIM, 10 steps", "worst metric"] == parity_tables.TITLES[worse.idxmax()]
 
 
-def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> None:
-    moved = dict(kept.slices)
+def test_slices_are_compared_between_settings_and_between_seeds(records: QualityRecord) -> None:
+    moved = dict(records.slices)
     for name in [name for name in moved if name.startswith("sample/short_") and "_s0_" not in name]:
         moved[name] = (moved[name] // 2 + 20).astype(np.uint8)
-    said = sentences.slices(Kept(kept.quality, kept.loss, kept.meta, moved))
+    said = sentences.slices(QualityRecord(records.quality, records.loss, records.meta, moved))
     assert "two settings trained from one seed differ by 0.0 of 256" in said
     assert "by 0.0" not in said.split("slices of two seeds")[1]
 
@@ -321,51 +321,51 @@ def test_slices_are_compared_between_settings_and_between_seeds(kept: Kept) -> N
 # pictures
 
 
-@drawn
-def test_figure_1_looks_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.figure_1(kept.slices, shown(kept))
+@compares_picture
+def test_figure_1_looks_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.figure_1(records.slices, shown(records))
     assert [axis.get_title() for axis in figure.axes[:3]] == ["T1", "T2", "FLAIR"]
     assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
     pictures = [np.asarray(axis.images[0].get_array()) for axis in figure.axes]
-    np.testing.assert_array_equal(pictures[2], kept.slices["truth/flair-128x128x128/-/flair/0/axial"])
-    np.testing.assert_array_equal(pictures[5], kept.slices[f"sample/{long()[0].key}/sde-dpm++-25/flair/0/axial"])
+    np.testing.assert_array_equal(pictures[2], records.slices["truth/flair-128x128x128/-/flair/0/axial"])
+    np.testing.assert_array_equal(pictures[5], records.slices[f"sample/{long()[0].key}/sde-dpm++-25/flair/0/axial"])
     return figure
 
 
-@drawn
-def test_parity_samples_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.parity_slices(kept.slices, kept.of("short"), ["OPT1", "FAST"], [0, 1])
+@compares_picture
+def test_parity_samples_look_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.parity_slices(records.slices, records.of("short"), ["OPT1", "FAST"], [0, 1])
     titles = [axis.get_title() for axis in figure.axes[:5]]
     assert titles == ["held out", "OPT1\nseed 0", "FAST\nseed 0", "OPT1\nseed 1", "FAST\nseed 1"]
     return figure
 
 
-@drawn
-def test_samples_along_the_way_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.along_the_way(kept.slices, long()[0].key)
+@compares_picture
+def test_samples_along_the_way_look_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.along_the_way(records.slices, long()[0].key)
     assert [axis.get_title() for axis in figure.axes[:8]] == [
         f"{step} steps" for step in (10, 20, 40, 50, 60, 70, 90, 100)
     ]
     return figure
 
 
-@drawn
-def test_the_brats_case_looks_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.brats_slices(kept.slices, kept.of("brats"))
+@compares_picture
+def test_the_brats_case_looks_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.brats_slices(records.slices, records.of("brats"))
     assert len(figure.axes) == 12
     return figure
 
 
-@drawn
-def test_losses_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.losses_figure(kept.loss)
+@compares_picture
+def test_losses_look_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.losses_figure(records.loss)
     left, right = figure.axes
     assert [line.get_label() for line in left.lines] == list(SETTING_COLOURS)
     assert len(right.lines) == 8
     return figure
 
 
-@drawn
+@compares_picture
 def test_the_pairs_losses_look_as_stored() -> Figure:
     """One seed's FAST is 20% above its OPT1 at one step: a line shows it, and the mean a fifth, of five whole pairs."""
     _, loss = tables(short(seeds=range(6)))
@@ -379,17 +379,17 @@ def test_the_pairs_losses_look_as_stored() -> Figure:
     (axis,) = figure.axes
     *lines, mean, low, _, high = axis.lines
     assert len(lines) == 5, "a run that was cut has no pair at every step"
-    found = {float(line.get_ydata()[list(line.get_xdata()).index(at)]) for line in lines}
-    assert sorted(found) == pytest.approx([0, 20])
+    percents = {float(line.get_ydata()[list(line.get_xdata()).index(at)]) for line in lines}
+    assert sorted(percents) == pytest.approx([0, 20])
     assert max(mean.get_ydata()) == pytest.approx(20 / 5)
     assert (low.get_ydata()[0], high.get_ydata()[0]) == (-5, 5)
     assert axis.get_ylabel().endswith("beyond the margin (±5%) logarithmic"), "where the axis is no longer even"
     return figure
 
 
-@drawn
-def test_long_losses_look_as_stored(kept: Kept) -> Figure:
-    loss = kept.loss[kept.loss["plan"] == "long"]
+@compares_picture
+def test_long_losses_look_as_stored(records: QualityRecord) -> Figure:
+    loss = records.loss[records.loss["plan"] == "long"]
     cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]
     figure = figures_quality.long_figure(cut, {"FAST": 39.0, "OPT1": 228.0})
     left, right = figure.axes
@@ -399,11 +399,11 @@ def test_long_losses_look_as_stored(kept: Kept) -> Figure:
 
 
 def test_losses_that_nobody_measured_are_said_not_to_be() -> None:
-    figure = figures_quality.losses_figure(Kept().loss)
+    figure = figures_quality.losses_figure(QualityRecord().loss)
     assert [axis.texts[0].get_text() for axis in figure.axes] == ["not measured"] * 2
 
 
-@drawn
+@compares_picture
 def test_parity_looks_as_stored() -> Figure:
     quality, _ = tables(short(("OPT1", "OPT12", "FAST"), range(6)), shift=-4.0)
     table = parity_tables.parity(quality)
@@ -428,21 +428,21 @@ def test_an_interval_that_is_cut_ends_in_a_triangle_though_its_mean_is_inside() 
     table = parity_tables.parity(tables(short(seeds=range(6)))[0])
     table["high"] = table["difference"] + 7 * table["margin"]
     (axis,) = figures_quality.parity_figure(table).axes
-    drawn = [line.get_marker() for line in axis.lines]
-    assert (drawn.count("o"), drawn.count(">"), drawn.count("<")) == (len(table), len(table), 0)
+    markers = [line.get_marker() for line in axis.lines]
+    assert (markers.count("o"), markers.count(">"), markers.count("<")) == (len(table), len(table), 0)
 
 
-@drawn
-def test_samplers_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.samplers_figure(parity_samplers.samplers(kept.quality))
+@compares_picture
+def test_samplers_look_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.samplers_figure(parity_samplers.samplers(records.quality))
     assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB ↑", "Wasserstein, brain ↓"]
     assert sorted({text.get_text() for axis in figure.axes for text in axis.texts}) == ["10", "25", "250", "50"]
     return figure
 
 
-@drawn
-def test_samples_of_samplers_look_as_stored(kept: Kept) -> Figure:
-    figure = figures_quality.samplers_slices(kept.slices, kept.of("samplers"), [FULL, SAMPLERS[-1], SAMPLERS[3]])
+@compares_picture
+def test_samples_of_samplers_look_as_stored(records: QualityRecord) -> Figure:
+    figure = figures_quality.samplers_slices(records.slices, records.of("samplers"), [FULL, SAMPLERS[-1], SAMPLERS[3]])
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["held out", "DDPM\n250 steps", "SDE-DPM-Solver++\n50 steps", "DDIM\n50 steps"]
     assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
@@ -450,10 +450,10 @@ def test_samples_of_samplers_look_as_stored(kept: Kept) -> Figure:
 
 
 def test_every_plans_made_up_run_fits_the_schemas(tmp_path: Path) -> None:
-    """What these tests stand on is what the store writes."""
+    """These tests rest on what the store writes."""
     from helpers.parity_records import write
 
     runs = [short()[0], paper()[0], long()[0], contrasts()[0], brats()[0], samplers()[0], redrawn()[0]]
-    kept = results.read(write(tmp_path, runs))
-    assert kept is not None
-    assert kept.quality["run"].nunique() == len({run.key for run in runs})
+    records = results.read(write(tmp_path, runs))
+    assert records is not None
+    assert records.quality["run"].nunique() == len({run.key for run in runs})

@@ -23,8 +23,8 @@ def test_each_step_has_its_row() -> None:
 
 def test_crosses_are_where_something_else_sets_the_pace() -> None:
     rates = [Rate("med-ddpm", setting, ms, "bench") for setting, ms in (("BASE", 1000.0), ("FAST", 40.0))]
-    found = table(rates, [DataSet("many", "med-ddpm", 10**6, 1)], [1, 8, 64], Cluster(storage_gbs=1.0))
-    (axis,) = estimates_figure(found).axes
-    drawn = [(list(line.get_xdata()), line.get_marker()) for line in axis.lines]
-    assert drawn == [([1, 8, 64], "."), ([], "x"), ([1, 8, 64], "."), ([8, 64], "x")]
+    estimates = table(rates, [DataSet("many", "med-ddpm", 10**6, 1)], [1, 8, 64], Cluster(storage_gbs=1.0))
+    (axis,) = estimates_figure(estimates).axes
+    lines = [(list(line.get_xdata()), line.get_marker()) for line in axis.lines]
+    assert lines == [([1, 8, 64], "."), ([], "x"), ([1, 8, 64], "."), ([8, 64], "x")]
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["BASE", "FAST"]

@@ -23,7 +23,7 @@ from study.figures.slices import slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure, save_figure
 from study.figures.training import loss_curves, loss_differences, step_times
 
-drawn = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
+compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, savefig_kwargs={"dpi": 80})
 
 
 def curves() -> pd.DataFrame:
@@ -42,7 +42,7 @@ def architecture_table() -> pd.DataFrame:
     return describe(UNet3D(), (128, 128, 128))
 
 
-@drawn
+@compares_picture
 def test_training_looks_as_stored() -> Figure:
     figure = new_figure(height=2.4)
     left, middle, right = figure.subplots(1, 3)
@@ -52,7 +52,7 @@ def test_training_looks_as_stored() -> Figure:
     return readable(figure)
 
 
-@drawn
+@compares_picture
 def test_slices_look_as_stored() -> Figure:
     volume = np.zeros((10, 20, 30))
     volume[2:5, 3:9, 20:28] = 1  # right, back and up of nothing: each plane shows where
@@ -60,7 +60,7 @@ def test_slices_look_as_stored() -> Figure:
     return slice_rows(rows, ["axial", "coronal", "sagittal"], limits=(0, 1), width=4)
 
 
-@drawn
+@compares_picture
 def test_the_architecture_looks_as_stored() -> Figure:
     figure = new_figure(height=4.6)
     architecture(architecture_table(), figure.subplots())
@@ -202,7 +202,7 @@ def test_tf32_changes_nothing_on_a_cpu(head_folder: Path, without: str, with_tf3
     """Asked for alone, each is trained; together they are trained once."""
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), learning_rate=1e-3)
     volumes, cpu = VolumeFolder(head_folder, (8, 8, 8)), torch.device("cpu")
-    asked = ([without], [with_tf32], [without, with_tf32])
-    first, second, both = (training_curves(config, volumes, 2, cpu, names)["loss"].tolist() for names in asked)
+    choices = ([without], [with_tf32], [without, with_tf32])
+    first, second, both = (training_curves(config, volumes, 2, cpu, names)["loss"].tolist() for names in choices)
     assert first == second
     assert both == first + second

@@ -35,8 +35,8 @@ def sprite(shown: Viewer, which: str) -> np.ndarray:
 def sagittal(picture: np.ndarray, depth: int, height: int, width: int) -> np.ndarray:
     """The slices in a sprite: (depth, width, height, 3), axes as of the volume."""
     columns = picture.shape[1] // width
-    found = [divmod(index, columns) for index in range(depth)]
-    slices = [picture[height * row : height * (row + 1), width * at : width * (at + 1)] for row, at in found]
+    places = [divmod(index, columns) for index in range(depth)]
+    slices = [picture[height * row : height * (row + 1), width * at : width * (at + 1)] for row, at in places]
     return np.stack(slices)[:, ::-1].transpose(0, 2, 1, 3)  # they stand upright
 
 
@@ -115,9 +115,11 @@ def test_a_browser_shows_the_volume_and_runs_no_title(subject) -> None:
         page.set_content(f"<title>outer</title>{shown}")
         frame = page.frames[1]
         frame.wait_for_function("document.querySelector('canvas') && document.querySelector('canvas').width > 100")
-        drawn = "() => { const c = document.querySelector('canvas');"
-        drawn += "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0 && v < 255) }"
-        frame.wait_for_function(drawn)
+        has_greys = "() => { const c = document.querySelector('canvas');"
+        has_greys += (
+            "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0 && v < 255) }"
+        )
+        frame.wait_for_function(has_greys)
         assert HOSTILE[0] in frame.title()
         assert (
             frame.evaluate("() => { try { return parent.document.title } catch (e) { return e.name } }")

@@ -5,15 +5,19 @@ A stand-in plays ncu and the traces; every model's network is the real one, with
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
+import io
 import subprocess
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import forks
 from helpers.figures import readable
 from helpers.repository import ROOT
 from matplotlib.colors import to_hex
@@ -21,12 +25,13 @@ from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
 from medddpm.measure import ncu, programs, trace
+from medddpm.measure.machine import machine_meta
 from medddpm.measure.ncu import CountersClosed
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table, write_meta
 from study.figures import generative
 from study.figures.style import PRECISION_COLOURS
-from study.generative import results, run, tables
+from study.generative import one_model, results, run, tables
 from study.generative import worker as generative_worker
 from study.generative.ha_gan import Discriminator, HierarchicalGan, frozen
 from study.generative.ipc import step_ipc
@@ -277,11 +282,20 @@ class Machine:
         return [c[c.index("--model") + 1] for c in self.ran if "-o" in c]
 
 
+def in_this_process(command: list[str], _stdin: int, printed: IO[bytes], _environment: object) -> forks.Here:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        status = one_model.main(command[3:])
+    printed.write(said.getvalue().encode())
+    return forks.Here(status)
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     pytest.importorskip("diffusers")
     played = Machine()
     monkeypatch.setattr(programs, "run", played)
+    monkeypatch.setattr(programs, "start", in_this_process)
     monkeypatch.setattr(programs, "find", lambda name: name)
     monkeypatch.setattr(ncu, "need_gpu", lambda _what: None)
     return played
@@ -315,6 +329,7 @@ def test_a_run_measures_every_model_and_goes_on_where_it_was(tmp_path: Path, mac
     assert run.main(arguments) == 0
     assert machine.profiled() == ["dit"]
     assert [c[c.index("--model") + 1] for c in machine.ran if "--trace" in c] == ["ha-gan"]
+    assert set(table["host"]) == {machine_meta()["host"]}, "which machine measured a row, among all of its kind"
 
 
 def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsys) -> None:
@@ -326,9 +341,12 @@ def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsy
     ]  # fmt: skip
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "dit fp32: CUDA out of memory.",
-        "medddpm: ha-gan: ended with 9: Failed to profile; leave it out by --models, or try it by hand",
+        "medddpm: [2/3] ha-gan: ha-gan: ended with 9: Failed to profile; leave it out by --models, or try it by hand",
+        "medddpm: dit fp32: dit fp32: CUDA out of memory.",
     ]
+    machine.fails, machine.ran = {"ha-gan"}, []
+    assert run.main(["--out", str(tmp_path), "--models", "dit"]) == 0
+    assert [c[c.index("--precision") + 1] for c in machine.ran if "--trace" in c] == ["fp32"], "it is tried again"
 
 
 def test_models_that_were_not_measured_again_stay_in_the_record(tmp_path: Path, machine: Machine) -> None:
@@ -339,6 +357,8 @@ def test_models_that_were_not_measured_again_stay_in_the_record(tmp_path: Path, 
         assert run.main(["--out", str(out), "--models", names]) == 0
         for raw in out.glob("*_raw.csv.gz"):
             write_meta({**read_meta(raw), "date": day}, raw)
+        for model in names.split(","):
+            (out / f"{results.key_of(MODELS[model], ['fp32', 'bf16'])}.json").unlink()
         assert run.main(["--out", str(out), "--models", names]) == 0
         results.publish(out / results.NAME, folder)
     joined = read_table(folder / results.NAME, schemas.GENERATIVE)
@@ -353,6 +373,19 @@ def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) 
     assert "nothing was measured" in capsys.readouterr().err.splitlines()[-1]
     assert run.main(["--out", str(tmp_path), "--models", "sd9"]) == 1
     assert capsys.readouterr().err.startswith("medddpm: --models: unknown: sd9")
+
+
+def test_an_interruption_is_one_line(tmp_path: Path, machine: Machine, monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.harness, "run", interrupted)
+    try:
+        status = run.main(["--out", str(tmp_path / "out"), "--models", "dit"])
+    except KeyboardInterrupt:
+        pytest.fail("a traceback")  # and not the end of all tests
+    assert status == 130
+    assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
 
 
 def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -380,7 +413,7 @@ def test_closed_counters_end_it(tmp_path: Path, machine: Machine) -> None:
 
 
 def test_a_distinct_launch_is_profiled_once_with_two_counters() -> None:
-    command = run.collection(MODELS["sd3"], ["fp32", "bf16"]).collect_command(Path("r.ncu-rep"))
+    command = one_model.collection(MODELS["sd3"], ["fp32", "bf16"]).collect_command(Path("r.ncu-rep"))
     assert " ".join(command) == (
         "ncu --clock-control none --import-source no --target-processes all "
         "--profile-from-start off --filter-mode per-launch-config --launch-count 1 --kernel-name-base mangled "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import Volumes
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
-from medddpm.measure import tables
+from medddpm.measure import harness, programs, tables
 from medddpm.measure.store import ONE_RUN, Store
 from medddpm.measure.tables import meta_path, read_meta
 from medddpm.switches import SETTINGS
@@ -294,8 +296,8 @@ def test_a_run_is_trained_evaluated_and_kept(
     words = [str(folder), "--data", str(tmp_path / "data"), "--device", "cpu"]
     assert worker.main(words) == 0
     store = Store(tmp_path / "out", META)
-    store.stamp(folder / "result.json")
-    table = results.collect(tmp_path / "out", META, tmp_path / "tables")
+    store.stamp(results.key_of(run))
+    table = results.collect(store, tmp_path / "tables")
     kept = results.read(tmp_path / "tables")
     assert kept is not None
     metrics = set(table["metric"])
@@ -433,37 +435,51 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def queue(tmp_path: Path, gpus: tuple[str | None, ...] = (None,), tables: Path | None = None) -> parity_run.Queue:
-    return parity_run.Queue(tmp_path / "out", gpus, META, tables or tmp_path / "tables")
+def queue(
+    tmp_path: Path, runs: list[TrainingRun], gpus: tuple[str | None, ...] = (None,), tables: Path | None = None
+) -> tuple[int, Store]:
+    write = functools.partial(results.collect, tables=tables or tmp_path / "tables")
+    store = Store(tmp_path / "out", META, write=write)
+    return parity_run.train(runs, store, "cpu", gpus), store
 
 
 def test_runs_are_spread_over_the_gpus_and_done_once(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [tiny(seed=seed) for seed in range(4)]
-    queue(tmp_path, ("3", "5")).work(runs)
+    assert queue(tmp_path, runs, ("3", "5"))[0] == 0
     assert {(tmp_path / "out" / run.key / "gpu").read_text() for run in runs} == {"3", "5"}
     first = capsys.readouterr().out
     assert first.count("begun on GPU") == 4
     assert "held-out loss 0.5000" in first
-    queue(tmp_path, ("3", "5")).work(runs)
+    assert queue(tmp_path, runs, ("3", "5"))[0] == 0
     again = capsys.readouterr().out
     assert again.count("there already") == 4
     assert "begun" not in again
     assert len(results.read(tmp_path / "tables").quality) == 4  # type: ignore[union-attr]
 
 
+def test_a_run_of_another_kind_in_its_place_is_done_anew(tmp_path: Path, played: Path) -> None:
+    run = tiny(seed=1)
+    queue(tmp_path, [run])
+    other = replace(run, watched=(1, 1))
+    assert other.key == run.key
+    _, store = queue(tmp_path, [other])
+    assert parity_run.finished(store, other)
+    assert not parity_run.finished(store, run)
+
+
 def test_a_failed_run_is_a_line_and_the_others_go_on(
     tmp_path: Path, played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = queue(tmp_path)
-    work.work([tiny(seed=seed) for seed in (7, 9, 1)])
+    failed, store = queue(tmp_path, [tiny(seed=seed) for seed in (7, 9, 1)])
     said = capsys.readouterr()
     assert said.err.splitlines() == [
-        f"medddpm: {tiny(seed=7).key}: out of luck: try another seed",
-        f"medddpm: {tiny(seed=9).key}: killed by signal 9, SIGKILL (out of memory?); use a smaller --size",
+        f"medddpm: [1/3] {tiny(seed=7).key}: out of luck: try another seed",
+        f"medddpm: [2/3] {tiny(seed=9).key}: killed by signal 9, SIGKILL (out of memory?); use a smaller --size",
     ]
-    assert list(work.failed) == [tiny(seed=7).key, tiny(seed=9).key]
+    assert failed == 2
+    assert list(store.failed) == [tiny(seed=7).key, tiny(seed=9).key]
     assert f"{tiny(seed=1).key}: step 6" in said.out
 
 
@@ -472,13 +488,13 @@ def test_a_training_that_began_in_an_earlier_call_is_not_called_part_of_this_one
 ) -> None:
     """Its 16 s and an evaluation of 90 s are no parts of 97 s."""
     for seed, begun, said in ((1, False, ""), (2, True, r" \(with earlier calls\)")):
-        work, run = queue(tmp_path), tiny(seed=seed)
+        run = tiny(seed=seed)
         if begun:
             (tmp_path / "out" / run.key).mkdir()
             (tmp_path / "out" / run.key / "watch.json").touch()
-        work.work([run])
+        queue(tmp_path, [run])
         line = capsys.readouterr().out.splitlines()[-1]
-        assert re.search(rf", training \d+ s{said}, evaluation \d+ s; this call took \d+ s$", line), line
+        assert re.search(rf", training \d+ s{said}, evaluation \d+ s; this call \(\d+ s\)$", line), line
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"held_out": {"x": 1}, "seconds": 1, "timed": 1}'])
@@ -489,32 +505,32 @@ def test_a_damaged_history_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_an_interrupted_queue_leaves_no_process(tmp_path: Path, played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    inner = parity_run.Queue._begun
+    begun: list[Any] = []
+    start = programs.start
 
-    def note(self: parity_run.Queue, run: TrainingRun, gpu: str | None) -> parity_run.Job:
-        begun.append(inner(self, run, gpu))
+    def note(*how: Any) -> Any:
+        begun.append(start(*how))
         return begun[-1]
 
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(parity_run.Queue, "_begun", note)
-    monkeypatch.setattr(parity_run.time, "sleep", interrupt)
+    monkeypatch.setattr(programs, "start", note)
+    monkeypatch.setattr(harness.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        queue(tmp_path).work([tiny(seed=8)])
-    assert [job.process.poll() is not None for job in begun] == [True]
+        queue(tmp_path, [tiny(seed=8)])
+    assert [process.poll() is not None for process in begun] == [True]
 
 
-def test_a_run_that_outlives_a_killed_queue_keeps_others_out(tmp_path: Path, played: Path) -> None:
-    work = queue(tmp_path)
-    store = Store(work.out, META)
-    with store.alone():
-        job = work._begun(tiny(seed=8), None)
+def test_a_run_that_outlives_a_killed_queue_keeps_others_out(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out", META)
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with store.alone(), open(tmp_path / "log.txt", "wb") as log:
+        process = programs.start(waits, subprocess.DEVNULL, log, os.environ)
     with pytest.raises(BadInput, match="is measuring there"), store.alone():
         pass
-    job.process.kill()
-    job.process.wait()
+    process.kill()
+    process.wait()
     with store.alone():
         pass
 
@@ -726,11 +742,11 @@ def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path:
 
 def test_tables_of_two_calls_are_joined_by_run(tmp_path: Path, played: Path) -> None:
     target = tmp_path / "records"
-    queue(tmp_path, tables=target).work([tiny(seed=seed) for seed in (0, 1)])
+    queue(tmp_path, [tiny(seed=seed) for seed in (0, 1)], tables=target)
     before = read_meta(target / results.QUALITY)
     before["runs"][tiny(seed=0).key]["shared"] = True  # as in records of before
     meta_path(target / results.QUALITY).write_text(json.dumps(before))
-    queue(tmp_path / "later", tables=target).work([tiny(seed=1, learning_rate=5.0), tiny(seed=2)])
+    queue(tmp_path / "later", [tiny(seed=1, learning_rate=5.0), tiny(seed=2)], tables=target)
     kept = results.read(target)
     assert kept is not None
     assert kept.quality["seed"].tolist() == [0, 1, 2]
@@ -742,7 +758,7 @@ def test_tables_of_two_calls_are_joined_by_run(tmp_path: Path, played: Path) -> 
 
 def test_what_is_broken_is_named(tmp_path: Path, played: Path) -> None:
     assert results.read(tmp_path) is None
-    queue(tmp_path).work([TINY])
+    queue(tmp_path, [TINY])
     (tmp_path / "tables" / results.SLICES).write_bytes(b"PK")
     with pytest.raises(BadInput, match=r"quality_slices\.npz: is missing or damaged"):
         results.read(tmp_path / "tables")
@@ -750,8 +766,7 @@ def test_what_is_broken_is_named(tmp_path: Path, played: Path) -> None:
 
 @pytest.mark.parametrize("name", [results.QUALITY, results.LOSS, results.SLICES])
 def test_a_damaged_table_is_named_with_a_remedy_that_works(tmp_path: Path, played: Path, name: str) -> None:
-    work, folder = queue(tmp_path), tmp_path / "tables"
-    work.work([TINY])
+    (_, store), folder = queue(tmp_path, [TINY]), tmp_path / "tables"
     whole = results.read(folder)
     (folder / name).write_bytes((folder / name).read_bytes()[:20])
     with pytest.raises(BadInput) as told:
@@ -760,7 +775,7 @@ def test_a_damaged_table_is_named_with_a_remedy_that_works(tmp_path: Path, playe
     assert told.value.remedy == f"restore it, or remove {folder / results.QUALITY} and run the same again"
     (folder / results.QUALITY).unlink()
     results.check_tables(folder)
-    results.collect(work.out, META, folder)
+    results.collect(store, folder)
     anew = results.read(folder)
     assert anew.quality.equals(whole.quality)  # type: ignore[union-attr]
     assert anew.loss.equals(whole.loss)  # type: ignore[union-attr]
@@ -785,17 +800,17 @@ def test_slices_that_were_cut_short_are_named(tmp_path: Path, left: int) -> None
 
 
 def test_a_table_that_grew_past_the_limit_keeps_its_rows(tmp_path: Path, played: Path, monkeypatch) -> None:
-    queue(tmp_path).work([TINY])
+    queue(tmp_path, [TINY])
     monkeypatch.setattr(tables, "GZIP_ABOVE", 10)
     for seed in (1, 2):
-        queue(tmp_path / str(seed), tables=tmp_path / "tables").work([tiny(seed=seed)])
+        queue(tmp_path / str(seed), [tiny(seed=seed)], tables=tmp_path / "tables")
     kept = results.read(tmp_path / "tables")
     assert kept is not None
     assert kept.quality["seed"].tolist() == [0, 1, 2]
 
 
 def test_the_schemas_hold_what_a_run_leaves() -> None:
-    kept = results.Kept()
+    kept = results.QualityRecord()
     assert list(kept.quality.columns) == list(schemas.QUALITY.columns)
     assert list(kept.loss.columns) == list(schemas.LOSS.columns)
     assert not len(kept.of("short"))

@@ -1,4 +1,4 @@
-"""What is on record of the tests that need a GPU, as the summary tells it."""
+"""The record of the tests that need a GPU, as the summary has it."""
 
 from __future__ import annotations
 

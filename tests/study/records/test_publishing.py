@@ -1,4 +1,4 @@
-"""What was measured joins a machine's records, plain or compressed on either side."""
+"""A measured table joins a machine's records, plain or compressed on either side."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_a_record_is_found_however_it_is_stored(
     assert record.suffix == (".gz" if after == LARGE else ".csv")
     assert described == meta_path(record)
     assert sorted(folder.iterdir()) == sorted([record, described]), "a table is there once"
-    kept = {} if size == "8x8x8" else {"8x8x8": 1.0}
+    unchanged = {} if size == "8x8x8" else {"8x8x8": 1.0}
     rows = read_table(folder / "e.csv", schemas.ENDURANCE)
-    assert dict(zip(rows["size"], rows["seconds"], strict=True)) == {**kept, size: 2.0}
-    assert read_meta(record)["command"] == ("former; medddpm bench" if kept else "medddpm bench")
+    assert dict(zip(rows["size"], rows["seconds"], strict=True)) == {**unchanged, size: 2.0}
+    assert read_meta(record)["command"] == ("former; medddpm bench" if unchanged else "medddpm bench")
     assert list(of_any_machine(tmp_path, "e.csv", schemas.ENDURANCE)) == ["H200"]
 
 
@@ -67,11 +67,11 @@ def published(tmp_path: Path, before: pd.DataFrame, schema: Schema) -> dict[str,
 
 
 def test_rows_of_before_they_said_their_commit_get_it_from_the_description(tmp_path: Path) -> None:
-    found = published(tmp_path, table("8x8x8", 1.0), FORMER)
-    assert found == {"8x8x8": "c1", "16x16x16": "c2"}
+    commits = published(tmp_path, table("8x8x8", 1.0), FORMER)
+    assert commits == {"8x8x8": "c1", "16x16x16": "c2"}
 
 
 def test_a_row_whose_commit_nobody_knows_gets_none_from_the_description(tmp_path: Path) -> None:
     before = pd.concat([of(table("4x4x4", 1.0), commit="c1"), of(table("8x8x8", 1.0))])
-    found = published(tmp_path, before, schemas.ENDURANCE)
-    assert found == {"4x4x4": "c1", "8x8x8": None, "16x16x16": "c2"}
+    commits = published(tmp_path, before, schemas.ENDURANCE)
+    assert commits == {"4x4x4": "c1", "8x8x8": None, "16x16x16": "c2"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from helpers.ranks import run_ranks
 from helpers.scaling_records import META, record
 
+from medddpm.measure import programs
 from medddpm.measure.machine import MACHINE, of_machine
+from medddpm.measure.store import rows_folder
 from medddpm.measure.tables import read_meta, read_table, write_table
 from study.cli.main import main
 from study.records import schemas
@@ -89,29 +92,36 @@ def test_a_row_leaves_no_weights_behind() -> None:
 def test_after_a_row_that_fails_the_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, calls = results.Results(tmp_path / "s.csv", META), []
+    out, calls, real = tmp_path / "s.csv", [], programs.start
+    script = """
+import json, sys
+for word, path, found in json.loads(sys.argv[1]):
+    if word == "step:2:":
+        sys.exit(sys.argv[2])
+    open(path, "w").write(json.dumps(found))
+"""
 
-    def processed(command: list[str], _seconds: float) -> Any:
+    def played(command: list[str], *how: Any) -> Any:
         words = command[command.index("--rows") + 1 :]
         calls.append(words)
+        left = []
         for word in words:
-            if word == "step:2:":
-                return subprocess.CompletedProcess(command, 1, f"noise\n{worker.FAILED}out of memory\n=====\n")
             row = case(word, gpus=1, **PLACE)
             found = {"ms": [2.0, 4.0], "peak_bytes": 2**30, "case": dataclasses.asdict(row), "date": "2026-01-01"}
-            store.row(row.key).write_text(json.dumps(found))
-        return subprocess.CompletedProcess(command, 0, "")
+            left.append((word, str(rows_folder(out) / f"{row.key}.json"), found))
+        said = f"noise\n{worker.FAILED}out of memory\n=====\n"
+        return real([sys.executable, "-c", script, json.dumps(left), said], *how)
 
-    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
-    monkeypatch.setattr(run.programs, "run", processed)
+    monkeypatch.setattr(run, "machine_meta", lambda command, device: META)
+    monkeypatch.setattr(programs, "start", played)
     launches = plan(["med-ddpm"], ["BASE"], [1], side=8, channels=32)
-    assert run.measure_cases(launches, store.out, run.Options(), command=["bench"]) == 1
+    assert run.measure_cases(launches, out, run.Options(device="cpu"), command=["bench"]) == 1
     assert calls == [["step:1:", "step:2:", "sample:1:"], ["sample:1:"]]
     said = capsys.readouterr()
     assert said.err == "medddpm: [2/3] med-ddpm BASE, 1 GPU: step of 2 volumes a GPU: out of memory\n"
     assert "[3/3] med-ddpm BASE, 1 GPU: sample: 3 ms" in said.out
-    assert read_table(store.out, schemas.SCALING)["measure"].tolist() == ["step", "sample"]
-    assert list(read_meta(store.out)["failed"].values()) == ["out of memory"]
+    assert read_table(out, schemas.SCALING)["measure"].tolist() == ["step", "sample"]
+    assert list(read_meta(out)["failed"].values()) == ["out of memory"]
 
 
 @pytest.mark.parametrize(

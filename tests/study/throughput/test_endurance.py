@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ import torch
 from helpers import forks
 
 from medddpm.errors import BadInput
+from medddpm.measure import programs
 from medddpm.measure.machine import MACHINE, of_machine
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_meta, read_table
@@ -26,6 +28,20 @@ from study.records import schemas
 from study.throughput import endurance, tables
 
 TOY = {"side": 8, "channels": 32, "device": "cpu", "every": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watching program, so that tests can change what it does."""
+
+    def start(command: list[str], _stdin: int, printed: IO[bytes], _environment: object) -> forks.Here:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            status = endurance.main(command[3:])
+        printed.write(said.getvalue().encode())
+        return forks.Here(status)
+
+    monkeypatch.setattr(programs, "start", start)
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +158,10 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
     monkeypatch.setattr(endurance, "_watched", watched)
     monkeypatch.setattr(endurance, "logged_steps", lambda _folder: [(0.0, 5)])
     assert bench("--size", "16") == bench("--size", "16") == 0
-    assert capsys.readouterr().out.splitlines() == [f"{out}: 1 rows", "16x16x16 from phantom: there already"]
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "[1/1] 16x16x16 from phantom: step 5 after 1 s", f"{out}: 1 rows",
+        "[1/1] 16x16x16 from phantom: there already", f"{out}: 1 rows",
+    ]  # fmt: skip
     assert bench("--size", "8") == 0
     assert seen() == [("16x16x16", 1.0), ("8x8x8", 2.0)]
     before = out.read_bytes()
@@ -158,9 +177,11 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
 
 def test_a_training_that_fails_is_named(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(endurance, "check_cube", lambda *_: None)  # which would refuse it before
-    with pytest.raises(BadInput, match="medddpm train: ended with 1; read the lines above"):
+    with pytest.raises(BadInput, match="nothing was measured"):
         endurance.watch(tmp_path / "e.csv", endurance.Options(9, **TOY | {"side": 9}), command=["x"])
-    assert "Traceback" not in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "9x9x9 from phantom: medddpm train: ended with 1; try the command by hand" in said
     assert not (tmp_path / "e.csv").exists()
 
 
@@ -168,16 +189,16 @@ def test_a_training_that_fails_is_named(tmp_path: Path, monkeypatch, capfd: pyte
     ("status", "said"),
     [
         (-9, "killed by signal 9, SIGKILL (out of memory?); use a smaller --size"),
-        (-11, "killed by signal 11, SIGSEGV; read the lines above"),
+        (-11, "killed by signal 11, SIGSEGV; try the command by hand"),
     ],
 )
 def test_a_training_that_a_signal_ended_is_told_from_one_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, said: str
 ) -> None:
     monkeypatch.setattr(endurance, "_watched", lambda _options, _run: ([], status))
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match="nothing was measured"):
         endurance.watch(tmp_path / "e.csv", endurance.Options(9, **TOY), command=["x"])
-    assert str(refused.value) == f"medddpm train: {said}"
+    assert capsys.readouterr().err == f"medddpm: [1/1] 8x8x8 from phantom: medddpm train: {said}\n"
 
 
 def test_memory_of_processes_started_is_counted() -> None:
@@ -218,8 +239,15 @@ def test_the_slope_is_of_the_second_half_of_the_steps() -> None:
     assert np.isnan(few["host_slope"])
 
 
-def test_the_command_prints_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_it_would_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["endurance", "--steps", "9", "--size", "64", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
-    assert "medddpm train --phantom 2 --size 64 --channels 64 --setting fast --steps 9" in capsys.readouterr().out
+    assert "study.throughput.endurance --steps 9 --side 64 --channels 64" in capsys.readouterr().out
     assert main(["endurance", "--steps", "9", "--files", "--out", str(tmp_path / "e.csv"), "--dry-run"]) == 0
-    assert "medddpm train --data data --size 128 --channels 64 --setting fast --steps 9" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("--files\n")
+
+
+def test_what_is_watched_is_the_default_training(tmp_path: Path) -> None:
+    words = "-m medddpm train {} --size 64 --channels 64 --setting fast --steps 9 --device auto --out"
+    for files, data in ((False, "--phantom 2"), (True, f"--data {tmp_path / 'data'}")):
+        command = endurance.Options(9, side=64, files=files).training(tmp_path / "run")
+        assert " ".join(command[1:-1]) == words.format(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
 from medddpm.measure import programs
 from medddpm.measure.machine import MACHINE, of_machine
+from medddpm.measure.store import Store, Table, rows_folder
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.training import trainer as trainer_module
 from medddpm.training.config import TrainConfig
@@ -26,9 +27,14 @@ from study.cli.main import main
 from study.records import schemas
 from study.throughput import run, sources, tables, worker
 from study.throughput.levers import BY_KEY, LEVERS, Lever
-from study.throughput.results import Results, predicted
+from study.throughput.results import check_place, predicted, rows_of
 
 META = {"gpu": "cpu", "driver": None, "cudnn": None, "torch": "2", "commit": "c", "command": "test"}
+
+
+def of(out: Path, **meta: str) -> Store:
+    """The store of a table."""
+    return Store(rows_folder(out), META | meta, [Table(out, schemas.THROUGHPUT, rows_of)])
 
 
 def kept(rate: float, **more: Any) -> dict[str, Any]:
@@ -77,23 +83,23 @@ def test_the_share_that_is_computed_again_is_of_the_convolutions() -> None:
 
 
 def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
-    store = Results(tmp_path / "throughput.csv", META)
+    store = of(tmp_path / "throughput.csv")
     store.folder.mkdir()
     words = ["--side", "8", "--channels", "32", "--subjects", "2", "--seconds", "0", "--device", "cpu"]
     threads = torch.get_num_threads()
     try:
         for key in ("reference-fast", "recompute-1"):
             assert worker.main(["--lever", key, *words, "--folder", str(store.folder)]) == 0
-            store.stamp(store.folder / f"{key}.json")
+            store.stamp(key)
     finally:
         torch.set_num_threads(threads)
-    table = store.collect()
+    (table,) = store.collect()
     assert table["choice"].tolist() == ["fast", "1"]
     machine = table[list(MACHINE)].drop_duplicates().to_dict("records")
     assert machine == [of_machine(META)], "each row says what measured it"
-    Results(store.out, META, {"side": 8, "channels": 32}).check()
+    check_place(store, 8, 32)
     with pytest.raises(BadInput, match="its rows are of --size 8 --channels 32;"):
-        Results(store.out, META, {"side": 8, "channels": 64}).check()
+        check_place(store, 8, 64)
     pd.testing.assert_frame_equal(table, read_table(store.out, schemas.THROUGHPUT), check_dtype=False)
     shares = table[["device_pct", "copy_pct", "loader_pct", "host_pct"]].sum(axis=1)
     assert shares.tolist() == pytest.approx([100, 100], abs=0.05)
@@ -171,31 +177,43 @@ def test_a_loader_of_its_own_trains_on_the_same_volumes(monkeypatch: pytest.Monk
 
 def test_a_table_of_several_calls_names_each_command(tmp_path: Path) -> None:
     for key, command in (("reference-fast", "first"), ("batch-2", "second")):
-        store = Results(tmp_path / "t.csv", META | {"command": command})
+        store = of(tmp_path / "t.csv", command=command)
         store.folder.mkdir(exist_ok=True)
-        store.row(key).write_text(json.dumps(kept(20.0)))
-        store.stamp(store.row(key))
+        store.path(key).write_text(json.dumps(kept(20.0)))
+        store.stamp(key)
     store.collect()
     assert sorted(read_meta(store.out)["command"].split("; ")) == ["first", "second"]
 
 
-def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path, monkeypatch, capsys) -> None:
-    def processed(command: list[str], _seconds: float) -> Any:
-        key = command[command.index("--lever") + 1]
-        if key == "batch-2":
-            return subprocess.CompletedProcess(command, 1, "out of memory\n")
-        Results(tmp_path / "t.csv", META).folder.joinpath(f"{key}.json").write_text(json.dumps(kept(20.0, lever=key)))
-        return subprocess.CompletedProcess(command, 0, "")
+def plays(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> None:
+    """A script in the place of each lever's program."""
+    script = """
+import json, sys
+words, found, fails = dict(zip(sys.argv[5::2], sys.argv[6::2])), json.loads(sys.argv[1]), sys.argv[2]
+if words["--lever"] == fails:
+    sys.exit("out of memory")
+found |= {"lever": words["--lever"], "side": int(words["--side"]), "channels": int(words["--channels"])}
+open(f"{words['--folder']}/{words['--lever']}.json", "w").write(json.dumps(found))
+"""
+    real = programs.start
 
-    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
-    monkeypatch.setattr(programs, "run", processed)
+    def played(command: list[str], *how: Any) -> Any:
+        return real([sys.executable, "-c", script, json.dumps(kept(20.0)), fails, *command[1:]], *how)
+
+    monkeypatch.setattr("study.throughput.run.machine_meta", lambda command, device: META)
+    monkeypatch.setattr(programs, "start", played)
+
+
+def test_a_lever_that_fails_is_named_and_the_others_are_measured(tmp_path: Path, monkeypatch, capsys) -> None:
+    plays(monkeypatch, fails="batch-2")
     levers = [BY_KEY["reference-fast"], BY_KEY["batch-2"], BY_KEY["batch-4"]]
-    assert run.measure_levers(levers, tmp_path / "t.csv", run.Options(), command=["bench"]) == 1
+    options = run.Options(device="cpu")
+    assert run.measure_levers(levers, tmp_path / "t.csv", options, command=["bench"]) == 1
     said = capsys.readouterr()
     assert "[2/3] batch: 2: out of memory" in said.err
     assert "[3/3] batch: 4: 20 volumes/s" in said.out
     assert read_table(tmp_path / "t.csv", schemas.THROUGHPUT)["ratio"].tolist()[1] == 1.0
-    assert run.measure_levers(levers[:1], tmp_path / "t.csv", run.Options(), command=["bench"]) == 0
+    assert run.measure_levers(levers[:1], tmp_path / "t.csv", options, command=["bench"]) == 0
     assert "there already" in capsys.readouterr().out
 
 
@@ -204,25 +222,18 @@ def test_rows_of_another_size_or_width_are_not_taken_for_these(
     other: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lever names its row: at another size it would be there already, or be divided by another size's reference."""
-    store, first = Results(tmp_path / "t.csv", META), BY_KEY["reference-fast"]
-
-    def processed(command: list[str], _seconds: float) -> Any:
-        words = dict(zip(command[3::2], command[4::2], strict=True))
-        found = kept(20.0, side=int(words["--side"]), channels=int(words["--channels"]))
-        store.row(words["--lever"]).write_text(json.dumps(found))
-        return subprocess.CompletedProcess(command, 0, "")
-
-    monkeypatch.setattr("medddpm.measure.launches.machine_meta", lambda command, device: META)
-    monkeypatch.setattr(programs, "run", processed)
-    assert run.measure_levers([first], store.out, run.Options(**other), command=["bench"]) == 0
-    before = store.out.read_bytes()
+    out, first = tmp_path / "t.csv", BY_KEY["reference-fast"]
+    plays(monkeypatch)
+    options = run.Options(**other, device="cpu")
+    assert run.measure_levers([first], out, options, command=["bench"]) == 0
+    before = out.read_bytes()
     for levers in ([first], [BY_KEY["batch-2"]]):
         with pytest.raises(BadInput) as refused:
-            run.measure_levers(levers, store.out, run.Options(), command=["bench"])
+            run.measure_levers(levers, out, run.Options(device="cpu"), command=["bench"])
         size = f"--size {other.get('side', 128)} --channels {other.get('channels', 64)}"
-        assert str(refused.value) == f"{store.out}: its rows are of {size}; give the same, or another --out"
-    assert store.out.read_bytes() == before
-    assert run.measure_levers([BY_KEY["batch-2"]], store.out, run.Options(**other), command=["bench"]) == 0
+        assert str(refused.value) == f"{out}: its rows are of {size}; give the same, or another --out"
+    assert out.read_bytes() == before
+    assert run.measure_levers([BY_KEY["batch-2"]], out, options, command=["bench"]) == 0
 
 
 def test_the_command_shows_what_it_would_run(tmp_path: Path, capsys) -> None:

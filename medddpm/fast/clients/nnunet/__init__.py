@@ -10,4 +10,4 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-"""What `nnUNet_extTrainer` is set to."""
+"""The value of `nnUNet_extTrainer`."""

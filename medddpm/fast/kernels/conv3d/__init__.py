@@ -73,7 +73,7 @@ def conv3d(
 
 
 def takes_few_in(x: Tensor, weight: Tensor, stride: int | tuple[int, ...], padding: int | tuple[int, ...]) -> bool:
-    """Whether `conv3d` has a kernel for the few channels of x: it casts an x that needs no gradient as it reads it."""
+    """Returns whether `conv3d` has a kernel for x's few channels; one casts an x that needs no gradient as it reads."""
     fits = weight.shape[1] <= FEW and has_few_channels(x, weight, stride, padding)
     alike = x.dtype == weight.dtype or (weight.dtype in dispatch.REDUCED and not _learns(x))
     return fits and alike and dispatch.may_round(weight) and dispatch.is_volume(x)

@@ -59,7 +59,7 @@ def _starts(row, d, h, w, deep, high, long, FEW: tl.constexpr, STRIDE: tl.conste
 
 @triton.jit
 def _steps(k, long, FEW: tl.constexpr, SIDE: tl.constexpr):
-    """How far behind that each (tap, channel) of one plane of taps lies."""
+    """The offset of each (tap, channel) of one plane of taps from that plane's first."""
     return k // (SIDE * FEW) * long * FEW + k % (SIDE * FEW)
 
 
@@ -186,13 +186,13 @@ def bordered_once(x: Tensor, border: int, dtype: torch.dtype) -> Tensor:
     """`bordered`, or within `shared` what it returned for the same volume, if that is still kept for backward."""
     if traced() or not _SHARED.on or x.is_inference():
         return bordered(x, border, dtype)
-    given = x._version, border, dtype
+    options = x._version, border, dtype
     if _SHARED.last is not None:
         volume, copy, then = _SHARED.last
-        if volume() is x and then == given and (kept := copy()) is not None:
-            return kept
+        if volume() is x and then == options and (shared_copy := copy()) is not None:
+            return shared_copy
     few = bordered(x, border, dtype)
-    _SHARED.last = weakref.ref(x), weakref.ref(few), given
+    _SHARED.last = weakref.ref(x), weakref.ref(few), options
     return few
 
 
@@ -394,17 +394,17 @@ class FewIn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        kept, weight = ctx.saved_tensors
+        saved, weight = ctx.saved_tensors
         of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.bias is not None
         border = weight.shape[2] // 2
         if twice():
             defined = functools.partial(_definition, stride=ctx.stride)
-            x = kept if of_x else _inner(kept, border)
+            x = saved if of_x else _inner(saved, border)
             return *derivatives(defined, [x, weight], grads), bias_gradient(grads[0], ctx.bias), None
-        few = bordered(kept, border) if of_x else kept
-        found = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
-        db = None if ctx.bias is None else found[-1].to(ctx.bias)
-        return found[0] if of_x else None, found[-2] if of_weight else None, db, None
+        few = bordered(saved, border) if of_x else saved
+        gradients = few_in_backward(grads[0], few, weight, ctx.stride, of_x, of_weight)
+        db = None if ctx.bias is None else gradients[-1].to(ctx.bias)
+        return gradients[0] if of_x else None, gradients[-2] if of_weight else None, db, None
 
 
 class FewOut(torch.autograd.Function):
@@ -425,5 +425,5 @@ class FewOut(torch.autograd.Function):
         if twice():
             return *derivatives(_definition, [x, weight], grads), db
         of_x, of_weight = ctx.needs_input_grad[:2]
-        found = few_out_backward(grads[0], x, weight, of_x, of_weight)
-        return found[0] if of_x else None, found[-1] if of_weight else None, db
+        gradients = few_out_backward(grads[0], x, weight, of_x, of_weight)
+        return gradients[0] if of_x else None, gradients[-1] if of_weight else None, db

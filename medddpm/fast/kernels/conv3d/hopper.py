@@ -28,7 +28,7 @@ BUSY = 0.7  # part of the processors that must have a tile in the last round
 
 
 def pays(x: Tensor, channels: int) -> bool:
-    """Whether `convolve` of `x` to this number of channels fills its tiles and the card: if not, cuDNN is as fast."""
+    """Returns whether `convolve` of `x` to so many channels fills its tiles and the card; if not, cuDNN is as fast."""
     n, _, d, h, w = x.shape
     inside, across, deep = tile(x.shape, ROW)
     high = triton.cdiv(h, ROWS)
@@ -43,7 +43,7 @@ def gradient_pays(x: Tensor) -> bool:
 
 
 def takes(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels serve: a Hopper GPU, BF16 or FP16, channels-last, channels in eights from `LEAST` up."""
+    """Returns whether the kernels serve: a Hopper GPU, BF16 or FP16, channels-last, channels in eights from `LEAST`."""
     return (
         x.dtype in (torch.bfloat16, torch.float16)
         and weight.dtype == x.dtype
@@ -79,9 +79,9 @@ def works(device: torch.device) -> bool:
         for shape in ((1, 32, 3, 5, 16), (1, 40, 3, 5, 16), (40, 32, 3, 3, 3))
     )
     try:
-        found = (convolve(x, weight), convolve(dy, weight, adjoint=True), weight_gradient(x, dy))
+        computed = (convolve(x, weight), convolve(dy, weight, adjoint=True), weight_gradient(x, dy))
         right = (functional.conv3d(x, weight, padding=1), *_ordinary(dy, x, weight, True, True))
-        off = [float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(found, right, strict=True)]
+        off = [float((a.float() - b.float()).norm() / b.float().norm()) for a, b in zip(computed, right, strict=True)]
         problem = "" if max(off) < 1e-2 else f"differ by {max(off):.1e}"
     except Exception as error:  # a compiler's
         problem = f"do not compile ({type(error).__name__})"
@@ -152,5 +152,5 @@ class Conv(torch.autograd.Function):
         if twice():
             return *derivatives(lambda x, weight: functional.conv3d(x, weight, padding=1), [x, weight], grads), db
         of_x, of_weight = ctx.needs_input_grad[:2]
-        found = conv3d_hopper_backward(grads[0], x, weight, of_x, of_weight)
-        return found[0] if of_x else None, found[-1] if of_weight else None, db
+        computed = conv3d_hopper_backward(grads[0], x, weight, of_x, of_weight)
+        return computed[0] if of_x else None, computed[-1] if of_weight else None, db

@@ -199,13 +199,13 @@ def tile(space: torch.Size, voxels: int) -> tuple[float, int, int]:
         the part of the rows' voxels that lies inside the volume; a row's voxels across and its planes.
     """
     d, _, w = space[-3:]
-    found = []
+    choices = []
     for across in (128, 64, 32, 16):
         if across <= voxels:
             deep = voxels // across
             covers = triton.cdiv(w, across) * across * triton.cdiv(d, deep) * deep
-            found.append((d * w / covers, across, deep))
-    return max(found)
+            choices.append((d * w / covers, across, deep))
+    return max(choices)
 
 
 def volume(x: Tensor, across: int, deep: int, channels: int) -> TensorDescriptor:
@@ -218,7 +218,7 @@ def volume(x: Tensor, across: int, deep: int, channels: int) -> TensorDescriptor
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many multiprocessors the device has; each runs one program."""
+    """Returns the number of the device's multiprocessors; each runs one program."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 

@@ -266,5 +266,5 @@ class Depthwise(torch.autograd.Function):
             both = derivatives(lambda x, weight: _definition(x, weight, dy.shape[2:], *ctx.options), [x, weight], [dy])
             return *both, d_bias, None, None, None, None
         of_x, of_weight = ctx.needs_input_grad[:2]
-        found = depthwise_backward(dy, x, weight, of_x, of_weight, *ctx.options)
-        return found[0] if of_x else None, found[-1] if of_weight else None, d_bias, None, None, None, None
+        gradients = depthwise_backward(dy, x, weight, of_x, of_weight, *ctx.options)
+        return gradients[0] if of_x else None, gradients[-1] if of_weight else None, d_bias, None, None, None, None

@@ -15,7 +15,7 @@ Triple = tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """What one program holds."""
+    """The registers that one program fills."""
 
     elements: int  # lines · channels of one tensor
     across: int  # such tensors, neighbours along W
