@@ -113,7 +113,10 @@ def test_on_a_gpu_close_to_what_a_cpu_computes(precision: str, close: float) -> 
     assert distance(fast_total, total) < 2 * close
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+WHEN = pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
+
+
+@WHEN
 @pytest.mark.parametrize(
     "name",
     [
@@ -183,7 +186,7 @@ CHANGES: dict[str, tuple[str, Callable[[nn.Module], None]]] = {
 }
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@WHEN
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_network_that_was_changed(change: str, when: str) -> None:
     name, made = CHANGES[change]

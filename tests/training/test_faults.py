@@ -203,6 +203,7 @@ def test_a_slow_process_is_named(head_folder: Path, tmp_path: Path) -> None:
     assert not any("takes" in ended.stderr for ended in others)
 
 
+@pytest.mark.long
 def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
     """The steps stay what they were, so that the weights do but for the order in which gradients are summed."""
     out, whole = tmp_path / "run", tmp_path / "whole"

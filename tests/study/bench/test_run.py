@@ -50,7 +50,7 @@ def names(jobs: list[run.Row]) -> list[str]:
 # networks
 
 
-LARGEST = ("monai-swinunetr", "maisi-autoencoder")  # half of the time of all
+LARGEST = ("monai-swinunetr", "maisi-autoencoder", "monai-diffusion-attention", "monai-unetr", "monai-vnet")
 EVERY = [pytest.param(name, marks=pytest.mark.long) if name in LARGEST else name for name in NETWORKS]
 
 
