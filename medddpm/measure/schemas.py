@@ -90,7 +90,7 @@ KERNELS = Schema(
         "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=VIEWS),
         "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step", within=PLACE),
         "kernel": Column("str", "name"),
-        "family": Column("str", "the kernel's family, as medddpm.measure.families has it"),
+        "family": Column("str", "the kernel's family, as medddpm.measure.profile.families has it"),
         "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
         "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
         "count": Column("int64", "how often it is launched in the view", within=(1, 1e9)),

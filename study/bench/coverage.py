@@ -22,10 +22,11 @@ from medddpm.errors import BadInput, first_line
 from medddpm.fast.patch import accelerate
 from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
-from medddpm.measure import harness, programs, trace
-from medddpm.measure.families import family_of
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
+from medddpm.measure.profile import trace
+from medddpm.measure.profile.families import family_of
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.store import Store, Table, rows_folder
 from medddpm.measure.tables import both_paths, read_table, table_of

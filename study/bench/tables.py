@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_named
 from medddpm.measure.machine import gpu_folder_name
+from medddpm.measure.profile.families import family_named
 from medddpm.measure.tables import of_every_machine, read_meta, read_table
 from medddpm.measure.tools import CAPTURED, LAST, ORDINARY, TOOLS
 from study.bench.networks import NETWORKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu_csv
+from medddpm.measure.profile import ncu_csv
 
 SEPARATOR = "between_versions"  # in the name of the kernel that `worker.mark` launches before each version
 SUMMED = {

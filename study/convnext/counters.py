@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu
+from medddpm.measure.profile import ncu
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing, write_json
 from medddpm.runtime.processes import pick_device

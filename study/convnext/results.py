@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.ncu_csv import launches_in
+from medddpm.measure.profile.ncu_csv import launches_in
 from medddpm.measure.schemas import Schema
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import table_of

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medddpm.measure import harness, ncu, programs
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta, package_version
+from medddpm.measure.profile import ncu
 from medddpm.measure.store import Store
 from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device

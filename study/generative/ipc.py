@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.kernel_names import function_name, launch_keys, same_name
-from medddpm.measure.ncu_csv import numbers, open_page
+from medddpm.measure.profile.kernel_names import function_name, launch_keys, same_name
+from medddpm.measure.profile.ncu_csv import numbers, open_page
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_table
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs, trace
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta, of_machine
+from medddpm.measure.profile import ncu, trace
 from medddpm.measure.tables import meta_path, read_meta, write_meta
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_gzipped, write_json

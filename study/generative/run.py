@@ -17,10 +17,11 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure import harness, ncu, programs
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu_csv import CLOSED
+from medddpm.measure.profile import ncu
+from medddpm.measure.profile.ncu_csv import CLOSED
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import read_table
 from medddpm.runtime.exits import INTERRUPTED, end

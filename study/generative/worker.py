@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from medddpm.errors import BadInput, first_line
-from medddpm.measure.trace import record
+from medddpm.measure.profile.trace import record
 from medddpm.runtime.exits import end
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.switches import BASE

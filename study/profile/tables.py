@@ -2,7 +2,7 @@
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
 or either measured otherwise, as "window-300", "window-cpu", "step-cache-none", "step-by-function" (kernels were told
-apart by their function's name alone) or, under another PyTorch, "step-torch-2-2-2" (`medddpm.measure.profile_run`).
+apart by their function's name alone) or, under another PyTorch, "step-torch-2-2-2" (`medddpm.measure.profile.run`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame
 
     Args:
         tables: as `kernels` returns them.
-        summed: a function of `medddpm.measure.summaries`.
+        summed: a function of `medddpm.measure.profile.summaries`.
     """
     parts = {key: summed(group) for key, group in tables.groupby(MACHINE, sort=False)}
     return pd.concat(parts, names=MACHINE)

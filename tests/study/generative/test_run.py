@@ -24,9 +24,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs, trace
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu import CountersClosed
+from medddpm.measure.profile import ncu, trace
+from medddpm.measure.profile.ncu import CountersClosed
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table, write_meta
 from study.figures import generative

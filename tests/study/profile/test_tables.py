@@ -14,7 +14,7 @@ from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
 from medddpm.measure import schemas
-from medddpm.measure.kernel_names import function_name, launch_keys
+from medddpm.measure.profile.kernel_names import function_name, launch_keys
 from medddpm.measure.tables import read_meta, read_table, write_table
 from medddpm.switches import SETTINGS
 from study.claims.paper import PAPER_SETTINGS as PAPERS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
-from medddpm.measure.ncu_csv import CLOSED, NO_KERNELS, OPEN_COUNTERS, launches_in
+from medddpm.measure.profile.ncu_csv import CLOSED, NO_KERNELS, OPEN_COUNTERS, launches_in
 
 EVERY_PROCESS = ("--target-processes", "all")
 DISTINCT_LAUNCHES = (

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.counters import METRICS
-from medddpm.measure.instructions import CLASSES
-from medddpm.measure.kernel_names import dimensions, function_name, launch_keys
+from medddpm.measure.profile.counters import METRICS
+from medddpm.measure.profile.instructions import CLASSES
+from medddpm.measure.profile.kernel_names import dimensions, function_name, launch_keys
 from medddpm.measure.schemas import KERNELS, TRACE
 from medddpm.measure.tables import read_table
 
@@ -27,7 +27,7 @@ EXTENSIVE = [c for c in COUNTERS if c in CLASSES or (c in METRICS and METRICS[c]
 """The columns that add up over launches."""
 SCALED = (
     f"{', '.join(EXTENSIVE)}: those of the profiled launch, by the mean duration in the trace of all launches of its "
-    "row and by the inverse of its own there (medddpm.measure.step_weights)"
+    "row and by the inverse of its own there (medddpm.measure.profile.step_weights)"
 )
 _MEASURED = "measured_ns"
 
@@ -40,7 +40,7 @@ def weighed(profiled: pd.DataFrame, raw: Path, trace: Path, notes: list[str]) ->
     launch that ncu has not profiled keeps its count and time and has no counters.
 
     Args:
-        profiled: as `medddpm.measure.parse.read_launches` returns it, with est_speedup_pct.
+        profiled: as `medddpm.measure.profile.parse.read_launches` returns it, with est_speedup_pct.
         raw: the file it was read from, for messages.
         trace: table `TRACE` of the same step.
         notes: gains sentences for a reader of the table.

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.measure import summaries
-from medddpm.measure.windows import (
+from medddpm.measure.profile import summaries
+from medddpm.measure.profile.windows import (
     COUNTERS,
     WINDOW,
     convolutions,

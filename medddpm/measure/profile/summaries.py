@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_named
-from medddpm.measure.instructions import CLASSES
+from medddpm.measure.profile.families import family_named
+from medddpm.measure.profile.instructions import CLASSES
 
 VIEW_AND_SETTING = ["view", "config"]
 BASE = "BASE"

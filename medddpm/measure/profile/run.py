@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.measure import counters, ncu, programs, schemas
+from medddpm.measure import programs, schemas
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu_csv import launches_in
-from medddpm.measure.profiles import UNFINISHED, is_finished
+from medddpm.measure.profile import counters, ncu
+from medddpm.measure.profile.ncu_csv import launches_in
+from medddpm.measure.profile.records import UNFINISHED, is_finished
+from medddpm.measure.profile.windows import PAPERS_START, WINDOW
 from medddpm.measure.tables import check_table, meta_path, read_table, write_meta
-from medddpm.measure.windows import PAPERS_START, WINDOW
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.locks import locked
 
@@ -29,13 +30,13 @@ ESTIMATING = (
 )  # fmt: skip
 """The sections of ncu's full set whose rules give the largest estimates. A whole step under all sections takes more
 than ten minutes on an H200; the sections left out decided 2 of the 100 launches of BASE's window."""
-PROGRAM = ("-m", "medddpm.measure.profile_worker")
+PROGRAM = ("-m", "medddpm.measure.profile.worker")
 REMEDY = "see `medddpm profile --dry-run` for the command, and try it by hand"
 
 
 @dataclass(frozen=True)
 class Program:
-    """The options of the profiled program, `medddpm.measure.profile_worker`. The defaults are the published network.
+    """The options of the profiled program, `medddpm.measure.profile.worker`. The defaults are the published network.
 
     Args:
         size, channels: the volume's side and the network's base width.
@@ -333,7 +334,7 @@ def _profiled(run: ProfileRun, path: Path, python: Interpreter) -> tuple[int, fl
 
 def _counted(run: ProfileRun, path: Path, python: Interpreter) -> int:
     """Writes ncu's page of a new report to `path`; returns its number of launches."""
-    from medddpm.measure import trace  # and with it torch, which a dry run can do without
+    from medddpm.measure.profile import trace  # and with it torch, which a dry run can do without
 
     text = collection(run, python).text()
     launches = launches_in(text)

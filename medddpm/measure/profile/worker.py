@@ -18,8 +18,8 @@ import torch
 from torch.torch_version import TorchVersion
 
 from medddpm.errors import BadInput
-from medddpm.measure import trace
 from medddpm.measure.machine import software
+from medddpm.measure.profile import trace
 from medddpm.measure.published import SETTINGS, Prepared, build, lay_out_on_host, subject
 from medddpm.measure.schemas import VIEWS
 from medddpm.runtime.exits import end
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Returns the program's arguments."""
-    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile_worker", description=__doc__)
+    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile.worker", description=__doc__)
     top.add_argument("--setting", default="base", choices=[name.lower() for name in SETTINGS], help="(base)")
     task = top.add_mutually_exclusive_group(required=True)
     task.add_argument("--view", choices=VIEWS, help="window: from the first launch on; step: one step")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_of
-from medddpm.measure.kernel_names import launch_keys
+from medddpm.measure.profile.families import family_of
+from medddpm.measure.profile.kernel_names import launch_keys
 
 WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window begins with (P056, P055)
 COUNTERS = ("cycles_active", "instructions", "duration_ns")

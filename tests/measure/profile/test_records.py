@@ -10,8 +10,9 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, details
 
 from medddpm.errors import BadInput
-from medddpm.measure import schemas, trace
-from medddpm.measure.profiles import adopt
+from medddpm.measure import schemas
+from medddpm.measure.profile import trace
+from medddpm.measure.profile.records import adopt
 from medddpm.measure.tables import meta_path, read_meta, read_table
 from medddpm.runtime.files import write_gzipped
 from study.profile import tables as kernel_tables

@@ -18,13 +18,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medddpm.errors import BadInput
-from medddpm.measure.counters import INSTRUCTIONS, METRICS
-from medddpm.measure.families import OTHER, family_of
-from medddpm.measure.instructions import CLASSES, class_column, class_counts
-from medddpm.measure.kernel_names import dimensions, same_name
-from medddpm.measure.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
+from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.profile.families import OTHER, family_of
+from medddpm.measure.profile.instructions import CLASSES, class_column, class_counts
+from medddpm.measure.profile.kernel_names import dimensions, same_name
+from medddpm.measure.profile.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
+from medddpm.measure.profile.step_weights import SCALED, weighed
 from medddpm.measure.schemas import KERNELS
-from medddpm.measure.step_weights import SCALED, weighed
 from medddpm.measure.tables import meta_path, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
@@ -76,12 +76,12 @@ def parse(
     """Returns the table of one setting and view.
 
     Args:
-        raw: ncu's raw page as CSV, of the metrics `medddpm.measure.counters.PARSED`.
+        raw: ncu's raw page as CSV, of the metrics `medddpm.measure.profile.counters.PARSED`.
         setting: as BASE.
         view: "window" (a row for each launch of `raw`) or "step" (for each distinct kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
         trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations, and
-            counters are scaled by them, as `medddpm.measure.step_weights` says.
+            counters are scaled by them, as `medddpm.measure.profile.step_weights` says.
 
     Raises:
         BadInput: a file cannot be read, lacks a metric, or does not belong to the others; names the file and the fault.

@@ -9,7 +9,7 @@ from pathlib import Path
 from medddpm.errors import BadInput
 from medddpm.measure import schemas
 from medddpm.measure.machine import gpu_folder_name
-from medddpm.measure.parse import origin, parse
+from medddpm.measure.profile.parse import origin, parse
 from medddpm.measure.tables import read_meta, read_table, write_table
 
 _PAGE = re.compile(r"(?P<stem>(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run\d+)_(?P<kind>raw|trace)\.csv\.gz")
