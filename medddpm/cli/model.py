@@ -1,304 +1,24 @@
-"""Commands on a model: train, release, check."""
+"""Commands beside training: release, check."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
-    MULTIPLE,
-    RECOMPUTED,
+    DATA,
     SAMPLERS,
     Commands,
     Parser,
     add_command,
     add_device,
     add_setting,
-    complain,
-    option,
-    refuse_unread,
-    volume_size,
 )
-from medddpm.errors import BadInput
-from medddpm.fast.reports import is_first, log
-from medddpm.runtime.arguments import a_path, not_negative, positive, whole
-from medddpm.runtime.exits import INTERRUPTED
+from medddpm.runtime.arguments import a_path, whole
 
 if TYPE_CHECKING:
-    from medddpm.data.disk_cache import DiskCache
-    from medddpm.training.config import TrainConfig
-
-_DATA = (
-    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
-    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
-)
-
-# train
-
-SMALLEST_PUBLISHED = 64
-"""Side of the smallest volumes for which a network of 64 channels was published."""
-NARROW, NARROW_GROUPS = 32, 8
-"""Base width, and groups of each norm, of the network for smaller volumes: a quarter of the weights."""
-
-
-def add_train(commands: Commands[Parser]) -> None:
-    """Adds `medddpm train`."""
-    command = add_command(
-        commands,
-        train,
-        "train a model, or resume a run",
-        """
-        medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
-        medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
-        medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
-        torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
-        tensorboard --logdir runs
-        """,
-        resumes=True,
-    )
-    data = command.add_mutually_exclusive_group(required=True)
-    folder = data.add_argument("--data", type=a_path, metavar="DIR", help=_DATA)
-    phantom = data.add_argument(
-        "--phantom",
-        type=whole(1),
-        nargs="?",
-        const=64,
-        metavar="COUNT",
-        help="instead of data, COUNT (64) synthetic subjects with the MNI152 anatomy",
-    )
-    command.one_of = (folder, phantom)
-    command.add_argument(
-        "--out", type=a_path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
-    )
-    command.add_argument("--steps", type=whole(1), required=True, help="steps in all, including those of a resumed run")
-    add_setting(command)
-    command.add_argument(
-        "--size",
-        type=whole(2, 1024),
-        nargs="+",
-        metavar="N",
-        help="H W D of the model, or one side (128; BraTS 192 192 144)",
-    )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], help="of the phantom (t1)")
-    command.add_argument(
-        "--scaling",
-        choices=["volume", "slice"],
-        help="scale the data's intensities by volume, or by slice as published (volume)",
-    )
-    command.add_argument(
-        "--channels",
-        type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
-        help=f"base width, {MULTIPLE} or of --norm-groups (64, as published; {NARROW} where every side of --size is "
-        f"below {SMALLEST_PUBLISHED}, for which 64 would write checkpoints of 400 MB)",
-    )
-    command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
-    command.add_argument(
-        "--channel-mult",
-        type=whole(1),
-        nargs="+",
-        metavar="N",
-        help="each level's width divided by the base (as published)",
-    )
-    command.add_argument(
-        "--norm-groups", type=whole(1, 4096), metavar="N",
-        help="into how many groups each group norm divides its channels (32, as published; "
-        f"{NARROW_GROUPS} of a small --size without --channels); --channels has to be a "
-        "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
-        "learns it: with --channels 32 give 8",
-    )  # fmt: skip
-    command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
-    command.add_argument(
-        "--batch-size", type=whole(1, 1024), default=1, help="volumes in a micro-step of a process (1)"
-    )
-    command.add_argument("--accumulation", type=whole(1, 10_000), default=2, help="micro-steps in a step (2)")
-    command.add_argument(
-        "--offset-noise", type=not_negative, default=0.0, metavar="X",
-        help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
-    )  # fmt: skip
-    command.add_argument(
-        "--clip-norm", type=not_negative, default=0.0, metavar="X",
-        help="scale a step's gradient down to this norm if it is larger (0: never)",
-    )  # fmt: skip
-    command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps and noise (0)"
-    )
-    command.add_argument(
-        "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
-    )
-    command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
-    command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
-    command.add_argument(
-        "--cache", type=a_path, metavar="DIR",
-        help="folder of prepared volumes, shared by all runs, removable at any time ($MEDDDPM_CACHE, or "
-        "~/.cache/medddpm/volumes)",
-    )  # fmt: skip
-    command.add_argument(
-        "--workers", type=whole(0, 256), default=2, help="processes that load volumes ahead, 0 for none (2)"
-    )
-    command.add_argument(
-        "--device-cache", action=argparse.BooleanOptionalAction,
-        help="keep all volumes in the device's memory (on a GPU where they fit)",
-    )  # fmt: skip
-    command.add_argument(
-        "--recompute", choices=RECOMPUTED, default="none",
-        help="activations that are computed again instead of kept, which saves memory: those of attention, of all "
-        "blocks, or of the blocks of so many of the finest levels (none)",
-    )  # fmt: skip
-    command.add_argument("--profile", action="store_true", help="print where a step waits, once, after the first epoch")
-    command.add_argument(
-        "--read-every-loss", action="store_true", help="read each loss back, as the published loop does"
-    )
-    command.add_argument(
-        "--gradient-dtype", choices=["fp32", "bf16"], default="fp32",
-        help="in which torchrun's processes send each other their gradients (fp32)",
-    )  # fmt: skip
-    command.add_argument(
-        "--bucket-mib", type=whole(0), default=32, metavar="N",
-        help="MiB of gradients that torchrun's processes sum at a time while the backward pass goes on; 0 sums all at "
-        "once after it (32)",
-    )  # fmt: skip
-    command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
-    add_device(command, "no progress bar, but a line a minute")
-
-
-def train(arguments: argparse.Namespace) -> int:
-    """Trains; see `medddpm.training.run.train`."""
-    from medddpm.runtime.processes import pick_device
-    from medddpm.runtime.ranks import Ranks, joined, share
-    from medddpm.training.config import TrainConfig
-    from medddpm.training.run import train as run
-
-    has_data = bool(arguments.data)
-    refuse_unread(
-        arguments,
-        ("contrast", not has_data, "with --phantom"),
-        ("scaling", has_data, "with --data"),
-        ("no_check", has_data, "with --data"),
-    )
-    for name in ("gradient_dtype", "bucket_mib"):
-        if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
-            log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))
-    prepared, problem = None, None
-    with joined(pick_device(arguments.device)):
-        ranks = Ranks()
-        # All processes read the same folder: its problem is printed once, whichever process meets it.
-        with ranks.unhurried("check"):  # the first one reads every volume
-            try:
-                prepared = _configuration(arguments)
-            except BadInput as error:
-                problem = error
-        if ranks.told(prepared is None and problem is None):
-            return 1
-        ranks.agree(problem)
-        assert prepared is not None  # else there is a problem, which ends all
-        config, volumes = prepared
-        losses = run(
-            config, volumes, arguments.out, arguments.steps, device=arguments.device,
-            device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
-        )  # fmt: skip
-    if is_first():
-        print(f"{arguments.out}: {_outcome(len(losses), arguments.steps)}")
-    return 0 if len(losses) >= arguments.steps else INTERRUPTED
-
-
-def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
-    """Returns the run's configuration and volumes; None as `_cached`."""
-    from medddpm.data.layouts import BRATS
-    from medddpm.data.readers import find_layout
-    from medddpm.training.config import TrainConfig
-
-    brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
-    size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
-    volumes = _cached(arguments, size)
-    if volumes is None:
-        return None
-    channels, groups = _width(arguments, size)
-    config = TrainConfig(
-        setting=arguments.setting.upper(),
-        image_size=size[0],
-        model_channels=channels,
-        num_res_blocks=arguments.blocks or (2 if brats else 1),
-        channel_mult=arguments.channel_mult,
-        norm_groups=groups,
-        learning_rate=arguments.learning_rate,
-        batch_size=arguments.batch_size,
-        accumulation=arguments.accumulation,
-        offset_noise=arguments.offset_noise,
-        clip_norm=arguments.clip_norm,
-        seed=arguments.seed,
-        save_every=arguments.save_every,
-        sample_every=arguments.sample_every,
-        keep=arguments.keep,
-        read_every_loss=arguments.read_every_loss,
-        workers=arguments.workers,
-        recompute=arguments.recompute,
-        gradient_dtype=arguments.gradient_dtype,
-        bucket_mib=arguments.bucket_mib,
-    )
-    return config, volumes
-
-
-def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
-    """Returns the base width and the groups of each norm; the defaults are in the help of their options.
-
-    A run that began with the published width, also under a version that had no other, resumes with it.
-    """
-    from medddpm.checkpoints.files import checkpoints_of
-    from medddpm.training.config import TrainConfig
-    from medddpm.training.run_folder import read_run
-
-    published, width = TrainConfig.model_channels, None
-    with contextlib.suppress(BadInput):  # a problem of the run is reported when it is resumed
-        width = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
-    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and width != published:
-        return NARROW, arguments.norm_groups or NARROW_GROUPS
-    return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
-
-
-def _outcome(step: int, steps: int) -> str:
-    """Returns the last line of a training of `steps` steps that ended at `step`."""
-    if step > steps:
-        return f"already at step {step}, beyond --steps {steps}; give more than {step} to train on"
-    if step == steps:
-        return f"finished at step {step}"
-    return f"stopped at step {step} of {steps}; the same command resumes it"
-
-
-def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:
-    """Returns the volumes to train on; None if the folder's check printed problems.
-
-    Once all volumes of a folder are prepared it is not checked again: preparing a volume reads it to its end.
-    """
-    from medddpm.data.checking import check_folder
-    from medddpm.data.disk_cache import DiskCache, default_folder
-    from medddpm.data.phantom import Phantom
-    from medddpm.data.volumes import VolumeFolder
-
-    folder = arguments.cache or default_folder()
-    if not arguments.data:
-        return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
-    volumes, problem = None, None
-    try:
-        source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
-        if source.notes:
-            log.warning(str(source.notes))
-        volumes = DiskCache(source, folder)
-    except BadInput as error:
-        problem = error
-    if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
-        report = check_folder(arguments.data, progress=not arguments.quiet)
-        for fault in report.problems:
-            complain(str(fault))
-        if report.problems:
-            return None
-    if problem:
-        raise problem
-    return volumes
-
-
-# release
+    pass
 
 
 def add_release(commands: Commands[Parser]) -> None:
@@ -392,7 +112,7 @@ def add_check(commands: Commands[Parser]) -> None:
         medddpm check pairs.csv --list
         """,
     )
-    command.add_argument("folder", type=a_path, metavar="DIR", help=_DATA)
+    command.add_argument("folder", type=a_path, metavar="DIR", help=DATA)
     command.add_argument("--list", action="store_true", help="print the files of each case too")
     command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 
