@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,10 @@ from torch import Tensor, nn
 from medddpm.errors import BadArgument
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.fast.reports import bars
+from medddpm.noise import Generators, normal, normals, source_of
 from medddpm.schedules import LOSSES, WEIGHTINGS, Values, check_choice, default_sampler, loss_weights, process, schedule
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
-
-Generators = torch.Generator | Sequence[torch.Generator] | None
-"""The source of noise: one generator for all volumes of a batch, one for each, or PyTorch's own."""
 
 _PUBLISHED = {
     "alpha": "sqrt_alphas_cumprod",
@@ -141,12 +138,12 @@ class GaussianDiffusion(nn.Module):
         """
         self._check_inputs(mask, image)
         if t is None:
-            source = _source(image, generator)
+            source = source_of(image, generator)
             t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
         if noise is None:
-            noise = _normal(image, generator)
+            noise = normal(image, generator)
             if self.offset_noise:
-                noise += self.offset_noise * _normal(image[:, :, :1, :1, :1], generator)
+                noise += self.offset_noise * normal(image[:, :, :1, :1, :1], generator)
         error = self._target(image, t, noise) - self._predicted(self.add_noise(image, t, noise), mask, t)
         error = error.abs() if self.loss_kind == "l1" else error.square()
         return (error if self.weighting == "none" else self._at("loss_weights", t) * error).mean()
@@ -202,7 +199,7 @@ class GaussianDiffusion(nn.Module):
         step = self._graphed(start, mask) if cuda_graphs.wanted(self.denoise_fn) else self._step
 
         noisy = [c != 0 for _, _, c, _ in coefficients]
-        noises = _normals(start, generator, 1 + sum(noisy))
+        noises = normals(start, generator, 1 + sum(noisy))
         x, clean, noise = next(noises), start, start
         if trajectory is not None:
             trajectory.append(x.clone())
@@ -396,58 +393,3 @@ class GaussianDiffusion(nn.Module):
             rows.append((scale, weight * (1 + extrapolation), fresh, -weight * extrapolation))
             h_before = h
         return [*rows, (0.0, 1.0, 0.0, 0.0)]
-
-
-def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor]:
-    """Yields `count` draws of `_normal`.
-
-    For a GPU the host draws ahead while the device works: a volume of 128³ takes the host about as long as a step takes
-    an H200.
-    """
-    draws = (_noise(like, generator) for _ in range(count))
-    for noise in ahead(draws) if like.is_cuda and _source(like, generator).type == "cpu" else draws:
-        yield noise.to(like.device, non_blocking=True)
-
-
-def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yields the items; a thread makes each one while the previous one is used."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
-            yield item
-
-
-def _normal(like: Tensor, generator: Generators) -> Tensor:
-    """Draws a standard normal of `like`'s shape, dtype and device, on the generator's device."""
-    return _noise(like, generator).to(like.device, non_blocking=True)
-
-
-def _noise(like: Tensor, generator: Generators) -> Tensor:
-    """Draws `_normal` and leaves it on the generator's device; noise for a GPU lies in pinned memory of the host."""
-    source = _source(like, generator)
-    noise = torch.empty(like.shape, dtype=like.dtype, device=source, pin_memory=like.is_cuda and source.type == "cpu")
-    if isinstance(generator, Sequence):
-        for volume, volume_generator in zip(noise, generator, strict=True):
-            volume.normal_(generator=volume_generator)
-        return noise
-    return noise.normal_(generator=generator)
-
-
-def _source(like: Tensor, generator: Generators) -> torch.device:
-    """Returns the device that draws.
-
-    Raises:
-        BadArgument: `generator` is no generator, or a sequence of another length than the batch.
-    """
-    if generator is None:
-        return like.device
-    generators: Sequence[Any] = generator if isinstance(generator, Sequence) else [generator]
-    for each in generators:
-        if not isinstance(each, torch.Generator):
-            problem = f"it is of type {type(each).__name__}"
-            raise BadArgument("generator", problem, "give torch.Generator().manual_seed(…)")
-    if generators is generator and len(generators) != len(like):
-        problem = f"there are {len(generators)} for {len(like)} volumes"
-        raise BadArgument("generator", problem, "give one for each, or one for all")
-    return generators[0].device
