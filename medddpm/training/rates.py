@@ -11,6 +11,8 @@ from torch import Tensor
 from medddpm.errors import BadArgument
 from medddpm.training.config import LARGEST_SHARE, TrainConfig
 
+SMALLEST_SHARE = 0.001
+
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Returns the learning rate of the step after `step` others.
@@ -61,10 +63,11 @@ def exponent(share: float) -> float:
     """Returns the γ of the profile τ^γ whose standard deviation is `share` of the steps made (Karras et al. 2024).
 
     Raises:
-        BadArgument: no profile is as wide.
+        BadArgument: no profile is as wide, or it is hardly an average.
     """
-    if not 0 < share <= LARGEST_SHARE:
-        raise BadArgument("ema_share", f"there is no profile of {share:g}", f"give a share up to {LARGEST_SHARE:g}")
+    if not SMALLEST_SHARE <= share <= LARGEST_SHARE:
+        remedy = f"give a share from {SMALLEST_SHARE:g} to {LARGEST_SHARE:g}"
+        raise BadArgument("ema_share", f"there is no average of width {share:g}", remedy)
     # share² = (γ + 1) / ((γ + 2)² (γ + 3)), whose largest solution is the one that falls with the share
     roots = np.roots([1.0, 7.0, 16.0 - share**-2, 12.0 - share**-2])
     return float(roots[np.isreal(roots)].real.max())
@@ -74,8 +77,10 @@ def check_rates(config: TrainConfig, steps: int = 0) -> None:
     """Checks that a run's length is known where the learning rate depends on it, and that it makes no more steps.
 
     Raises:
-        BadArgument: it is not, or `steps` go beyond.
+        BadArgument: it is not, or `steps` go beyond; or as `exponent`.
     """
+    if config.ema_share:
+        exponent(config.ema_share)
     if config.decay != "none" and not config.length:
         raise BadArgument("length", f"{config.decay} decay ends nowhere", "give the number of the run's steps")
     if config.decay != "none" and steps > config.length:

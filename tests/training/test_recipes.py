@@ -121,9 +121,13 @@ def test_the_average_by_share_starts_with_the_weights_and_follows(volumes) -> No
     assert seen[3][1] == pytest.approx(left * seen[1][0] + (1 - left) * seen[3][0], rel=1e-5)
 
 
-def test_a_share_that_no_average_has_is_refused() -> None:
-    with pytest.raises(BadArgument, match=r"ema_share: there is no profile of 0\.3; give a share up to 0\.28"):
-        exponent(0.3)
+@pytest.mark.parametrize("share", [0.2801, 1e-300, -0.1])
+def test_a_share_that_no_average_has_is_refused(share: float, volumes) -> None:
+    with pytest.raises(
+        BadArgument, match="there is no average of width .*; give a share from 0.001 to 0.28"
+    ) as refused:
+        trainer(volumes, ema_share=share)
+    assert str(refused.value.option).startswith("--ema-share: ")
     assert exponent(LARGEST_SHARE) > 0
 
 
