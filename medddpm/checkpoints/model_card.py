@@ -107,8 +107,15 @@ def _objective(prediction: str, training: Mapping[str, Any]) -> dict[str, str]:
         "objective": f"Mean {error} error of the predicted {prediction}{weighted}",
         "rate": rate,
         "average": average,
-        "flips": "\n| flips | left and right, at random |" if training["flips"] else "",
+        "changes": _changes(training),
     }
+
+
+def _changes(training: Mapping[str, Any]) -> str:
+    """Returns the card's rows on how volumes were changed before they were shown; none if they were not."""
+    flips = "\n| flips | left and right, at random |" if training["flips"] else ""
+    bent = f"\n| deformations | {training['deform']} of a side, standard deviation |" if training["deform"] else ""
+    return flips + bent
 
 
 def _text(name: str) -> str:

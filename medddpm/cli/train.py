@@ -193,6 +193,11 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
         help="mirror volumes between left and right at random, each with its mask (no; ours yes)",
     )  # fmt: skip
     command.add_argument(
+        "--deform", type=up_to(0.05), metavar="X",
+        help="bend volumes at random, each with its mask, by points that move by X of a side, standard deviation; that "
+        "blurs their finest detail (0)",
+    )  # fmt: skip
+    command.add_argument(
         "--offset-noise", type=not_negative, metavar="X",
         help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
     )  # fmt: skip

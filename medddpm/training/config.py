@@ -32,7 +32,9 @@ class TrainConfig:
         ema_share: the width of the average as a share of the steps made (`medddpm.training.rates.average_decay`), which
             replaces `ema_decay` and `ema_start`; 0 for these.
         flips: mirrors volumes between left and right at random, each with its mask.
-        seed: determines the initial weights, the order of the volumes, the timesteps, the noise and the flips.
+        deform: bends volumes at random, each with its mask, by the `share` of `medddpm.training.augmentation.deformed`.
+        seed: determines the initial weights, the order of the volumes, their flips and deformations, the timesteps and
+            the noise.
         save_every, sample_every: steps between checkpoints, and between samples (0: none).
         keep: the number of newest checkpoints kept.
         read_every_loss: reads each micro-step's loss back to the host, as the published loop does; the device then
@@ -67,6 +69,7 @@ class TrainConfig:
     ema_start: int = 2000
     ema_share: float = 0.0
     flips: bool = False
+    deform: float = 0.0
     seed: int = 0
     save_every: int = 1000
     sample_every: int = 1000
@@ -80,6 +83,7 @@ class TrainConfig:
 
 DECAYS = ("none", "cosine")
 LARGEST_SHARE = 0.28  # of `ema_share`: the plain mean over all steps, the widest average, has 1/√12 = 0.289
+LARGEST_DEFORMATION = 0.05  # of `deform`: with more, places would often be taken twice
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "setting": tuple(SETTINGS),

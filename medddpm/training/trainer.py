@@ -23,7 +23,7 @@ from medddpm.fast.graphs import cuda_graphs
 from medddpm.runtime.processes import Handed, collated, iterated
 from medddpm.runtime.ranks import Ranks
 from medddpm.switches import SETTINGS
-from medddpm.training.augmentation import flipped
+from medddpm.training.augmentation import deformed, flipped
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache
 from medddpm.training.gradients import GradientSum, gradient_sum
@@ -253,10 +253,12 @@ class Trainer:
         """Returns the loss of a micro-step, all of whose random draws come from `generator`. A graph captures this."""
         if self.config.flips:
             image, mask = flipped(image, mask, self.volumes.layout.left_right, generator)
+        if self.config.deform:
+            image, mask = deformed(image, mask, self.config.deform, generator)
         return self.diffusion.loss(image, mask, generator=generator)
 
     def _seed(self, micro: int) -> int:
-        """Returns the seed of a micro-step's flips, timesteps and noise."""
+        """Returns the seed of a micro-step's flips, deformations, timesteps and noise."""
         draw = self._draw(self.step, micro)
         return int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0])
 

@@ -34,8 +34,8 @@ TINY = TrainConfig(
 
 
 OURS: dict[str, object] = {
-    "warm_up": 2, "decay": "cosine", "length": 8, "ema_share": 0.2, "flips": True, "prediction": "velocity",
-    "loss": "l2", "weighting": "min-snr", "batch_size": 2,
+    "warm_up": 2, "decay": "cosine", "length": 8, "ema_share": 0.2, "flips": True, "deform": 0.02,
+    "prediction": "velocity", "loss": "l2", "weighting": "min-snr", "batch_size": 2,
 }  # fmt: skip
 """What a recipe may change of a step."""
 
