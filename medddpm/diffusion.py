@@ -15,7 +15,17 @@ from medddpm.errors import BadArgument
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.fast.reports import bars
 from medddpm.noise import Generators, normal, normals, source_of
-from medddpm.schedules import LOSSES, WEIGHTINGS, Values, check_choice, default_sampler, loss_weights, process, schedule
+from medddpm.schedules import (
+    DENSITIES,
+    LOSSES,
+    WEIGHTINGS,
+    Values,
+    check_choice,
+    default_sampler,
+    loss_weights,
+    process,
+    schedule,
+)
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
@@ -51,9 +61,11 @@ class GaussianDiffusion(nn.Module):
         loss_kind: "l1", the mean absolute error as published, or "l2", the mean squared one.
         weighting: weights of the timesteps in the loss: "none" as published, or "min-snr"
             (`medddpm.schedules.loss_weights`).
+        density: of the timesteps that the loss draws: "uniform" as published, or "logit-normal", T times the logistic
+            function of a standard normal number, which favours the middle (Esser et al. 2024, for rectified flow).
 
     Raises:
-        BadArgument: one of the three is unknown, or `timesteps` too few for the prediction.
+        BadArgument: one of the four is unknown, or `timesteps` too few for the prediction.
     """
 
     betas: Tensor
@@ -79,16 +91,19 @@ class GaussianDiffusion(nn.Module):
         prediction: str = "noise",
         loss_kind: str = "l1",
         weighting: str = "none",
+        density: str = "uniform",
     ) -> None:
         super().__init__()
         check_choice("loss_kind", loss_kind, LOSSES)
         check_choice("weighting", weighting, WEIGHTINGS)
+        check_choice("density", density, DENSITIES)
         self.denoise_fn = denoise_fn
         self.timesteps = timesteps
         self.offset_noise = offset_noise
         self.prediction = prediction
         self.loss_kind = loss_kind
         self.weighting = weighting
+        self.density = density
         for name, values in schedule(timesteps, prediction).items():
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
         # What only other predictions and weightings need is no part of the state dict, whose names are the published.
@@ -120,7 +135,7 @@ class GaussianDiffusion(nn.Module):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Returns the mean error of the prediction, with one t for each volume, uniform on 0 … T − 1.
+        """Returns the mean error of the prediction, with one t for each volume, from `density` on 0 … T − 1.
 
         As published that is |ε − ε_θ(x_t ⊕ mask, t)|.
 
@@ -138,8 +153,7 @@ class GaussianDiffusion(nn.Module):
         """
         self._check_inputs(mask, image)
         if t is None:
-            source = source_of(image, generator)
-            t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
+            t = self._timesteps(len(image), generator, source_of(image, generator)).to(image.device)
         if noise is None:
             noise = normal(image, generator)
             if self.offset_noise:
@@ -270,6 +284,13 @@ class GaussianDiffusion(nn.Module):
             problem = f"{type(self.denoise_fn).__name__} returns {returned} for an image {tuple(x.shape)}"
             raise BadArgument("denoise_fn", problem, "give a network that returns one tensor of the image's shape")
         return predicted
+
+    def _timesteps(self, count: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """Draws timesteps for the loss, (count,) int64, on a device."""
+        if self.density == "uniform":
+            return torch.randint(self.timesteps, (count,), generator=generator, device=device)
+        places = torch.randn(count, generator=generator, device=device).sigmoid()
+        return (places * self.timesteps).long().clamp_(max=self.timesteps - 1)
 
     def _target(self, image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         """Returns what the network should predict, in the image's shape."""

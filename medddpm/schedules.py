@@ -19,6 +19,7 @@ Values = npt.NDArray[np.float64]
 PREDICTIONS = ("noise", "velocity", "flow")
 LOSSES = ("l1", "l2")
 WEIGHTINGS = ("none", "min-snr")
+DENSITIES = ("uniform", "logit-normal")
 GAMMA = 5.0  # of min-SNR: the value that Hang et al. recommend
 
 

@@ -121,6 +121,22 @@ def test_a_weighted_loss_is_the_weighted_mean_of_its_volumes() -> None:
     assert loss == pytest.approx((weights * each).mean(), rel=1e-5)
 
 
+def test_timesteps_are_drawn_as_said() -> None:
+    drawn = {
+        density: known(0.3, "flow", density=density)._timesteps(40_000, torch.Generator().manual_seed(0), "cpu")
+        for density in ("uniform", "logit-normal")
+    }
+    for density, t in drawn.items():
+        assert t.dtype == torch.int64
+        assert 0 <= t.min() <= t.max() < T
+        # of a standard normal number's, a quarter of the logistic function's values are above 0.6625, and so below
+        upper = 0.75 if density == "uniform" else 0.6625
+        assert float((t >= upper * T).float().mean()) == pytest.approx(0.25, abs=0.02)
+        assert float((t < (1 - upper) * T).float().mean()) == pytest.approx(0.25, abs=0.02)
+    with pytest.raises(BadArgument, match="density: there is no 'cosine'; choose one of uniform, logit-normal"):
+        known(0.3, "flow", density="cosine")
+
+
 CAN = [
     (prediction, sampler)
     for prediction in PREDICTIONS

@@ -94,6 +94,8 @@ def _objective(prediction: str, training: Mapping[str, Any]) -> dict[str, str]:
     """Returns the card's words on what is predicted and minimized, the learning rate, the average and the flips."""
     error = {"l1": "absolute", "l2": "squared"}[training["loss"]]
     weighted = ", weighted by min-SNR" if training["weighting"] == "min-snr" else ""
+    if training["density"] != "uniform":
+        weighted += f", at timesteps of {training['density']} density"
     rate = f"{training['learning_rate']}"
     if training["warm_up"]:
         rate += f", reached after {training['warm_up']} steps"

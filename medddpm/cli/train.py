@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from medddpm.cli.options import (
     DATA,
     DECAYS,
+    DENSITIES,
     LOSSES,
     MULTIPLE,
     PREDICTIONS,
@@ -188,6 +189,11 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
         help="of the timesteps in the loss; min-snr: by the signal-to-noise ratio, up to 5, of the error of the image "
         "(none)",
     )  # fmt: skip
+    command.add_argument(
+        "--density",
+        choices=DENSITIES,
+        help="of the timesteps that are drawn; logit-normal: more of the middle (uniform)",
+    )
     command.add_argument(
         "--flips", action=argparse.BooleanOptionalAction,
         help="mirror volumes between left and right at random, each with its mask (no; ours yes)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medddpm.schedules import LOSSES, PREDICTIONS, WEIGHTINGS
+from medddpm.schedules import DENSITIES, LOSSES, PREDICTIONS, WEIGHTINGS
 from medddpm.switches import SETTINGS
 from medddpm.unet import RECOMPUTED
 
@@ -17,7 +17,7 @@ class TrainConfig:
     Args:
         setting: a name in `medddpm.switches.SETTINGS`.
         image_size, model_channels, num_res_blocks, channel_mult, norm_groups: as for `UNet3D`.
-        prediction, loss, weighting: as for `medddpm.diffusion.GaussianDiffusion`, where `loss` is `loss_kind`.
+        prediction, loss, weighting, density: as for `medddpm.diffusion.GaussianDiffusion`, where `loss` is `loss_kind`.
         learning_rate: Adam's.
         warm_up: steps over which the learning rate rises to that.
         decay: how the learning rate goes on: "none", or "cosine" down to 0 at `length`.
@@ -56,6 +56,7 @@ class TrainConfig:
     prediction: str = "noise"
     loss: str = "l1"
     weighting: str = "none"
+    density: str = "uniform"
     learning_rate: float = 1e-5
     warm_up: int = 0
     decay: str = "none"
@@ -92,6 +93,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prediction": PREDICTIONS,
     "loss": LOSSES,
     "weighting": WEIGHTINGS,
+    "density": DENSITIES,
     "decay": DECAYS,
 }
 """The values that a field may have, where they are names."""

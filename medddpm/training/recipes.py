@@ -26,7 +26,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 OPTIONS = (
     "volumes_a_step", "batch_size", "accumulation", "learning_rate", "warm_up", "decay", "ema_share", "prediction",
-    "loss", "weighting", "flips", "deform", "offset_noise", "clip_norm",
+    "loss", "weighting", "density", "flips", "deform", "offset_noise", "clip_norm",
 )  # fmt: skip
 """The options of which a recipe is made: fields of `TrainConfig`, and the volumes in a step of all processes."""
 

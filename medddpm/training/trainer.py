@@ -88,6 +88,7 @@ class Trainer:
             prediction=config.prediction,
             loss_kind=config.loss,
             weighting=config.weighting,
+            density=config.density,
         ).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         fast = SETTINGS[config.setting].fast and device.type == "cuda"

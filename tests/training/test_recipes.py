@@ -24,7 +24,7 @@ from medddpm.data.masks import one_hot
 from medddpm.data.phantom import write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadArgument, BadInput
-from medddpm.schedules import LOSSES, PREDICTIONS, WEIGHTINGS
+from medddpm.schedules import DENSITIES, LOSSES, PREDICTIONS, WEIGHTINGS
 from medddpm.training import recipes
 from medddpm.training.augmentation import deformed, flipped
 from medddpm.training.config import DECAYS, LARGEST_SHARE, TrainConfig
@@ -221,7 +221,7 @@ def same(a: dict, b: dict) -> bool:
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 def test_a_resumed_run_of_ours_equals_an_uninterrupted_one_to_the_last_bit(volumes, tmp_path, prediction: str) -> None:
-    config = replace(OURS, prediction=prediction, weighting="min-snr", loss="l2")
+    config = replace(OURS, prediction=prediction, weighting="min-snr", loss="l2", density="logit-normal")
     whole = train(config, volumes, tmp_path / "whole", 6, device="cpu", progress=False)
     for steps in (1, 3, 6):
         resumed = train(config, volumes, tmp_path / "cut", steps, device="cpu", progress=False)
@@ -271,7 +271,10 @@ def test_a_flow_is_trained_sampled_and_released(tmp_path: Path, capsys) -> None:
     write_phantom(tmp_path / "data", 2, (8, 8, 8))
     run, mask = tmp_path / "run", str(tmp_path / "data" / "mask" / "phantom_0000.nii.gz")
     words = ["train", "--data", str(tmp_path / "data"), "--out", str(run), *COMMAND, "--recipe", "ours", "--steps", "2"]
-    assert main([*words, "--prediction", "flow", "--loss", "l2", "--weighting", "min-snr"]) == 0
+    assert (
+        main([*words, "--prediction", "flow", "--loss", "l2", "--weighting", "min-snr", "--density", "logit-normal"])
+        == 0
+    )
     drawn = ["sample", "--mask", mask, "--device", "cpu", "-q", "--steps", "3"]
     assert main([*drawn, "--checkpoint", str(run), "--out", str(tmp_path / "a.nii")]) == 0
     released = tmp_path / "flow.safetensors"
@@ -282,7 +285,8 @@ def test_a_flow_is_trained_sampled_and_released(tmp_path: Path, capsys) -> None:
     assert main([*drawn, "--checkpoint", str(released), "--out", str(tmp_path / "b.nii")]) == 0
     card = released.with_suffix(".md").read_text()
     for words_ in (
-        "rectified flow, predicts noise minus image", "Mean squared error of the predicted flow, weighted by min-SNR",
+        "rectified flow, predicts noise minus image",
+        "Mean squared error of the predicted flow, weighted by min-SNR, at timesteps of logit-normal density, Adam",
         "| learning rate | 0.0001, reached after 200 steps, then along a cosine to 0 at step 2 |",
         "a power function of width 0.1 of the steps, every 10 steps", "| flips | left and right, at random |",
     ):  # fmt: skip
@@ -389,7 +393,7 @@ def test_the_options_to_choose_from_are_all_there_are() -> None:
     """The command names them without importing PyTorch."""
     assert tuple(RECIPES) == options.RECIPES
     assert (PREDICTIONS, LOSSES) == (options.PREDICTIONS, options.LOSSES)
-    assert (WEIGHTINGS, DECAYS) == (options.WEIGHTINGS, options.DECAYS)
+    assert (WEIGHTINGS, DENSITIES, DECAYS) == (options.WEIGHTINGS, options.DENSITIES, options.DECAYS)
 
 
 def test_run_json_holds_the_recipe(head_folder: Path, tmp_path: Path) -> None:
