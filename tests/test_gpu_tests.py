@@ -72,7 +72,7 @@ def run(root: Path, options: str = "", **files: str) -> subprocess.CompletedProc
     return subprocess.run(["sh", "-c", recipe], cwd=root, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("options", ["", "-n 2"])
+@pytest.mark.parametrize("options", ["", pytest.param("-n 2", marks=pytest.mark.long)])
 def test_a_run_is_recorded_by_file_outcome_and_reason(tmp_path: Path, options: str) -> None:
     done = run(tmp_path, options, toy=TOY, wanted=WANTED, unreadable=UNREADABLE, unmarked=UNMARKED)
     assert done.returncode == 1, done.stdout + done.stderr

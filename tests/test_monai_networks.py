@@ -25,6 +25,7 @@ class TestNetworks(unittest.TestCase):
 """
 
 
+@pytest.mark.long
 def test_what_fails_only_when_accelerated_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+import pytest
 import torch
 from helpers.pages import page_block, page_blocks
 
@@ -51,6 +52,7 @@ def test_there_are_five_short_scripts() -> None:
     assert max(len([line for line in script.splitlines() if line]) for script in scripts) <= 36
 
 
+@pytest.mark.long
 def test_a_volume_file_for_a_mask_file(tmp_path: Path) -> None:
     mask, _ = turned(tmp_path / "data", (40, 48, 44))
     mask.rename(tmp_path / "mask.nii.gz")
@@ -80,6 +82,7 @@ def test_tensors_from_a_checkpoint(tmp_path: Path) -> None:
     assert not torch.equal(one, other)
 
 
+@pytest.mark.long
 def test_training_on_a_data_set_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "scans").mkdir()
     for index in range(4):
@@ -97,6 +100,7 @@ def test_training_on_a_data_set_of_ones_own(tmp_path: Path) -> None:
     assert 0 < average[weight].abs().mean() != last[weight].abs().mean()
 
 
+@pytest.mark.long
 def test_a_network_of_monais(tmp_path: Path) -> None:
     printed = run(tmp_path, "DiffusionModelUNet(")
     found = losses(printed)

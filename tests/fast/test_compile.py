@@ -92,6 +92,7 @@ def test_in_bf16_each_weight_is_cast_where_it_is_used() -> None:
     assert all(g is None or g.dtype == torch.float32 for g in gradients.values())
 
 
+@pytest.mark.long
 def test_called_by_name_and_without_gradients_and_for_another_shape() -> None:
     network = accelerate(block(), report=None)
     compiled = Compiled(network, backend="aot_eager")
@@ -102,6 +103,7 @@ def test_called_by_name_and_without_gradients_and_for_another_shape() -> None:
     agree(network, compiled, volume(1, 3, 8, 4, 6))
 
 
+@pytest.mark.long
 def test_what_changes_afterwards_is_seen() -> None:
     network = accelerate(block(), report=None)
     compiled = Compiled(network, backend="aot_eager")
@@ -119,6 +121,7 @@ def test_what_changes_afterwards_is_seen() -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "a part"])
 @pytest.mark.parametrize("called", [False, True], ids=["not called yet", "called"])
+@pytest.mark.long
 def test_what_is_compiled_in_place_is_compiled_anew_with_the_fast_path(called: bool, whole: bool) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
@@ -236,6 +239,7 @@ def test_an_accelerated_network_is_exported_with_its_operators() -> None:
     assert operators == ({"medddpm.norm.default"} if dispatch.serves(x.device) else set())
 
 
+@pytest.mark.long
 def test_a_restored_copy_becomes_onnx(tmp_path: Path) -> None:
     network = accelerate(block(), report=None).eval()
     file = tmp_path / "network.onnx"
@@ -245,6 +249,7 @@ def test_a_restored_copy_becomes_onnx(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.long
 def test_an_accelerated_network_becomes_the_onnx_of_the_network_itself(
     dynamo: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def left(model: nn.Module) -> set[str]:
     ("name", "training"),
     [
         ("VNet", True),
-        ("VNet, PReLU", False),
+        pytest.param("VNet, PReLU", False, marks=pytest.mark.long),
         ("ResNet", True),
         ("ResNet", False),
         ("ResNet, bottlenecks", True),

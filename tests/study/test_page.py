@@ -170,6 +170,7 @@ def new_card(tmp_path: Path) -> Path:
     ("number", "parameters"),
     [("02", {}), ("08", {}), ("11", {"gpu": "L40S"}), ("15", {"gpu": "L40S"})],
 )
+@pytest.mark.long
 def test_a_card_with_windows_alone_is_drawn(new_card: Path, number: str, parameters: dict[str, object]) -> None:
     (path,) = (new_card / "notebooks").glob(f"{number}_*.ipynb")
     printed, error = run_cells(path, **parameters)

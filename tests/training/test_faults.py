@@ -129,6 +129,7 @@ def test_one_that_is_alone_says_who_did_not_come(tmp_path: Path, rank: int, miss
     assert (tmp_path / f"{rank}.err").read_text() == said
 
 
+@pytest.mark.long
 def test_all_that_came_say_who_did_not(tmp_path: Path) -> None:
     """In torchrun's store, which outlives them: none of them waits in PyTorch for what another one would tell it."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -171,6 +172,7 @@ with ranks.joined(torch.device("cpu")):
 """
 
 
+@pytest.mark.long
 def test_the_first_process_may_be_busy_for_longer_than_the_others_wait_for_one() -> None:
     for ended in run_ranks(2, LONG):
         assert (ended.returncode, ended.stdout) == (0, "through\n"), ended.stderr
@@ -194,6 +196,7 @@ train(config, Slow(sys.argv[1], (8, 8, 8)), Path(sys.argv[2]), 11, device="cpu",
 """
 
 
+@pytest.mark.long
 def test_a_slow_process_is_named(head_folder: Path, tmp_path: Path) -> None:
     first, *others = run_ranks(2, SLOW, head_folder, tmp_path / "run")
     assert first.returncode == 0, first.stderr

@@ -226,6 +226,7 @@ def test_the_run_leaves_a_log_a_sample_and_a_model_that_can_be_loaded(volumes, t
     assert load_checkpoint(checkpoints_of(tmp_path)[-1]).denoise_fn.config["image_size"] == 8
 
 
+@pytest.mark.long
 def test_killed_five_times_it_ends_with_the_same_weights(volumes, head_folder: Path, tmp_path: Path) -> None:
     out, dice = tmp_path / "killed run", random.Random(0)
     words = ["train", "--data", str(head_folder), "--out", str(out), *COMMAND, "--save-every", "1", "--no-check"]

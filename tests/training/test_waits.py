@@ -93,6 +93,7 @@ def test_a_training_says_it_once_after_its_first_epoch_and_trains_the_same(
     assert recorded[0]["copy"] == 0
 
 
+@pytest.mark.long
 def test_a_training_too_short_to_be_recorded_says_so_and_how_long_it_takes(
     volumes: VolumeFolder, tmp_path: Path, caplog
 ) -> None:

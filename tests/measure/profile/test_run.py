@@ -387,6 +387,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 TOY_OLD = ["--view", "window", "--size", "8", "--channels", "32"]
 
 
+@pytest.mark.long
 def test_another_python_runs_the_program_and_names_the_tables(tmp_path: Path, calls: Path, old: str) -> None:
     out = tmp_path / "out"
     profiled = replace(TOY, torch="2.2.2")

@@ -49,6 +49,7 @@ def test_shares_of_a_step() -> None:
     assert coverage.shares(table[:0]).empty
 
 
+@pytest.mark.long
 def test_a_record_of_two_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SwinUNETR cannot be trained on 16 voxels, and the others are kept."""
     out = tmp_path / "coverage.csv"

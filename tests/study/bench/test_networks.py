@@ -21,6 +21,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.long
 def test_every_network_compiles_as_one_graph_but_two(name: str) -> None:
     graphs = list[fx.GraphModule]()
 

@@ -132,6 +132,7 @@ def test_a_setting_is_put_back() -> None:
         assert not torch.backends.cudnn.benchmark
 
 
+@pytest.mark.long
 def test_as_it_comes_nothing_is_set(tmp_path: Path) -> None:
     """A fresh process: cuDNN may round to TF32, products may not, and no algorithm is searched for."""
     asked = """
@@ -466,6 +467,7 @@ def test_a_table_of_somebody_elses_is_not_replaced(tmp_path: Path, words: list[s
 
 
 @pytest.mark.parametrize("words", COMMANDS[1:])
+@pytest.mark.long
 def test_the_table_of_another_mode_is_not_replaced(folder: Path, words: list[str], monkeypatch, capsys) -> None:
     """Its rows, in the same folder, would be read as that mode's own."""
     before = (folder / "bench.csv").read_bytes()
@@ -546,6 +548,7 @@ def test_every_sample_has_a_time() -> None:
     assert float(last) == 5
 
 
+@pytest.mark.long
 def test_whole_volumes_are_drawn_by_each_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FEW_STEPS", (2, 3, 9))
     network, case = NETWORKS["med-ddpm"], Case("med-ddpm", 8, 2, 32)
@@ -728,6 +731,7 @@ def test_what_is_there_is_not_measured_again(folder: Path, capsys) -> None:
     assert {p: p.stat().st_mtime_ns for p in (folder / "bench.rows").glob("*.json")} == began
 
 
+@pytest.mark.long
 def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed halfway, or of another commit: only what is not of this run is measured again."""
     rows = folder / "bench.rows"
@@ -748,6 +752,7 @@ def test_a_lost_measure_is_made_up_for_alone(folder: Path, monkeypatch: pytest.M
     assert len(read_table(folder / "bench.csv", schemas.BENCH)) == 4
 
 
+@pytest.mark.long
 def test_rounds_take_the_rows_in_turn_and_join_their_samples(folder: Path, monkeypatch, capsys) -> None:
     """The rows that are there are the first round; a row that fails keeps the rounds that it has."""
     real, failing = programs.start, "nothing"
@@ -823,6 +828,7 @@ def test_a_table_of_another_run_is_kept_under_another_name(folder: Path, capsys)
     assert len(list(folder.glob("bench*.csv"))) == 2
 
 
+@pytest.mark.long
 def test_a_reference_that_was_cut_short_is_made_again(folder: Path, capsys) -> None:
     case = Case("med-ddpm", 8, 1, 32)
     reference = case.reference(folder / "bench.rows")
@@ -853,6 +859,7 @@ def test_a_reference_that_was_altered_is_none(folder: Path) -> None:
     assert not has_reference(folder, case)
 
 
+@pytest.mark.long
 def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> None:
     case = Case("med-ddpm", 8, 1, 32)
     reference = case.reference(folder / "bench.rows")
@@ -872,6 +879,7 @@ def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
     assert (table["rel_error_output"] < 1e-4).all()
 
 
+@pytest.mark.long
 def test_a_row_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatch, capsys) -> None:
     real = run.row_command
 

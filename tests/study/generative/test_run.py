@@ -60,6 +60,7 @@ def on_shapes_alone(name: str) -> torch.nn.Module:
         return MODELS[name].build("meta")
 
 
+@pytest.mark.long
 def test_a_network_has_the_published_number_of_weights(model: Model) -> None:
     if model.parameters is None:
         pytest.skip("none published")
@@ -91,6 +92,7 @@ STEPS = [  # the GAN's in BF16 takes a CPU ten seconds
 
 
 @pytest.mark.parametrize(("model", "precision"), STEPS, indirect=["model"])
+@pytest.mark.long
 def test_a_toy_step_moves_the_weights(model: Model, precision: str, monkeypatch) -> None:
     networks = []
     build = Model.build
@@ -305,6 +307,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 NAMES = ["dit", "ha-gan", "med-ddpm"]
 
 
+@pytest.mark.long
 def test_a_run_measures_every_model_and_goes_on_where_it_was(tmp_path: Path, machine: Machine, capsys) -> None:
     arguments = ["--out", str(tmp_path), "--models", ",".join(NAMES)]
     assert run.main(arguments) == 0
@@ -350,6 +353,7 @@ def test_what_fails_is_told_and_left_out(tmp_path: Path, machine: Machine, capsy
     assert [c[c.index("--precision") + 1] for c in machine.ran if "--trace" in c] == ["fp32"], "it is tried again"
 
 
+@pytest.mark.long
 def test_models_that_were_not_measured_again_stay_in_the_record(tmp_path: Path, machine: Machine) -> None:
     """Half of the models on one day and half on another: each row says on which."""
     first, second, folder = tmp_path / "a", tmp_path / "b", tmp_path / "H100"

@@ -205,6 +205,7 @@ def draws(setting: str, volumes: Volumes) -> list[tuple[Tensor, ...]]:
     return [(*draw, mask) for draw, (_, mask) in zip(seen, masks, strict=True)]
 
 
+@pytest.mark.long
 def test_every_setting_is_shown_the_same_volumes_timesteps_and_noise(tmp_path: Path) -> None:
     volumes, _ = parity_subjects.volumes_of(TINY, tmp_path)
     base = draws("BASE", volumes)
@@ -242,6 +243,7 @@ def test_held_out_losses_draw_the_same_each_time_and_in_every_batch(
 # training
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
     volumes, held_out = parity_subjects.volumes_of(TINY, tmp_path / "data")
     whole, reached = trained(TINY, volumes, held_out, tmp_path / "whole", CPU)
@@ -649,6 +651,7 @@ def test_a_checkpoint_is_held_to_its_plan_before_any_work(tmp_path: Path) -> Non
     check_runs([replace(run, samplers=run.samplers[:1])], tmp_path / "out", tmp_path / "data")
 
 
+@pytest.mark.long
 def test_a_run_that_was_begun_otherwise_keeps_its_result(tmp_path: Path) -> None:
     run = tiny(size=(16, 16, 16), steps=1)
     folder, data = tmp_path / "out" / run.key, tmp_path / "data"
@@ -711,6 +714,7 @@ def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
     assert run.held_out == 16, "the card's own held-out subjects"
 
 
+@pytest.mark.long
 def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(plans.shipped, "weights", lambda: pytest.fail("the shipped model is not asked for"))

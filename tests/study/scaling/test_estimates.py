@@ -91,6 +91,7 @@ def test_what_is_slowest_sets_the_pace(cluster: Cluster, gpus: int, limited_by: 
         ("med-ddpm-brats", "bf16", 0.72),
     ],
 )
+@pytest.mark.long
 def test_sums_are_hidden_only_once_a_bucket_is_full(network: str, dtype: str, share: float) -> None:
     """Held against a count by layers: a weight's numbers times the voxels of what its layer gives, last layer first."""
     own, work = NETWORKS[network], dict[int, int]()

@@ -42,6 +42,7 @@ def test_weak_and_strong_scaling_are_planned() -> None:
         assert [case(row.word, **place) for row in rows] == rows
 
 
+@pytest.mark.long
 def test_two_processes_under_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = [case(word, gpus=2, **PLACE) for word in ("step:1:bf16:32", "step:1:bf16:0", "all-reduce:1:fp32")]
     options = run.Options(samples=2, limit=60, device="cpu")
@@ -80,6 +81,7 @@ with joined(torch.device("cpu")):
 """
 
 
+@pytest.mark.long
 def test_a_row_leaves_no_weights_behind() -> None:
     """They would stand in the next row's peak memory."""
     for ended in run_ranks(2, KEPT):

@@ -119,6 +119,7 @@ def test_a_training_that_outlives_a_killed_watch_keeps_others_out(tmp_path: Path
             assert endurance._watched(endurance.Options(9, **TOY), tmp_path) == ([], status)
 
 
+@pytest.mark.long
 def test_a_training_from_files_reads_those_written_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = list[list[str]]()
 
@@ -175,6 +176,7 @@ def test_a_training_that_was_watched_is_kept_and_one_of_another_size_joins_it(
     assert trained == [16, 8, 8]
 
 
+@pytest.mark.long
 def test_a_training_that_fails_is_named(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(endurance, "check_cube", lambda *_: None)  # which would refuse it before
     with pytest.raises(BadInput, match="nothing was measured"):

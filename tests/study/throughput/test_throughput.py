@@ -82,6 +82,7 @@ def test_the_share_that_is_computed_again_is_of_the_convolutions() -> None:
     assert 0.3 < shares["1"] < shares["2"] < shares["all"] < 1
 
 
+@pytest.mark.long
 def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
     store = of(tmp_path / "throughput.csv")
     store.folder.mkdir()
@@ -132,6 +133,7 @@ def test_a_ram_disk_holds_what_the_disk_cache_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "same"), [("reference-fast", True), ("optimizer-adam-not-fused", False)])
+@pytest.mark.long
 def test_only_one_lever_trains_with_an_optimizer_of_its_own(key: str, same: bool, monkeypatch) -> None:
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), workers=0, accumulation=1)
     trainer = Trainer(config, Phantom(2, (8, 8, 8)), torch.device("cpu"))
@@ -144,6 +146,7 @@ def test_only_one_lever_trains_with_an_optimizer_of_its_own(key: str, same: bool
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.long
 def test_each_forward_pass_has_an_autocast_of_its_own(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One around them all would keep the first step's cast weights; what loaders have ready is no volume of theirs."""
     lever = dataclasses.replace(BY_KEY["precision-bf16-autocast"], workers=workers, source="phantom")
