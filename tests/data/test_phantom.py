@@ -9,20 +9,8 @@ import torch
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import HEAD
 from medddpm.data.nifti import read_image, read_mask
-from medddpm.data.phantom import (
-    CSF,
-    DAMAGED,
-    GREY,
-    WHITE,
-    Phantom,
-    Subject,
-    inversion_recovery,
-    nulling_time,
-    phantom_subject,
-    signal,
-    spin_echo,
-    write_phantom,
-)
+from medddpm.data.phantom import Phantom, Subject, phantom_subject, signal, write_phantom
+from medddpm.data.tissues import CSF, DAMAGED, GREY, WHITE, inversion_recovery, nulling_time, spin_echo
 from medddpm.data.volumes import VolumeFolder, scaled
 from medddpm.errors import BadInput
 

@@ -1,0 +1,160 @@
+"""What makes one head differ from another: the parameters of `medddpm.data.heads`, and how they are distributed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from medddpm.data.anatomy import template
+from medddpm.data.tissues import SCANNERS, Scanner
+
+YOUNGEST, OLDEST = 20.0, 80.0
+"""Ages in years; the studies below have adults of these ages."""
+
+
+@dataclass(frozen=True)
+class Lesion:
+    """A glioma: a necrotic core in a rim of solid tumour, and oedema in the white matter about it.
+
+    Args:
+        centre: mm in the template, from `medddpm.data.anatomy.CENTRE`.
+        tumour_ml: core and rim.
+        oedema_ml: the white matter about it that has oedema.
+        necrosis: the core's radius as a part of the tumour's.
+        axes: how much longer each half axis is than a sphere's.
+        push: how far the tissue at the border is displaced, as a part of the tumour's radius.
+    """
+
+    centre: tuple[float, float, float]
+    tumour_ml: float
+    oedema_ml: float
+    necrosis: float
+    axes: tuple[float, float, float]
+    push: float
+
+
+@dataclass(frozen=True)
+class HeadParameters:
+    """One subject; `drawn` says how each is distributed, and after whom.
+
+    Args:
+        age: years.
+        intracranial_ml: brain and fluid.
+        ventricle_factor: the volume of lateral and third ventricles relative to `usual_ventricles_ml` of that age.
+        atrophy: by how much the border of cortex and fluid has receded from the template's, mm.
+        asymmetry: by what part the left ventricle is enlarged more than the right.
+        torque: how far the right hemisphere lies before the left, mm.
+        turn: degrees about each axis.
+        shift: mm along each axis.
+        shape: factors of length, width and height, of product 1.
+        scanner: field strength and timings.
+        bias: half the spread of the coil's sensitivity over the brain, as a part of its mean.
+        snr: white matter's signal over the noise's deviation.
+        lesions: one to three.
+    """
+
+    age: float
+    intracranial_ml: float
+    ventricle_factor: float
+    atrophy: float
+    asymmetry: float
+    torque: float
+    turn: tuple[float, float, float]
+    shift: tuple[float, float, float]
+    shape: tuple[float, float, float]
+    scanner: Scanner
+    bias: float
+    snr: float
+    lesions: tuple[Lesion, ...]
+
+    @property
+    def ventricles_ml(self) -> float:
+        """The volume of the lateral and third ventricles."""
+        return self.ventricle_factor * usual_ventricles_ml(self.age)
+
+
+def usual_ventricles_ml(age: float) -> float:
+    """Returns the ventricles' usual volume at an age, in ml: 16.2 at 25 years, and a fifth more every decade.
+
+    The volumes: 16.2 ml in the twenties and 24.9 ml in the forties, of 218 people (Neurosci. Lett. 2006, 395:155); 20 %
+    a decade, of 107 people of 20 to 90 years (Kaye et al. 1992, J. Am. Geriatr. Soc. 40:225).
+    """
+    return float(16.2 * 1.2 ** ((age - 25) / 10))
+
+
+def usual_atrophy(age: float) -> float:
+    """Returns by how much the border of cortex and fluid has receded at an age, in mm: 0.09 a decade from 20 years on.
+
+    The cortex thins by 0.35 % a year (Storsve et al. 2014, J. Neurosci. 34:8488), of about 2.5 mm.
+    """
+    return -0.1 + 0.009 * (age - YOUNGEST)
+
+
+def drawn(rng: np.random.Generator) -> HeadParameters:
+    """Draws a subject's parameters.
+
+    - `age`: uniform, `YOUNGEST` to `OLDEST`.
+    - `intracranial_ml`: 1469 ± 102 in men, 1289 ± 111 in women (Matsumae et al. 1996, J. Neurosurg. 84:982).
+    - `ventricle_factor`: log-normal of deviation 0.3. Healthy people of one age differ about twofold either way (Blatter
+      et al. 1995, AJNR 16:241).
+    - `atrophy`: `usual_atrophy` ± 0.12 mm, the spread of mean cortical thickness among people of one age (Lemaitre et al.
+      2012, Neurobiol. Aging 33:617).
+    - `asymmetry`, `torque`: small, the left ventricle larger and the right frontal lobe further forward in most (Toga &
+      Thompson 2003, Nat. Rev. Neurosci. 4:37).
+    - `shape`: 4 % of each axis, about the spread of the cephalic index; `turn`, `shift`: as heads lie in a coil.
+    - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform. BrainWeb simulates non-uniformity of 20 and 40 %, which
+      is ±10 and ±20 %, and noise from 1 to 9 % of the brightest tissue, usually 3 % (Collins et al. 1998), on voxels of
+      1 mm; larger voxels have less.
+    - `lesions`: `_lesion`; one in 85 % of subjects, as 13 % of glioblastomas have several (Patil et al. 2012, J.
+      Neurosurg. 117:913).
+
+    All normal distributions are cut at two deviations.
+    """
+    age = float(rng.uniform(YOUNGEST, OLDEST))
+    mean, deviation = ((1469, 102), (1289, 111))[int(rng.integers(2))]
+    intracranial = mean + deviation * _normal(rng)
+    factor = math.exp(0.3 * _normal(rng))
+    atrophy = usual_atrophy(age) + 0.12 * _normal(rng)
+    asymmetry, torque = 0.08 + 0.08 * _normal(rng), 1.0 + 0.7 * _normal(rng)
+    turn, shift = [4 * _normal(rng) for _ in range(3)], [2 * _normal(rng) for _ in range(3)]
+    logs = np.array([0.04 * _normal(rng) for _ in range(3)])
+    shape = np.exp(logs - logs.mean())
+    scanner = SCANNERS[int(rng.integers(len(SCANNERS)))]
+    bias, snr = float(rng.uniform(0.03, 0.25)), float(np.exp(rng.uniform(np.log(25), np.log(100))))
+    # All three are drawn, whatever their number.
+    lesions = [_lesion(rng) for _ in range(3)]
+    count = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
+    return HeadParameters(
+        age, intracranial, factor, atrophy, asymmetry, torque, _three(turn), _three(shift), _three(shape), scanner, bias,
+        snr, tuple(lesions[:count]),
+    )  # fmt: skip
+
+
+def _lesion(rng: np.random.Generator) -> Lesion:
+    """Draws a lesion.
+
+    Its volumes are log-normal about the means of 214 glioblastomas: tumour 33.6 ml, with its oedema 97.9 ml in FLAIR
+    (Loebel et al. 2025, Brain Spine 5:104324). BraTS has cases from a few millilitres to more than 100 ml of tumour
+    (Menze et al. 2015, IEEE Trans. Med. Imaging 34:1993), to which the draws are cut.
+    """
+    white = template(4).white_points()
+    white = white[white[:, 2] > -20]  # above cerebellum and brain stem, as nearly all glioblastomas of adults
+    centre = white[int(rng.integers(len(white)))]
+    tumour = float(np.clip(21 * math.exp(0.8 * _normal(rng)), 3, 100))
+    oedema = float(np.clip(1.6 * math.exp(0.5 * _normal(rng)) * tumour, 5, 120))
+    axes = np.exp(rng.uniform(-0.25, 0.25, 3))
+    return Lesion(
+        _three(centre), tumour, oedema, float(rng.uniform(0.35, 0.8)), _three(axes / axes.prod() ** (1 / 3)),
+        float(rng.uniform(0, 0.35)),
+    )  # fmt: skip
+
+
+def _normal(rng: np.random.Generator) -> float:
+    return float(np.clip(rng.standard_normal(), -2, 2))
+
+
+def _three(values: object) -> tuple[float, float, float]:
+    x, y, z = (float(value) for value in np.asarray(values).tolist())
+    return x, y, z

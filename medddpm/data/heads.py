@@ -1,0 +1,222 @@
+"""Synthetic MR images of heads that differ as people's do: in age, anatomy, scanner and lesion.
+
+The anatomy is the MNI152 template's (`medddpm.data.anatomy`), as one person's, deformed and aged; a subject is drawn in
+millimetres and is the same at every size and under every contrast. `medddpm.data.phantom` is the simpler phantom that
+earlier models were trained on: it stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from medddpm.data.anatomy import (
+    CENTRE,
+    STEP,
+    Array,
+    at_voxels,
+    deformed,
+    enlarged,
+    flow_for,
+    lattice,
+    pushed,
+    random_field,
+    template,
+)
+from medddpm.data.grid import Size, cubic_affine
+from medddpm.data.head_parameters import HeadParameters, Lesion, drawn
+from medddpm.data.synthetic import BRAIN, LESION, Synthetic
+from medddpm.data.tissues import CONTRASTS, Contrast
+from medddpm.data.volumes import checked_size
+
+EXTENT = np.array([164.0, 200.0, 176.0])  # mm, a large head and room for it to move
+SCALES = ((48.0, 0.85), (20.0, 0.8), (11.0, 0.7))
+"""Node distances in mm of the random deformations, and their strength as a part of what stays one-to-one.
+
+The widest shapes the head, the others shift lobes and gyri: two people's gyri differ by several millimetres after an
+affine registration (Hellier et al. 2003, IEEE Trans. Med. Imaging 22:1120).
+"""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A synthetic subject, skull-stripped.
+
+    Args:
+        images: for each contrast (H, W, D) float32; 1 is the signal of the brightest healthy tissue, 0 the background.
+        shares: (7, H, W, D): each voxel's share of each of `medddpm.data.tissues.Tissues`.
+        ventricles: (H, W, D): each voxel's share of the lateral and third ventricles.
+        labels: (H, W, D) uint8: 0 background, 1 brain, 2 lesion, which is tumour without oedema.
+        affine: voxel indices to millimetres, axes RAS.
+        parameters: of which it is made.
+    """
+
+    images: dict[Contrast, Array]
+    shares: Array
+    ventricles: Array
+    labels: npt.NDArray[np.uint8]
+    affine: npt.NDArray[np.float64]
+    parameters: HeadParameters
+
+
+class Heads(Synthetic):
+    """Heads as a data set; its items are those of `VolumeFolder` in the whole-head layout.
+
+    Item i depends only on `seed` and i: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
+    brain and lesion.
+    """
+
+    kind = "head"
+
+    def _subject(self, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
+        anatomy = _anatomy(index, self.size, self.seed, head_parameters(index, self.seed))
+        return _image(anatomy, self.contrast, index, self.seed), anatomy.labels
+
+    def _affine(self) -> npt.NDArray[np.float64]:
+        return cubic_affine(CENTRE, EXTENT, self.size)
+
+
+def head_parameters(index: int, seed: int = 0) -> HeadParameters:
+    """Returns the parameters of subject `index` of `seed`."""
+    return drawn(_generator(seed, index, "parameters"))
+
+
+def head_subject(index: int, size: Size, seed: int = 0, **changed: object) -> Head:
+    """Returns subject `index` of `seed` under every contrast.
+
+    Args:
+        index, seed: of `Heads`.
+        size: (H, W, D).
+        changed: fields of `HeadParameters` that take other values, with all else as it is.
+    """
+    anatomy = _anatomy(index, checked_size(size), seed, replace(head_parameters(index, seed), **changed))  # type: ignore[arg-type]
+    return replace(anatomy, images={contrast: _image(anatomy, contrast, index, seed) for contrast in CONTRASTS})
+
+
+def head_map(parameters: HeadParameters, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Returns the map from the head to the template at the nodes of the lattice, and lesions' depths.
+
+    Returns:
+        (3, ...) points of the template, and (3, ...) depths in mm inside the tumours, their cores and their oedema,
+        negative outside.
+    """
+    from scipy.spatial.transform import Rotation
+
+    turn = Rotation.from_euler("xyz", parameters.turn, degrees=True).as_matrix() / np.array(parameters.shape)
+    shift = np.array(parameters.shift, np.float32)[:, None, None, None]
+    fields = [np.float32(0.4 * amount * spacing) * random_field(rng, spacing, 3) for spacing, amount in SCALES]
+    _, nodes = lattice()
+
+    def shaped(scale: float, nodes: Array) -> Array:
+        points = np.tensordot((turn / scale).astype(np.float32), nodes, axes=1) + shift
+        for field in fields:
+            points = deformed(points, field)
+        points[1] += np.float32(parameters.torque / 2) * np.tanh(points[0] / 25)
+        return points
+
+    known, cell = template(4), STEP**3 / 1000
+    # The deformation changes the volumes, so they are measured before they are set.
+    volume = known.brain(shaped(1.0, nodes[:, ::2, ::2, ::2])).sum() * 8 * cell
+    scale = (parameters.intracranial_ml / volume) ** (1 / 3)
+    points = shaped(scale, nodes)
+    flow = flow_for(parameters.ventricles_ml / (known.ventricles(points).sum() * cell))
+    points = enlarged(points, flow, parameters.asymmetry)
+    # The tumours lie where the anatomy was before they pushed it aside.
+    place = points
+    for lesion in parameters.lesions:
+        radius = (lesion.tumour_ml * 750 / np.pi) ** (1 / 3) / scale
+        points = pushed(points, np.array(lesion.centre), lesion.push * radius, radius)
+    return points, _depths(parameters.lesions, place, points, scale, rng)
+
+
+def _depths(lesions: tuple[Lesion, ...], place: Array, points: Array, scale: float, rng: np.random.Generator) -> Array:
+    """Returns (3, ...) depths in mm inside tumours, cores and oedema at the nodes, whose `points` are the template's."""
+    fluid, _, _, white, brain = template(4).tissues(points, 0.0)
+    rough = 1 + np.float32(1.2) * random_field(rng, 18.0, 2)
+    depths = np.full((3, *white.shape), -1e3, np.float32)
+    for lesion in lesions:
+        centre = np.array(lesion.centre, np.float32)[:, None, None, None]
+        axes = np.array(lesion.axes, np.float32)[:, None, None, None]
+        distance = np.sqrt((((place - centre) / axes) ** 2).sum(axis=0)) * rough[0].clip(0.5, 1.6)
+        spread = distance * rough[1].clip(0.4, 1.8)
+        solid = brain * (1 - fluid)
+        tumour = _radius(distance, solid, lesion.tumour_ml)
+        within = float((white * (distance < tumour)).sum()) * STEP**3 / 1000
+        oedema = _radius(spread, white, within + lesion.oedema_ml)
+        these = np.stack([tumour - distance, tumour * lesion.necrosis - distance, oedema - spread]) * np.float32(scale)
+        depths = np.maximum(depths, these)
+    return depths
+
+
+def _radius(distance: Array, share: Array, ml: float) -> float:
+    """Returns the distance within which the nodes' cells hold `ml` of a tissue."""
+    order = distance.ravel().argsort()
+    volume = share.ravel()[order].cumsum(dtype=np.float64) * STEP**3 / 1000
+    return float(np.interp(ml, volume, distance.ravel()[order]))
+
+
+def _anatomy(index: int, size: Size, seed: int, parameters: HeadParameters) -> Head:
+    # The lattice and the number of random draws do not depend on the size, so a subject is the same at every size.
+    points, depths = head_map(parameters, _generator(seed, index, "map"))
+    affine = cubic_affine(CENTRE, EXTENT, size)
+    voxel = float(affine[0, 0])
+    axes = [voxel * np.arange(size[axis]) + affine[axis, 3] - CENTRE[axis] for axis in range(3)]
+    fields = at_voxels(np.concatenate([points, depths.clip(-60, 60)]), axes)
+    known = template(max(1, round(voxel)))
+    shares = known.tissues(fields[:3], parameters.atrophy)
+    brain = _largest(shares[4] > 0.5)
+    healthy = shares[:4] * (brain / np.maximum(shares[:4].sum(axis=0), 1e-6))
+    tumour, core, oedema = (_inside(depth, voxel) for depth in fields[3:])
+    tumour *= brain * (1 - healthy[0])
+    core *= tumour
+    healthy *= 1 - tumour
+    oedema *= healthy[3]
+    healthy[3] -= oedema
+    labels = np.where(tumour > 0.5, LESION, BRAIN * brain).astype(np.uint8)
+    mixed = np.stack([*healthy, oedema, tumour - core, core])
+    ventricles = known.ventricles(fields[:3]) * brain * (1 - tumour)
+    return Head({}, mixed, ventricles, labels, affine, parameters)
+
+
+def _image(head: Head, contrast: Contrast, index: int, seed: int) -> Array:
+    """Returns the signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
+    from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
+
+    signals = np.array(head.parameters.scanner.signals(contrast), np.float32)
+    signals /= signals[:4].max()
+    image = np.tensordot(signals, head.shares, axes=1)
+    draw = int(_generator(seed, index, contrast).integers(2**31))
+    bias = RandBiasField(prob=1, degree=3, coeff_range=(-1, 1))
+    noise = RandRicianNoise(prob=1, std=float(signals[3]) / head.parameters.snr, sample_std=False)
+    bias.set_random_state(seed=draw)
+    noise.set_random_state(seed=draw)
+    brain = head.labels > 0
+    field = np.log(np.asarray(bias(torch.ones(1, *image.shape)))[0])
+    low, middle, high = np.quantile(field[::2, ::2, ::2][brain[::2, ::2, ::2]], (0.025, 0.5, 0.975))
+    image *= np.exp((field - middle) * (2 * head.parameters.bias / (high - low)))
+    observed = np.asarray(noise(torch.from_numpy(image)[None]))[0]
+    return np.where(brain, observed, 0).astype(np.float32)
+
+
+def _inside(depth: Array, voxel: float) -> Array:
+    """Returns the share of a voxel inside a border at depth 0, itself half a millimetre wide."""
+    from scipy.special import expit
+
+    # The logistic function with the deviation of a box a voxel wide.
+    return np.asarray(expit(depth / np.float32(0.3 + 0.16 * voxel)), np.float32)
+
+
+def _largest(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    from scipy.ndimage import label
+
+    labels, count = label(mask)
+    return labels == np.bincount(labels.ravel())[1:].argmax() + 1 if count > 1 else mask
+
+
+def _generator(seed: int, index: int, purpose: str) -> np.random.Generator:
+    """Returns a generator of its own for each purpose, none of them `Phantom`'s."""
+    purposes = ("parameters", "map", *CONTRASTS)
+    return np.random.default_rng([seed, index, 100 + purposes.index(purpose)])
