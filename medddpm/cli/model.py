@@ -68,7 +68,16 @@ def add_train(commands: Commands[Parser]) -> None:
         metavar="COUNT",
         help="instead of data, COUNT (64) synthetic subjects with the MNI152 anatomy",
     )
-    command.one_of = (folder, phantom)
+    heads = data.add_argument(
+        "--heads",
+        type=whole(1),
+        nargs="?",
+        const=64,
+        metavar="COUNT",
+        help="instead of data, COUNT (64) synthetic subjects that differ as people do: in age, anatomy, scanner and "
+        "lesion",
+    )
+    command.one_of = (folder, phantom, heads)
     command.add_argument(
         "--out", type=a_path, required=True, metavar="RUN", help="the run's folder; resumed if it exists"
     )
@@ -81,7 +90,7 @@ def add_train(commands: Commands[Parser]) -> None:
         metavar="N",
         help="H W D of the model, or one side (128; BraTS 192 192 144)",
     )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], help="of the phantom (t1)")
+    command.add_argument("--contrast", choices=["t1", "t2", "flair"], help="of the phantom or the heads (t1)")
     command.add_argument(
         "--scaling",
         choices=["volume", "slice"],
@@ -173,7 +182,7 @@ def train(arguments: argparse.Namespace) -> int:
     has_data = bool(arguments.data)
     refuse_unread(
         arguments,
-        ("contrast", not has_data, "with --phantom"),
+        ("contrast", not has_data, "with --phantom or --heads"),
         ("scaling", has_data, "with --data"),
         ("no_check", has_data, "with --data"),
     )
@@ -273,12 +282,14 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
     """
     from medddpm.data.checking import check_folder
     from medddpm.data.disk_cache import DiskCache, default_folder
+    from medddpm.data.heads import Heads
     from medddpm.data.phantom import Phantom
     from medddpm.data.volumes import VolumeFolder
 
     folder = arguments.cache or default_folder()
     if not arguments.data:
-        return DiskCache(Phantom(arguments.phantom, size, arguments.contrast or "t1", cache_gib=0), folder)
+        kind, count = (Heads, arguments.heads) if arguments.heads else (Phantom, arguments.phantom)
+        return DiskCache(kind(count, size, arguments.contrast or "t1", cache_gib=0), folder)
     volumes, problem = None, None
     try:
         source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
@@ -330,7 +341,7 @@ def add_release(commands: Commands[Parser]) -> None:
     command.add_argument("--steps", type=whole(1), help="its number of steps (20; of ddpm all timesteps)")
     command.add_argument(
         "--held-out", type=whole(0, 10_000), metavar="N",
-        help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",
+        help="for the card, measure a run on the phantom or on heads on N other subjects (16; 0 for none)",
     )  # fmt: skip
     command.add_argument(
         "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"

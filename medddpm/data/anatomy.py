@@ -1,8 +1,8 @@
 """The MNI152 template (Fonov et al. 2011) as one person's anatomy, and smooth maps that carry it into other heads.
 
 The grey and white matter maps and the brain mask are nilearn's ICBM152 2009; the rest of the brain mask is
-cerebrospinal fluid. Each map here takes points (3, ...), in mm from `CENTRE`, to points; each is a diffeomorphism, and so
-is their composition.
+cerebrospinal fluid. Each map here takes points (3, ...), in mm from `CENTRE`, to points; each is a diffeomorphism, and
+so is their composition.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Axes = Sequence[npt.NDArray[np.floating]]
 CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 STEP = 6.0
 """The distance of the nodes on which maps are computed, in mm: one lattice for all sizes."""
-HALF = np.array([90.0, 108.0, 96.0])
+HALF = np.array([96.0, 114.0, 102.0])
 """How far the nodes reach from the centre, in mm; beyond them there is no head."""
 
 _SHARPNESS = 5.0  # the power to which the maps' shares are raised: borders as sharp as one person's
 _MIXED = 1.4  # the same where grey and white matter are mixed, as in thalamus and brain stem
-_WHITER = 1.4  # the maps have more grey matter for their white than adults have: half a millimetre of cortex
+_WHITER = 2.2  # the maps have more grey matter for their white than adults have: half a millimetre of cortex
 _SMALLEST = 60  # mm³: a smaller island of a tissue is noise of the maps
 _YOUNG, _OLD = -0.3, 1.0
 """The atrophy, in mm, of the two sets of shares between which `Template.tissues` interpolates."""
 _LOG_SHARE_A_MM = 1.4
-"""By how much the logarithm of fluid's share grows while the border of grey matter and fluid recedes by a millimetre."""
+"""By how much the logarithm of fluid's share grows while its border with grey matter recedes by a millimetre."""
 
 
 def lattice() -> tuple[Axes, Array]:
@@ -132,7 +132,11 @@ class Template:
 
     def ventricles(self, points: Array) -> Array:
         """Returns the share of the lateral and third ventricles, (...)."""
-        return values_at(self._maps[9:], points, self.low, self.step)[0]
+        return values_at(self._maps[9:10], points, self.low, self.step)[0]
+
+    def near_ventricles(self, points: Array) -> Array:
+        """Returns the blurred ventricles, which fall from 1 to 0 over about 15 mm, (...)."""
+        return values_at(self._maps[10:], points, self.low, self.step)[0]
 
     def white_points(self) -> Array:
         """Returns the voxels deep in the white matter, (n, 3), mm."""
@@ -150,7 +154,7 @@ _FLOW_STEPS = 10
 
 
 def enlarged(points: Array, flow: float, asymmetry: float = 0.0) -> Array:
-    """Moves points along the flow towards the ventricles, so that these appear larger and what surrounds them displaced.
+    """Moves points along the flow towards the ventricles: these appear larger, and what surrounds them displaced.
 
     Args:
         points: mm.
@@ -182,7 +186,7 @@ def _velocity() -> tuple[Tensor, npt.NDArray[np.float64], float]:
 
     maps, low = _template()
     step = 4
-    ventricles = torch.nn.functional.avg_pool3d(maps[9:], step)[0].numpy()
+    ventricles = torch.nn.functional.avg_pool3d(maps[9:10], step)[0].numpy()
     # The wide blur carries the white matter around along, the narrow one keeps the horns' shape.
     blurred = sum(gaussian_filter(ventricles, sigma / step) * sigma for sigma in (5.0, 10.0))
     velocity = np.stack(np.gradient(blurred))
@@ -202,10 +206,10 @@ def _flows() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 @functools.cache
 def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
-    """Returns ten maps at 1 mm, and their first voxel in mm from the centre.
+    """Returns eleven maps at 1 mm, and their first voxel in mm from the centre.
 
     The shares of fluid, grey, deep grey and white matter with the least atrophy and with the most; the brain; the
-    lateral and third ventricles.
+    lateral and third ventricles, and these blurred.
     """
     from nilearn import datasets
     from scipy.ndimage import uniform_filter
@@ -216,11 +220,7 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
     grey, white, mask = (np.pad(image.get_fdata(dtype=np.float32).clip(0, 1), 12) for image in images)
     low = np.asarray(images[0].affine[:3, 3], np.float64) - CENTRE - 12
     brain = mask > 0.5
-    # Even sides of the box, so that coarser grids lose nothing.
-    box = tuple(
-        slice(edge[0] - 4, edge[0] - 4 + 12 * -(-(edge[-1] - edge[0] + 9) // 12))
-        for edge in map(np.flatnonzero, _shadows(brain))
-    )
+    box = tuple(slice(edge[0] - 4, edge[-1] + 5) for edge in map(np.flatnonzero, _shadows(brain)))
     grey, white, brain = grey[box], white[box], brain[box]
     low = low + [part.start for part in box]
     fluid = np.clip(brain - grey - white, 0, None)
@@ -237,7 +237,8 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
         shares *= brain / np.maximum(shares.sum(axis=0), 1e-12)
         fluid_, grey_, white_ = _without_islands(shares)
         sets += [fluid_, grey_ * (1 - deep), grey_ * deep, white_]
-    return torch.from_numpy(np.stack([*sets, brain, ventricles]).astype(np.float32)), low
+    blurred = uniform_filter(uniform_filter(ventricles, 11), 11)
+    return torch.from_numpy(np.stack([*sets, brain, ventricles, blurred]).astype(np.float32)), low
 
 
 def _shadows(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
@@ -255,12 +256,12 @@ def _ventricles(fluid: Array, low: npt.NDArray[np.float64]) -> Array:
     from scipy.ndimage import binary_dilation, label
 
     inside = np.zeros(fluid.shape, bool)
-    left, right, third = (
-        ((-41, -1), (-62, 38), (-20, 34)),
-        ((2, 42), (-62, 38), (-20, 34)),
-        ((-5, 6), (-26, 8), (-14, 12)),
+    boxes = (
+        (((-41, -1), (-62, 38), (-20, 34)), 0.5),  # left
+        (((2, 42), (-62, 38), (-20, 34)), 0.5),  # right
+        (((-5, 6), (-26, 8), (-14, 12)), 0.35),  # the third ventricle, narrow and blurred away
     )
-    for edges, least in ((left, 0.5), (right, 0.5), (third, 0.35)):  # the third is narrow, and blurred away
+    for edges, least in boxes:
         part = _box(low, *edges)
         labels, _ = label(fluid[part] > least)
         inside[part] |= labels == np.bincount(labels.ravel())[1:].argmax() + 1
@@ -269,12 +270,11 @@ def _ventricles(fluid: Array, low: npt.NDArray[np.float64]) -> Array:
 
 
 def _deep(low: npt.NDArray[np.float64], shape: tuple[int, ...]) -> Array:
-    """Returns 1 about the thalamus and the basal ganglia, falling to 0 over some millimetres: an ellipsoid each side."""
+    """Returns 1 about thalamus and basal ganglia, an ellipsoid each side, and 0 some millimetres outside."""
     from scipy.special import expit
 
-    x, y, z = np.meshgrid(
-        *[start + np.arange(n) for start, n in zip(low + CENTRE, shape, strict=True)], indexing="ij", sparse=True
-    )
+    axes = [start + np.arange(count) for start, count in zip(low + CENTRE, shape, strict=True)]
+    x, y, z = np.meshgrid(*axes, indexing="ij", sparse=True)
     # Within the insula's cortex, at |x| = 33 mm.
     distance = np.sqrt(((np.abs(x) - 14) / 17) ** 2 + ((y + 5) / 32) ** 2 + ((z - 5) / 17) ** 2)
     return np.asarray(expit((1 - distance) / 0.06), np.float32)

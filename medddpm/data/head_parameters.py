@@ -44,6 +44,7 @@ class HeadParameters:
         intracranial_ml: brain and fluid.
         ventricle_factor: the volume of lateral and third ventricles relative to `usual_ventricles_ml` of that age.
         atrophy: by how much the border of cortex and fluid has receded from the template's, mm.
+        hyperintensities_ml: white matter with the bright spots of age.
         asymmetry: by what part the left ventricle is enlarged more than the right.
         torque: how far the right hemisphere lies before the left, mm.
         turn: degrees about each axis.
@@ -59,6 +60,7 @@ class HeadParameters:
     intracranial_ml: float
     ventricle_factor: float
     atrophy: float
+    hyperintensities_ml: float
     asymmetry: float
     torque: float
     turn: tuple[float, float, float]
@@ -92,23 +94,31 @@ def usual_atrophy(age: float) -> float:
     return -0.1 + 0.009 * (age - YOUNGEST)
 
 
+def usual_hyperintensities_ml(age: float) -> float:
+    """Returns the median volume of white-matter hyperintensities at an age: 0.25 ml at 40, 2 ml at 64 years.
+
+    Of 14 876 people without dementia (de Kort et al. 2025, Neurobiol. Aging 146:38), exponential in age.
+    """
+    return float(0.25 * 8 ** ((age - 40) / 24))
+
+
 def drawn(rng: np.random.Generator) -> HeadParameters:
     """Draws a subject's parameters.
 
     - `age`: uniform, `YOUNGEST` to `OLDEST`.
     - `intracranial_ml`: 1469 ± 102 in men, 1289 ± 111 in women (Matsumae et al. 1996, J. Neurosurg. 84:982).
-    - `ventricle_factor`: log-normal of deviation 0.3. Healthy people of one age differ about twofold either way (Blatter
-      et al. 1995, AJNR 16:241).
-    - `atrophy`: `usual_atrophy` ± 0.12 mm, the spread of mean cortical thickness among people of one age (Lemaitre et al.
-      2012, Neurobiol. Aging 33:617).
+    - `ventricle_factor`: log-normal of deviation 0.3, nearly twofold either way at most (norms by decade: Blatter et
+      al. 1995, AJNR 16:241).
+    - `atrophy`: `usual_atrophy` ± 0.12 mm, about the spread of the cortex's mean thickness among people of one age.
+    - `hyperintensities_ml`: log-normal of deviation 1 about `usual_hyperintensities_ml`; quartiles as wide as theirs.
     - `asymmetry`, `torque`: small, the left ventricle larger and the right frontal lobe further forward in most (Toga &
       Thompson 2003, Nat. Rev. Neurosci. 4:37).
-    - `shape`: 4 % of each axis, about the spread of the cephalic index; `turn`, `shift`: as heads lie in a coil.
-    - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform. BrainWeb simulates non-uniformity of 20 and 40 %, which
+    - `shape`: 4 % of each axis, and `turn`, `shift`: as heads differ and lie in a coil, without a source.
+    - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform. BrainWeb simulates non-uniformity of 20 and 40 %, that
       is ±10 and ±20 %, and noise from 1 to 9 % of the brightest tissue, usually 3 % (Collins et al. 1998), on voxels of
       1 mm; larger voxels have less.
     - `lesions`: `_lesion`; one in 85 % of subjects, as 13 % of glioblastomas have several (Patil et al. 2012, J.
-      Neurosurg. 117:913).
+      Neurosurg. 117:705).
 
     All normal distributions are cut at two deviations.
     """
@@ -117,6 +127,7 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
     intracranial = mean + deviation * _normal(rng)
     factor = math.exp(0.3 * _normal(rng))
     atrophy = usual_atrophy(age) + 0.12 * _normal(rng)
+    hyperintensities = min(usual_hyperintensities_ml(age) * math.exp(_normal(rng)), 25.0)
     asymmetry, torque = 0.08 + 0.08 * _normal(rng), 1.0 + 0.7 * _normal(rng)
     turn, shift = [4 * _normal(rng) for _ in range(3)], [2 * _normal(rng) for _ in range(3)]
     logs = np.array([0.04 * _normal(rng) for _ in range(3)])
@@ -127,8 +138,8 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
     lesions = [_lesion(rng) for _ in range(3)]
     count = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
     return HeadParameters(
-        age, intracranial, factor, atrophy, asymmetry, torque, _three(turn), _three(shift), _three(shape), scanner, bias,
-        snr, tuple(lesions[:count]),
+        age, intracranial, factor, atrophy, hyperintensities, asymmetry, torque, _three(turn), _three(shift),
+        _three(shape), scanner, bias, snr, tuple(lesions[:count]),
     )  # fmt: skip
 
 
@@ -146,7 +157,7 @@ def _lesion(rng: np.random.Generator) -> Lesion:
     oedema = float(np.clip(1.6 * math.exp(0.5 * _normal(rng)) * tumour, 5, 120))
     axes = np.exp(rng.uniform(-0.25, 0.25, 3))
     return Lesion(
-        _three(centre), tumour, oedema, float(rng.uniform(0.35, 0.8)), _three(axes / axes.prod() ** (1 / 3)),
+        _three(centre), tumour, oedema, float(rng.uniform(0.45, 0.85)), _three(axes / axes.prod() ** (1 / 3)),
         float(rng.uniform(0, 0.35)),
     )  # fmt: skip
 

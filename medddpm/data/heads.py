@@ -32,8 +32,11 @@ from medddpm.data.synthetic import BRAIN, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import checked_size
 
-EXTENT = np.array([164.0, 200.0, 176.0])  # mm, a large head and room for it to move
-SCALES = ((48.0, 0.85), (20.0, 0.8), (11.0, 0.7))
+EXTENT = np.array([170.0, 208.0, 182.0])  # mm, a large head and room for it to move
+_FAR = np.float32(0.01)
+"""What lies far from the ventricles has hyperintensities as rarely as what has this share of them about it."""
+
+SCALES = ((48.0, 0.85), (20.0, 0.8), (11.0, 0.95))
 """Node distances in mm of the random deformations, and their strength as a part of what stays one-to-one.
 
 The widest shapes the head, the others shift lobes and gyri: two people's gyri differ by several millimetres after an
@@ -47,7 +50,8 @@ class Head:
 
     Args:
         images: for each contrast (H, W, D) float32; 1 is the signal of the brightest healthy tissue, 0 the background.
-        shares: (7, H, W, D): each voxel's share of each of `medddpm.data.tissues.Tissues`.
+        shares: (7, H, W, D): each voxel's share of each of `medddpm.data.tissues.Tissues`; oedema includes
+            hyperintensities.
         ventricles: (H, W, D): each voxel's share of the lateral and third ventricles.
         labels: (H, W, D) uint8: 0 background, 1 brain, 2 lesion, which is tumour without oedema.
         affine: voxel indices to millimetres, axes RAS.
@@ -96,12 +100,12 @@ def head_subject(index: int, size: Size, seed: int = 0, **changed: object) -> He
     return replace(anatomy, images={contrast: _image(anatomy, contrast, index, seed) for contrast in CONTRASTS})
 
 
-def head_map(parameters: HeadParameters, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Returns the map from the head to the template at the nodes of the lattice, and lesions' depths.
+def head_map(parameters: HeadParameters, rng: np.random.Generator) -> Array:
+    """Returns the map from the head to the template at the nodes of the lattice, and where its lesions are.
 
     Returns:
-        (3, ...) points of the template, and (3, ...) depths in mm inside the tumours, their cores and their oedema,
-        negative outside.
+        (7, ...): points of the template; depths in mm inside the tumours, their cores and their oedema, negative
+        outside; and a field that is above minus the logarithm of `Template.near_ventricles` in hyperintensities.
     """
     from scipy.spatial.transform import Rotation
 
@@ -122,19 +126,35 @@ def head_map(parameters: HeadParameters, rng: np.random.Generator) -> tuple[Arra
     volume = known.brain(shaped(1.0, nodes[:, ::2, ::2, ::2])).sum() * 8 * cell
     scale = (parameters.intracranial_ml / volume) ** (1 / 3)
     points = shaped(scale, nodes)
-    flow = flow_for(parameters.ventricles_ml / (known.ventricles(points).sum() * cell))
-    points = enlarged(points, flow, parameters.asymmetry)
+    points = _with_ventricles(points, parameters.ventricles_ml, parameters.asymmetry)
     # The tumours lie where the anatomy was before they pushed it aside.
     place = points
     for lesion in parameters.lesions:
         radius = (lesion.tumour_ml * 750 / np.pi) ** (1 / 3) / scale
         points = pushed(points, np.array(lesion.centre), lesion.push * radius, radius)
-    return points, _depths(parameters.lesions, place, points, scale, rng)
+    shares, spots = known.tissues(points, 0.0), 4 * random_field(rng, 12.0, 1)
+    depths = _depths(parameters.lesions, place, shares, scale, rng)
+    score = spots[0] + np.log(known.near_ventricles(points) + _FAR)
+    least = -_radius(-score, shares[3] * (depths[0] < 0), parameters.hyperintensities_ml)
+    return np.concatenate([points, depths.clip(-60, 60), spots - np.float32(least)])
 
 
-def _depths(lesions: tuple[Lesion, ...], place: Array, points: Array, scale: float, rng: np.random.Generator) -> Array:
-    """Returns (3, ...) depths in mm inside tumours, cores and oedema at the nodes, whose `points` are the template's."""
-    fluid, _, _, white, brain = template(4).tissues(points, 0.0)
+def _with_ventricles(points: Array, ml: float, asymmetry: float) -> Array:
+    """Returns `points` along the flow under which their ventricles have a volume."""
+    axes, _ = lattice()
+
+    def volume(points: Array) -> float:
+        return float(template(4).ventricles(at_voxels(points, axes)).sum()) * STEP**3 / 1000
+
+    ratio = ml / volume(points)
+    # The first flow is the template's; the second corrects it for this head.
+    ratio *= ml / volume(enlarged(points, flow_for(ratio), asymmetry))
+    return enlarged(points, flow_for(ratio), asymmetry)
+
+
+def _depths(lesions: tuple[Lesion, ...], place: Array, shares: Array, scale: float, rng: np.random.Generator) -> Array:
+    """Returns (3, ...) depths in mm inside tumours, cores and oedema at the nodes, which have `shares`."""
+    fluid, _, _, white, brain = shares
     rough = 1 + np.float32(1.2) * random_field(rng, 18.0, 2)
     depths = np.full((3, *white.shape), -1e3, np.float32)
     for lesion in lesions:
@@ -160,16 +180,20 @@ def _radius(distance: Array, share: Array, ml: float) -> float:
 
 def _anatomy(index: int, size: Size, seed: int, parameters: HeadParameters) -> Head:
     # The lattice and the number of random draws do not depend on the size, so a subject is the same at every size.
-    points, depths = head_map(parameters, _generator(seed, index, "map"))
+    nodes = head_map(parameters, _generator(seed, index, "map"))
     affine = cubic_affine(CENTRE, EXTENT, size)
     voxel = float(affine[0, 0])
     axes = [voxel * np.arange(size[axis]) + affine[axis, 3] - CENTRE[axis] for axis in range(3)]
-    fields = at_voxels(np.concatenate([points, depths.clip(-60, 60)]), axes)
+    fields = at_voxels(nodes, axes)
     known = template(max(1, round(voxel)))
     shares = known.tissues(fields[:3], parameters.atrophy)
     brain = _largest(shares[4] > 0.5)
     healthy = shares[:4] * (brain / np.maximum(shares[:4].sum(axis=0), 1e-6))
-    tumour, core, oedema = (_inside(depth, voxel) for depth in fields[3:])
+    tumour, core = (_inside(depth, voxel) for depth in fields[3:5])
+    # Oedema thins out towards its border.
+    oedema = _inside(fields[5], 2 * voxel) * (0.5 + 0.5 * (fields[5] / 15).clip(0, 1))
+    spots = fields[6] + np.log(known.near_ventricles(fields[:3]) + _FAR)
+    oedema = np.maximum(oedema, 0.8 * _inside(spots, 0.0))
     tumour *= brain * (1 - healthy[0])
     core *= tumour
     healthy *= 1 - tumour

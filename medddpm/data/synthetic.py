@@ -100,6 +100,11 @@ class Origin(NamedTuple):
     contrast: Contrast
     seed: int
 
+    @property
+    def key(self) -> str:
+        """The option of `medddpm train` and the entry of a training's record that hold it."""
+        return {"phantom": "phantom", "head": "heads"}[self.kind]
+
 
 def origin_of(names: Sequence[str]) -> Origin | None:
     """Returns the data set in `Synthetic.names`, or None if the names are not of one synthetic data set."""

@@ -144,8 +144,8 @@ AT_3_T = Tissues(
 Stanisz et al. 2005 (99 ± 7, 69 ± 3 ms).
 
 Oedema's and solid tumour's T1: de Blank et al. 2019, Pediatr. Neurosurg. 54:310 (peritumoral 1261 ± 359, solid tumour
-1444 ± 254 ms, by fingerprinting). Their T2, about twice white matter's, and necrosis, between solid tumour and CSF, have
-no such source: they are set so that rim and oedema are bright in T2 and FLAIR and the core is dark in T1.
+1444 ± 254 ms, by fingerprinting). Their T2, about twice white matter's, and necrosis, between solid tumour and CSF,
+have no such source: they are set so that rim and oedema are bright in T2 and FLAIR and the core is dark in T1.
 """
 
 
@@ -189,6 +189,6 @@ SCANNERS = (
 
 The MPRAGE of ADNI at 1.5 T (TR 2400, TI 1000, 8°) and at 3 T (TR 2300, TI 900, 9°; FLAIR TR 9000, TE 90): Jack et al.
 2008, J. Magn. Reson. Imaging 27:685, and the protocols on adni.loni.usc.edu. The consensus for brain tumours (TR 2100,
-TI 1100, 10-15°; T2 TR > 2500, TE 80-120; FLAIR TR > 6000, TE 100-140): Ellingson et al. 2015, Neuro Oncol. 17:1188. Spin
-echo: BrainWeb's and common clinical ones.
+TI 1100, 10-15°; T2 TR > 2500, TE 80-120; FLAIR TR > 6000, TE 100-140): Ellingson et al. 2015, Neuro Oncol. 17:1188.
+Spin echo: BrainWeb's and common clinical ones.
 """

@@ -294,7 +294,8 @@ def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monk
 
 
 UNREAD = {
-    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"], "--contrast: only with --phantom"),
+    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"],
+                         "--contrast: only with --phantom or --heads"),
     "scaling of the phantom": ([*TRAIN, "--scaling", "volume"], "--scaling: only with --data"),
     "no check of the phantom": ([*TRAIN, "--no-check"], "--no-check: only with --data"),
     "setting of nothing": (["release", "r", "--out", "r.safetensors", "--held-out", "0", "--setting", "fast"],
@@ -446,8 +447,8 @@ def test_wrong_arguments_exit_2(command: list[str], capsys) -> None:
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
-        (["train"], "--out, --steps, --data or --phantom"),
-        (["train", "--steps", "1"], "--out, --data or --phantom"),
+        (["train"], "--out, --steps, --data or --phantom or --heads"),
+        (["train", "--steps", "1"], "--out, --data or --phantom or --heads"),
         (["train", "--phantom", "--steps", "1"], "--out"),
         (["train", "--data", "d"], "--out, --steps"),
         (["sample"], "--mask, --out"),
