@@ -22,8 +22,11 @@ Axes = Sequence[npt.NDArray[np.floating]]
 CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 STEP = 6.0
 """The distance of the nodes on which maps are computed, in mm: one lattice for all sizes."""
-HALF = np.array([96.0, 114.0, 102.0])
+HALF = np.array([90.0, 108.0, 96.0])
 """How far the nodes reach from the centre, in mm; beyond them there is no head."""
+
+COARSEST = 8
+"""The largest voxel of a template, in mm."""
 
 _SHARPNESS = 5.0  # the power to which the maps' shares are raised: borders as sharp as one person's
 _MIXED = 1.4  # the same where grey and white matter are mixed, as in thalamus and brain stem
@@ -57,7 +60,16 @@ def at_voxels(nodes: Array, axes: Axes) -> Array:
     return np.ascontiguousarray(nodes, np.float32)
 
 
-def values_at(maps: Tensor, points: Array, low: Axes | Array, step: float) -> Array:
+def at_nodes(nodes: Array) -> Array:
+    """Returns `at_voxels` at the nodes themselves, of a part of the lattice too."""
+    from scipy.ndimage import correlate1d
+
+    for axis in range(1, 4):
+        nodes = correlate1d(nodes, (1 / 6, 4 / 6, 1 / 6), axis=axis, mode="nearest")
+    return nodes
+
+
+def values_at(maps: Tensor, points: Array, low: npt.NDArray[np.float64], step: float) -> Array:
     """Returns `maps` (C, ...) at `points` (3, ...) by linear interpolation; outside, the value at the border.
 
     Args:
@@ -67,8 +79,8 @@ def values_at(maps: Tensor, points: Array, low: Axes | Array, step: float) -> Ar
         step: the grid's voxel, mm.
     """
     # grid_sample takes coordinates last axis first, -1 and 1 at the centres of the first and last voxel.
-    last = np.array(maps.shape[1:], np.float32) - 1
-    scale, offset = 2 / (step * last), -1 - 2 * np.asarray(low) / (step * last)
+    last = np.array(maps.shape[1:]) - 1.0
+    scale, offset = 2 / (step * last), -1 - 2 * low / (step * last)
     grid = np.stack([points[axis] * np.float32(scale[axis]) + np.float32(offset[axis]) for axis in (2, 1, 0)], axis=-1)
     sample = torch.nn.functional.grid_sample
     return sample(maps[None], torch.from_numpy(grid)[None], padding_mode="border", align_corners=True)[0].numpy()
@@ -106,7 +118,7 @@ class Template:
     """The template at a resolution: the tissues' shares, the ventricles, and the flow that enlarges them.
 
     Args:
-        resolution: voxels, mm.
+        resolution: voxels, mm, up to `COARSEST`.
     """
 
     def __init__(self, resolution: int) -> None:
@@ -121,7 +133,7 @@ class Template:
             points: mm.
             atrophy: how far the border of grey matter and fluid has receded, mm.
         """
-        old = np.float32(np.clip((atrophy - _YOUNG) / (_OLD - _YOUNG), 0, 1))
+        old = float(np.clip((atrophy - _YOUNG) / (_OLD - _YOUNG), 0, 1))
         # The borders move by less than a voxel, so what a voxel holds changes linearly.
         mixed = torch.cat([(1 - old) * self._maps[:4] + old * self._maps[4:8], self._maps[8:9]])
         return values_at(mixed, points, self.low, self.step)
@@ -150,7 +162,8 @@ def template(resolution: int) -> Template:
     return Template(resolution)
 
 
-_FLOW_STEPS = 10
+_FLOW_STEP = 2.5
+"""How far a step of the flow goes at most, in mm; its velocity changes by 0.18 a mm, so a step is one-to-one."""
 
 
 def enlarged(points: Array, flow: float, asymmetry: float = 0.0) -> Array:
@@ -162,9 +175,10 @@ def enlarged(points: Array, flow: float, asymmetry: float = 0.0) -> Array:
         asymmetry: by what part the flow is stronger on the left, and weaker on the right.
     """
     velocity, low, step = _velocity()
-    for _ in range(_FLOW_STEPS):
+    steps = math.ceil(abs(flow) / _FLOW_STEP)
+    for _ in range(steps):
         side = 1 - np.float32(asymmetry) * np.tanh(points[0] / 8)
-        points = points + np.float32(flow / _FLOW_STEPS) * side * values_at(velocity, points, low, step)
+        points = points + np.float32(flow / steps) * side * values_at(velocity, points, low, step)
     return points
 
 
@@ -217,10 +231,11 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
     loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
     images = [load(resolution=1) for load in loaders]
     # The brain stem ends at the maps' lowest slice.
-    grey, white, mask = (np.pad(image.get_fdata(dtype=np.float32).clip(0, 1), 12) for image in images)
-    low = np.asarray(images[0].affine[:3, 3], np.float64) - CENTRE - 12
+    grey, white, mask = (np.pad(image.get_fdata(dtype=np.float32).clip(0, 1), 2 * COARSEST) for image in images)
+    low = np.asarray(images[0].affine[:3, 3], np.float64) - CENTRE - 2 * COARSEST
     brain = mask > 0.5
-    box = tuple(slice(edge[0] - 4, edge[-1] + 5) for edge in map(np.flatnonzero, _shadows(brain)))
+    # Coarser grids lose up to a voxel at the upper faces.
+    box = tuple(slice(edge[0] - 4, edge[-1] + 4 + 2 * COARSEST) for edge in map(np.flatnonzero, _shadows(brain)))
     grey, white, brain = grey[box], white[box], brain[box]
     low = low + [part.start for part in box]
     fluid = np.clip(brain - grey - white, 0, None)
@@ -242,7 +257,7 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
 
 
 def _shadows(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
-    return [mask.any(axis=tuple(other for other in range(3) if other != axis)) for axis in range(3)]
+    return [np.asarray(mask.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
 
 
 def _box(low: npt.NDArray[np.float64], *edges: tuple[float, float]) -> tuple[slice, ...]:

@@ -15,8 +15,10 @@ import torch
 
 from medddpm.data.anatomy import (
     CENTRE,
+    COARSEST,
     STEP,
     Array,
+    at_nodes,
     at_voxels,
     deformed,
     enlarged,
@@ -32,7 +34,7 @@ from medddpm.data.synthetic import BRAIN, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import checked_size
 
-EXTENT = np.array([170.0, 208.0, 182.0])  # mm, a large head and room for it to move
+EXTENT = np.array([166.0, 200.0, 176.0])  # mm, a large head and room for it to move
 _FAR = np.float32(0.01)
 """What lies far from the ventricles has hyperintensities as rarely as what has this share of them about it."""
 
@@ -142,13 +144,15 @@ def head_map(parameters: HeadParameters, rng: np.random.Generator) -> Array:
 def _with_ventricles(points: Array, ml: float, asymmetry: float) -> Array:
     """Returns `points` along the flow under which their ventricles have a volume."""
     axes, _ = lattice()
+    near = tuple(slice(*np.searchsorted(axis, (-reach, reach))) for axis, reach in zip(axes, (60, 80, 60), strict=True))
+    part = points[:, *near]
 
     def volume(points: Array) -> float:
-        return float(template(4).ventricles(at_voxels(points, axes)).sum()) * STEP**3 / 1000
+        return float(template(4).ventricles(at_nodes(points)).sum()) * STEP**3 / 1000
 
-    ratio = ml / volume(points)
+    ratio = ml / volume(part)
     # The first flow is the template's; the second corrects it for this head.
-    ratio *= ml / volume(enlarged(points, flow_for(ratio), asymmetry))
+    ratio *= ml / volume(enlarged(part, flow_for(ratio), asymmetry))
     return enlarged(points, flow_for(ratio), asymmetry)
 
 
@@ -185,7 +189,7 @@ def _anatomy(index: int, size: Size, seed: int, parameters: HeadParameters) -> H
     voxel = float(affine[0, 0])
     axes = [voxel * np.arange(size[axis]) + affine[axis, 3] - CENTRE[axis] for axis in range(3)]
     fields = at_voxels(nodes, axes)
-    known = template(max(1, round(voxel)))
+    known = template(min(max(1, round(voxel)), COARSEST))
     shares = known.tissues(fields[:3], parameters.atrophy)
     brain = _largest(shares[4] > 0.5)
     healthy = shares[:4] * (brain / np.maximum(shares[:4].sum(axis=0), 1e-6))
