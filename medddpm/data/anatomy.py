@@ -22,7 +22,7 @@ Axes = Sequence[npt.NDArray[np.floating]]
 CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 STEP = 6.0
 """The distance of the nodes on which maps are computed, in mm: one lattice for all sizes."""
-HALF = np.array([90.0, 108.0, 96.0])
+HALF = np.array([90.0, 114.0, 96.0])
 """How far the nodes reach from the centre, in mm; beyond them there is no head."""
 
 COARSEST = 8

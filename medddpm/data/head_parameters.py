@@ -113,7 +113,7 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
     - `hyperintensities_ml`: log-normal of deviation 1 about `usual_hyperintensities_ml`; quartiles as wide as theirs.
     - `asymmetry`, `torque`: small, the left ventricle larger and the right frontal lobe further forward in most (Toga &
       Thompson 2003, Nat. Rev. Neurosci. 4:37).
-    - `shape`: 4 % of each axis, and `turn`, `shift`: as heads differ and lie in a coil, without a source.
+    - `shape`: 3.5 % of each axis, and `turn`, `shift`: as heads differ and lie in a coil, without a source.
     - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform. BrainWeb simulates non-uniformity of 20 and 40 %, that
       is ±10 and ±20 %, and noise from 1 to 9 % of the brightest tissue, usually 3 % (Collins et al. 1998), on voxels of
       1 mm; larger voxels have less.
@@ -130,7 +130,7 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
     hyperintensities = min(usual_hyperintensities_ml(age) * math.exp(_normal(rng)), 25.0)
     asymmetry, torque = 0.08 + 0.08 * _normal(rng), 1.0 + 0.7 * _normal(rng)
     turn, shift = [4 * _normal(rng) for _ in range(3)], [2 * _normal(rng) for _ in range(3)]
-    logs = np.array([0.04 * _normal(rng) for _ in range(3)])
+    logs = np.array([0.035 * _normal(rng) for _ in range(3)])
     shape = np.exp(logs - logs.mean())
     scanner = SCANNERS[int(rng.integers(len(SCANNERS)))]
     bias, snr = float(rng.uniform(0.03, 0.25)), float(np.exp(rng.uniform(np.log(25), np.log(100))))

@@ -34,7 +34,7 @@ from medddpm.data.synthetic import BRAIN, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import checked_size
 
-EXTENT = np.array([166.0, 200.0, 176.0])  # mm, a large head and room for it to move
+EXTENT = np.array([166.0, 208.0, 176.0])  # mm, a large head and room for it to move
 _FAR = np.float32(0.01)
 """What lies far from the ventricles has hyperintensities as rarely as what has this share of them about it."""
 
