@@ -167,9 +167,11 @@ def _depths(lesions: tuple[Lesion, ...], place: Array, shares: Array, scale: flo
         distance = np.sqrt((((place - centre) / axes) ** 2).sum(axis=0)) * rough[0].clip(0.5, 1.6)
         spread = distance * rough[1].clip(0.4, 1.8)
         solid = brain * (1 - fluid)
-        tumour = _radius(distance, solid, lesion.tumour_ml)
-        within = float((white * (distance < tumour)).sum()) * STEP**3 / 1000
-        oedema = _radius(spread, white, within + lesion.oedema_ml)
+        # The spline between the nodes makes what is round smaller, so the volumes are measured with it.
+        seen, spread_seen = at_nodes(np.stack([distance, spread]))
+        tumour = _radius(seen, solid, lesion.tumour_ml)
+        within = float((white * (seen < tumour)).sum()) * STEP**3 / 1000
+        oedema = _radius(spread_seen, white, within + lesion.oedema_ml)
         these = np.stack([tumour - distance, tumour * lesion.necrosis - distance, oedema - spread]) * np.float32(scale)
         depths = np.maximum(depths, these)
     return depths

@@ -234,15 +234,18 @@ def test_noise_and_bias_are_what_the_parameters_say() -> None:
 
 
 def test_a_subject_is_the_same_one_at_every_size_and_contrast() -> None:
-    fine, coarse = subject(1), head_subject(1, (24, 24, 24))
+    lesion = Lesion((25.0, 0.0, 25.0), 30.0, 40.0, 0.6, (1.0, 1.0, 1.0), 0.2)
+    fine, coarse = (head_subject(1, (side, side, side), lesions=(lesion,)) for side in (64, 32))
     assert fine.parameters == coarse.parameters
-    for part in (1, 2):
-        halved = (fine.labels >= part).reshape(24, 2, 24, 2, 24, 2).mean(axis=(1, 3, 5)) > 0.5
-        seen = coarse.labels >= part
-        assert 2 * (halved & seen).sum() / (halved.sum() + seen.sum()) > (0.97, 0.85)[part - 1]
-    white = fine.shares[WHITE].reshape(24, 2, 24, 2, 24, 2).mean(axis=(1, 3, 5)) > 0.5
-    seen = coarse.shares[WHITE] > 0.5
-    assert 2 * (white & seen).sum() / (white.sum() + seen.sum()) > 0.9
+    assert head_parameters(1) == subject(1).parameters
+
+    def dice(mask: np.ndarray, seen: np.ndarray) -> float:
+        halved = mask.reshape(32, 2, 32, 2, 32, 2).mean(axis=(1, 3, 5)) > 0.5
+        return float(2 * (halved & seen).sum() / (halved.sum() + seen.sum()))
+
+    assert dice(fine.labels > 0, coarse.labels > 0) > 0.97
+    assert dice(fine.labels == 2, coarse.labels == 2) > 0.9
+    assert dice(fine.shares[WHITE] > 0.5, coarse.shares[WHITE] > 0.5) > 0.9
     masks = [Heads(2, (24, 24, 24), contrast)[1][1] for contrast in CONTRASTS]
     assert torch.equal(masks[0], masks[1])
     assert torch.equal(masks[0], masks[2])
