@@ -1,6 +1,6 @@
 # Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
-.PHONY: help book lab site test test-gpu lint fuzz lock clean
+.PHONY: help book lab site test test-all test-gpu lint fuzz lock clean
 .DELETE_ON_ERROR:
 
 # Where it is set, each of some hundred processes would compile PyTorch's and MONAI's sources for itself.
@@ -23,6 +23,7 @@ help:
 	@echo "make lab     set up .venv and open the book in JupyterLab   (ARGS=--no-browser on a server)"
 	@echo "make site    set up .venv and build the book's site into build/site"
 	@echo "make test    set up .venv, then lint, types, unit tests and every notebook compared with its stored output"
+	@echo "make test-all the same with the tests that are long, and two minutes of make fuzz; before a release"
 	@echo "make test-gpu run the tests that need a GPU; writes figures/records/<card>/gpu_tests.csv   (ARGS='-n 8')"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make fuzz    broken files of every kind against their readers, for two minutes (ARGS='--seconds 3600')"
@@ -46,8 +47,14 @@ site: $(READY)
 	@echo "the site is build/site/index.html"
 
 # Two processes, each notebook and each test file in one of them; the longest first (tests/conftest.py).
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m 'not long' $(ARGS)
+
+test-all: lint
+	$(PYTEST) $(ARGS)
+	PYTHONPATH=tests $(PY) -m fuzz
 
 # Some minutes in one process; ARGS='-n 8' has eight share the tests, and the GPU: most of the time goes into compiling.
 # Only files with such a test are imported, and the options for notebooks and pictures are left out, so that pytest is all

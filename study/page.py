@@ -39,14 +39,15 @@ class Page:
     def check(self, sentence: str) -> Iterator[None]:
         """Checks a sentence of the text by the assertions in the block.
 
-        In the book's own run a failed assertion stops the notebook. In a reader's run the sentence need not hold, and
-        the records may lack its rows: the sentence is printed, in one line, and the notebook goes on.
+        In the book's own run a failed assertion stops the notebook with the sentence as its error. In a reader's run
+        the sentence need not hold, and the records may lack its rows: the sentence is printed, in one line, and the
+        notebook goes on.
         """
         try:
             yield
-        except (AssertionError, LookupError):
+        except (AssertionError, LookupError) as error:
             if not self.why and not self.measured:
-                raise
+                raise AssertionError(f"{sentence} {error}".rstrip()) from error
             print(f"not so here ({self.why or f'the {self.gpu}'}): {sentence}")
 
 

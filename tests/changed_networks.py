@@ -2,7 +2,8 @@
 
     PYTHONPATH=tests python tests/changed_networks.py [NETWORK ...]
 
-An hour or more on two cores. It prints what is wrong, and ends with 1 if anything is. `make test` tries some of most.
+An hour or more on two cores. It prints what is wrong, and ends with 1 if anything is. `make test` tries some, and
+`make test-all` more.
 """
 
 from __future__ import annotations

@@ -30,12 +30,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 LONGEST = (
-    "01_train.ipynb", "bench/test_run.py", "test_trainer.py", "21_samplers.ipynb", "test_shipped.py", "test_site.py",
-    "test_compile.py", "test_faults.py", "17_quality.ipynb", "cli/test_main.py", "parity/test_run.py",
-    "test_project.py", "generative/test_run.py", "test_nnunet.py", "test_lab.py", "fast/test_unet.py",
-    "05_fig03_architecture.ipynb", "18_cuda_convnext.ipynb", "test_changed.py", "test_cluster.py", "test_sharded.py",
-    "test_readers.py", "test_endurance.py", "convnext/test_kernels.py", "19_training_throughput.ipynb",
-    "16_fast_path.ipynb",
+    "21_samplers.ipynb", "01_train.ipynb", "bench/test_run.py", "test_trainer.py", "17_quality.ipynb",
+    "test_compile.py", "05_fig03_architecture.ipynb", "parity/test_run.py", "generative/test_run.py",
+    "fast/test_unet.py", "test_faults.py", "test_shipped.py", "18_cuda_convnext.ipynb", "cli/test_main.py",
+    "test_project.py", "test_sharded.py", "test_readers.py", "convnext/test_kernels.py", "16_fast_path.ipynb",
+    "checkpoints/test_files.py", "test_changed.py", "20_scaling.ipynb", "10_fig08_kernel_mix_optimized.ipynb",
+    "test_captures_that_fail.py", "00_summary.ipynb", "test_site.py", "test_nnunet.py", "test_cluster.py",
+    "test_networks.py",
 )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def test_every_shell_script_in_them_parses(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_two_agents_end_with_the_weights_of_one(head_folder: Path, tmp_path: Path) -> None:
     """The Slurm script as it is, with stand-ins for Slurm's two programs: a process on each of two nodes, against two
     processes on one."""

@@ -67,8 +67,8 @@ def test_an_index_that_is_not_reached_costs_one_line(checkout: Path) -> None:
     [
         ("medddpm/README.md", r"pip is asked for PyTorch (\d+\.\d+),"),
         ("site/fast_path.md", r"which needs PyTorch (\d+\.\d+) or newer"),
-        ("medddpm/measure/profile_worker.py", r'TorchVersion\(torch.__version__\) < "(\d+\.\d+)"'),
-        ("medddpm/measure/profile_worker.py", r"needs PyTorch (\d+\.\d+) or later"),
+        ("medddpm/measure/profile/worker.py", r'TorchVersion\(torch.__version__\) < "(\d+\.\d+)"'),
+        ("medddpm/measure/profile/worker.py", r"needs PyTorch (\d+\.\d+) or later"),
     ],
 )
 def test_the_oldest_pytorch_that_pip_takes_is_the_one_that_is_told(file: str, said: str) -> None:

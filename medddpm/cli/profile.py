@@ -55,9 +55,9 @@ def add_parse(commands: Commands[Parser]) -> None:
 
 
 def parse(arguments: argparse.Namespace) -> int:
-    """Parses; see `medddpm.measure.parse.parse`."""
-    from medddpm.measure import parse as profile_parse
+    """Parses; see `medddpm.measure.profile.parse.parse`."""
     from medddpm.measure import schemas
+    from medddpm.measure.profile import parse as profile_parse
     from medddpm.measure.tables import check_table, write_table
 
     for table in filter(None, (arguments.raw, arguments.details, arguments.trace)):
@@ -132,10 +132,10 @@ def add_profile(commands: Commands[Parser]) -> None:
 
 
 def profile(arguments: argparse.Namespace) -> int:
-    """Profiles; see `medddpm.measure.profile_run`."""
-    from medddpm.measure.profile_run import OWN, Program, interpreter, plan
-    from medddpm.measure.profile_run import profile as run
-    from medddpm.measure.windows import PAPERS_START
+    """Profiles; see `medddpm.measure.profile.run`."""
+    from medddpm.measure.profile.run import OWN, Program, interpreter, plan
+    from medddpm.measure.profile.run import profile as run
+    from medddpm.measure.profile.windows import PAPERS_START
 
     window = "window" in arguments.view
     refuse_unread(

@@ -8,12 +8,14 @@ written: a subclass that keeps it and overrides no other method counts, a class 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from torch import nn
 
+from medddpm.errors import BadArgument
 from medddpm.fast.forward import Forward
 from medddpm.fast.hooks import modules_of
 
@@ -66,7 +68,13 @@ PACKAGES = ("medddpm", "torch", "monai", "dynamic_network_architectures", "torch
 Known = TypeVar("Known", bound=Callable[..., Any])
 
 _registered: WeakSet[FunctionType] = WeakSet()
-_NO_METHODS = frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+METHODS = (FunctionType, property, cached_property, staticmethod, classmethod)
+CALLED = frozenset({"__call__", "_call_impl", "__getattr__", "__getattribute__"})
+"""Methods of every module that run around a part's forward, or as it reads an attribute."""
+
+_NO_METHODS = (
+    frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+) - CALLED
 
 
 def register(known: Known) -> Known:
@@ -82,6 +90,9 @@ def register(known: Known) -> Known:
     Returns:
         `known`.
 
+    Raises:
+        BadArgument: it is neither.
+
     >>> import torch
     >>> @register
     ... class Twice(nn.Module):
@@ -93,11 +104,15 @@ def register(known: Known) -> Known:
     >>> is_known(Twice())
     True
     """
+    above = (base for base in getattr(known, "__mro__", ()) if base is not nn.Module)
+    home = next((base for base in above if "forward" in vars(base)), None)
+    function = _function(vars(home)["forward"] if home else known)
+    if function is None:
+        problem = f"{getattr(known, '__name__', type(known).__name__)} is no function, and no class with a forward"
+        raise BadArgument("known", problem, "give one of these")
+    _registered.add(function)
     if isinstance(known, type):
-        _registered.add(_home(known).__dict__["forward"])
         _registered.update(filter(None, map(_function, vars(known).values())))
-    else:
-        _registered.add(cast(FunctionType, known))
     return known
 
 
@@ -125,7 +140,7 @@ def is_known(module: nn.Module) -> bool:
     home = _home(kind)
     if not _is_listed(home, NETWORKS + PARTS) or not isinstance(attributes.get("forward"), Forward | None):
         return False
-    methods = {name for name, value in _members(home) if isinstance(value, FunctionType | property)}
+    methods = {name for name, value in _members(home) if isinstance(value, METHODS)} | CALLED
     above = (base for base in kind.__mro__[: kind.__mro__.index(home)] if not _is_at(base.__module__, NETWORKS + PARTS))
     overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - _NO_METHODS]
     replaced = [attributes[name] for name in methods & attributes.keys() - {"forward", "_call_impl", "__getstate__"}]
@@ -147,13 +162,17 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _function(value: object) -> FunctionType | None:
     """Returns the function of a method or property; None of anything else."""
-    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    function: object = getattr(value, "__func__", value)
+    if isinstance(value, property):
+        function = value.fget
+    elif isinstance(value, cached_property):
+        function = value.func
     return function if isinstance(function, FunctionType) else None
 
 
 def _is_listed(home: type, places: tuple[str, ...]) -> bool:
     forward = vars(home)["forward"]
-    if forward in _registered:
+    if _function(forward) in _registered:
         return True
     file = getattr(forward, "__module__", None) or ""
     return file == home.__module__ and _is_at(file, places)

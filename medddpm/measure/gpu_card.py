@@ -15,7 +15,7 @@ DRIVER, DERIVED, SAME_ARCHITECTURE = "driver", "derived", "same architecture"
 
 
 def properties(paper: pd.DataFrame) -> dict[str, str]:
-    """Table 1's rows in the paper's order, with the unit each is given in; "" where it has none.
+    """Returns the unit of each row of Table 1 by its name, in the paper's order; "" if it has none.
 
     Args:
         paper: schema `PAPER`.
@@ -25,13 +25,13 @@ def properties(paper: pd.DataFrame) -> dict[str, str]:
 
 
 def read_card(paper: pd.DataFrame) -> pd.DataFrame:
-    """Returns what the driver of GPU 0 says, through NVML and PyTorch.
+    """Reads the properties of GPU 0 from its driver, through NVML and PyTorch.
 
-    The driver names neither the memory's type nor what each kind of unit can compute. What is a property of the
-    architecture is taken from the paper's column of the same architecture, and its origin says so.
+    The driver gives neither the memory's type nor the abilities of each kind of unit. Properties of the architecture
+    come from the paper's column of the same architecture, and their origin says so.
 
     Args:
-        paper: schema `PAPER`, whose Table 1 is looked up.
+        paper: schema `PAPER`, with Table 1.
 
     Returns:
         schema `CARD`, a row for each known property.
@@ -41,19 +41,19 @@ def read_card(paper: pd.DataFrame) -> pd.DataFrame:
     """
     units = properties(paper)
     with nvml() as (library, handle):
-        found = dict(_from_driver(library, handle))
-    kin = same_architecture(paper, str(found.get("architecture", ("", ""))[0]))
-    found |= {
+        values = dict(_from_driver(library, handle))
+    kin = same_architecture(paper, str(values.get("architecture", ("", ""))[0]))
+    values |= {
         name: (value, f"{SAME_ARCHITECTURE} ({gpu} in the paper)")
         for name, (gpu, value) in kin.items()
-        if name not in found
+        if name not in values
     }
-    rows = [(name, *found[name], unit) for name, unit in units.items() if name in found]
+    rows = [(name, *values[name], unit) for name, unit in units.items() if name in values]
     return pd.DataFrame(rows, columns=["property", "value", "origin", "unit"])[list(CARD.columns)]
 
 
 def same_architecture(paper: pd.DataFrame, architecture: str) -> dict[str, tuple[str, str]]:
-    """What holds for every card of an architecture, taken from the paper's card of it: (card, value) by property."""
+    """Returns (card, value) by property of an architecture, taken from the paper's card of that architecture."""
     table = _table_1(paper)
     cards = table[(table["metric"] == "architecture") & (table["value"] == architecture)]["gpu"]
     rows = table[table["gpu"].isin(cards) & table["metric"].isin(_OF_THE_ARCHITECTURE)]
@@ -61,7 +61,7 @@ def same_architecture(paper: pd.DataFrame, architecture: str) -> dict[str, tuple
 
 
 def table_1(paper: pd.DataFrame, cards: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table 1: a row for each property, a column for each card, the measured ones after the paper's.
+    """Returns Table 1: a row for each property, a column for each card, the measured ones after the paper's.
 
     Args:
         paper: schema `PAPER`.
@@ -82,7 +82,7 @@ def _table_1(paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def _from_driver(nvml: Any, gpu: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Property, and (value, origin), of all that the driver tells; what it refuses is left out.
+    """Yields each property that the driver gives, with (value, origin).
 
     Args:
         nvml: the library.
@@ -98,7 +98,7 @@ def _from_driver(nvml: Any, gpu: Any) -> Iterator[tuple[str, tuple[str, str]]]:
         clock_mhz = nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)
         return round(2e6 * clock_mhz * nvml.nvmlDeviceGetMemoryBusWidth(gpu) / 8 / 1e9)  # two transfers a clock
 
-    asked: list[tuple[str, Callable[[], Any], str]] = [
+    queries: list[tuple[str, Callable[[], Any], str]] = [
         ("architecture", lambda: _architecture(nvml, gpu), DRIVER),
         ("CUDA cores", lambda: nvml.nvmlDeviceGetNumGpuCores(gpu), DRIVER),
         ("memory size", lambda: round(nvml.nvmlDeviceGetMemoryInfo(gpu).total / 2**30), DRIVER),
@@ -109,14 +109,14 @@ def _from_driver(nvml: Any, gpu: Any) -> Iterator[tuple[str, tuple[str, str]]]:
         ("multi-instance GPU", lambda: "yes" if _has_mig(nvml, gpu) else "no", DRIVER),
         ("L2 cache", lambda: round(torch.cuda.get_device_properties(0).L2_cache_size / 2**20), DRIVER),
     ]
-    for name, value, origin in asked:
+    for name, value, origin in queries:
         # AssertionError, RuntimeError: a PyTorch built without CUDA, or that sees no GPU
         with contextlib.suppress(nvml.NVMLError, ValueError, AssertionError, RuntimeError):
             yield name, (str(value()), origin)
 
 
 def _architecture(nvml: Any, handle: Any) -> str:
-    """The architecture's name, as "Hopper".
+    """Returns the architecture's name, as "Hopper".
 
     Raises:
         ValueError: the library does not know it.
@@ -133,7 +133,7 @@ def _architecture(nvml: Any, handle: Any) -> str:
 
 
 def _nvlink(nvml: Any, handle: Any) -> int:
-    """Bandwidth of all active links, both directions, GB/s.
+    """Returns the bandwidth of all active links, both directions, GB/s.
 
     Raises:
         ValueError: no link is active, as in a machine that has one card of several; or the driver gives no speed.

@@ -1,8 +1,8 @@
-"""Runs measuring programs: each is a job's command and leaves the job's result, a file; what is missing is measured.
+"""Runs the measuring programs of jobs whose results, a file each, are missing.
 
-A job says what it needs of the machine. A *ready* program times something: those of a wave are started together, so
-that imports, tracing and code generation overlap; once all have said that they are ready (`ready.rounds`), they go one
-at a time, so that whatever chooses by time, and every timing, has card and host alone. A program that needs the card
+A job names its need of the machine. A *ready* program times something: the programs of a wave are started together, so
+that imports, tracing and code generation overlap; once all have reported that they are ready (`ready.rounds`), they go
+one at a time, so that every timing, and every choice by time, has card and host alone. A program that needs the card
 *alone* is the only one from its start to its end. *Queued* programs, trainings, take a card each.
 """
 
@@ -31,11 +31,11 @@ from medddpm.runtime.signals import ended_by_sigterm
 
 GIB = 2**30
 POLL = 0.1  # s between two looks at running programs; the one that is timed shares the host with nothing else
-GRACE = 60.0  # s that a program which is told to end has for that
+GRACE = 60.0  # s that a program has to end after SIGTERM
 
 
 class Need(enum.Enum):
-    """What a program needs of the machine."""
+    """A program's need of the machine."""
 
     READY = "to prepare beside others, and the machine alone when it is told to go"
     ALONE = "the machine alone from start to end"
@@ -50,14 +50,14 @@ class Job:
         key: names the result's file in the store's folder, KEY.json.
         title: names the result in progress lines and messages.
         command: begins with this Python.
-        need: what the program needs of the machine.
-        word: is added to the command, so that a program measures those of its jobs whose result is missing.
+        need: of the machine.
+        word: the job's argument, added to the command; a program gets the words of the jobs whose result is missing.
         limit: seconds that the program may take for this result.
-        gib: device memory that a ready program holds at most before it is told to go, and between rounds; nobody
-            prepares beside a program whose `gib` is infinite.
+        gib: device memory that a ready program holds at most before it is told to go, and between rounds; no program
+            prepares beside one whose `gib` is infinite.
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
-        told: says what the progress line says of a result.
-        problem: says why the program failed; empty if it did not. Raises `BadInput` where no job can be measured.
+        describe: describes a result for its progress line.
+        problem: returns why the program failed; empty if it did not. Raises `BadInput` if no job can be measured.
     """
 
     key: str
@@ -68,7 +68,7 @@ class Job:
     limit: float = math.inf
     gib: float = math.inf
     rounds: int = 1
-    told: Callable[[dict[str, Any]], str] = lambda _: "done"
+    describe: Callable[[dict[str, Any]], str] = lambda _: "done"
     problem: Callable[[subprocess.CompletedProcess[str]], str] = programs.problem
 
     def named(self, number: int) -> str:
@@ -93,14 +93,14 @@ def run(
 ) -> int:
     """Measures each job whose result is missing, prints a line for it and writes the tables after it.
 
-    Where a program fails, the first job without a result has failed; those behind it are measured by a new one.
+    If a program fails, the first of its jobs without a result has failed; a new program measures the jobs behind it.
 
     Args:
         jobs: in their order.
         store: keeps the results and writes the tables.
         again: whether existing results are measured anew.
-        device: what measures: "auto", "cuda" or "cpu"; ready programs hold at most half of its memory together.
-        cards: what CUDA_VISIBLE_DEVICES calls the cards of queued programs; None leaves it as it is.
+        device: "auto", "cuda" or "cpu"; ready programs hold at most half of its memory together.
+        cards: the cards of queued programs, as CUDA_VISIBLE_DEVICES names them; None leaves the variable alone.
 
     Returns:
         the number of jobs that failed; stderr names each, and the others are measured all the same.
@@ -133,21 +133,21 @@ class _Program:
 
 
 def _programs(missing: Iterable[tuple[Job, int]]) -> list[_Program]:
-    """The programs that measure what is missing, in the order of their first jobs."""
-    found: dict[tuple[tuple[str, ...], Need], list[tuple[Job, int]]] = {}
+    """Groups missing rounds into the programs that measure them, in the order of their first jobs."""
+    by_command: dict[tuple[tuple[str, ...], Need], list[tuple[Job, int]]] = {}
     for job, number in missing:
-        found.setdefault((job.command, job.need), []).append((job, number))
-    return [_Program(each) for each in found.values()]
+        by_command.setdefault((job.command, job.need), []).append((job, number))
+    return [_Program(group) for group in by_command.values()]
 
 
 @dataclass
 class _Running:
-    """A program's process, the file of what it prints and, of a ready one, the socket that it waits at."""
+    """A program's process, the file of its output and, of a ready program, the socket that it waits at."""
 
     program: _Program
     process: subprocess.Popen[bytes]
     printed: IO[bytes]
-    first: int  # byte that it printed
+    first: int  # byte of its output
     until: float
     channel: socket.socket | None = None
     is_ready: bool = False
@@ -160,14 +160,29 @@ class _Running:
         return self.process.poll() is not None
 
     def give_up(self) -> None:
-        """Kills the process if its time is over."""
+        """Ends the process if its time is over."""
         if time.monotonic() > self.until and not self.has_ended:
             self.late = True
+            self.tell_to_end()
+            self.wait(GRACE)
+
+    def tell_to_end(self) -> None:
+        """Kills a ready program, which starts none; gives any other the time to end those that it started."""
+        if self.program.need is Need.READY:
+            self.process.kill()
+        else:
+            self.process.terminate()
+
+    def wait(self, seconds: float | None) -> None:
+        """Waits for the process to end, and kills it after so many seconds."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
     def done(self) -> subprocess.CompletedProcess[str]:
-        """Returns how the process ended and what it printed."""
+        """Returns the process's exit status and its output."""
         if self.late:
             return subprocess.CompletedProcess([], programs.TIMED_OUT, f"it took more than {self.program.limit:g} s")
         self.printed.seek(self.first)
@@ -190,7 +205,7 @@ class _Call:
     left: int = 0
 
     def work(self) -> None:
-        """Measures what is missing."""
+        """Measures the missing rounds."""
         missing = []
         for job in self.jobs:
             if self.again:
@@ -211,8 +226,8 @@ class _Call:
 
     def _start(self, program: _Program, card: str | None = None) -> _Running:
         job = program.jobs[0]
-        for each, number in program.missing:
-            self.store.remove(each.key, number)
+        for measured, number in program.missing:
+            self.store.remove(measured.key, number)
         environment = {name: value for name, value in os.environ.items() if name != HARNESS}
         ours, theirs = socket.socketpair() if program.need is Need.READY else (None, None)
         printed = self.store.log(job.key) if program.need is Need.QUEUE else _file()
@@ -229,30 +244,24 @@ class _Call:
             program.command, subprocess.DEVNULL if theirs is None else theirs.fileno(), printed, environment
         )
         if theirs is not None:
-            theirs.close()  # the program's side: that it has ended is heard on ours
+            theirs.close()  # the program's side: only then does ours show its end
         return _Running(program, process, printed, first, time.monotonic() + program.limit, ours)
 
     @contextlib.contextmanager
     def _ended(self, running: Sequence[_Running] | dict[str | None, _Running]) -> Iterator[None]:
-        """On leaving, ends what still runs, waits for it and keeps what it left."""
+        """On leaving, ends the programs that still run, waits for them and takes their results."""
         try:
             yield
         finally:
-            every = list(running.values() if isinstance(running, dict) else running)
-            for each in every:
-                if each.channel is not None:
-                    each.channel.close()
-                    each.process.kill()
-                else:
-                    each.process.terminate()
-            for each in every:
-                try:
-                    each.process.wait(None if each.program.need is Need.QUEUE else GRACE)
-                except subprocess.TimeoutExpired:
-                    each.process.kill()
-                    each.process.wait()
-                self._take(each)
-                each.printed.close()
+            started = list(running.values() if isinstance(running, dict) else running)
+            for run in started:
+                if run.channel is not None:
+                    run.channel.close()
+                run.tell_to_end()
+            for run in started:
+                run.wait(None if run.program.need is Need.QUEUE else GRACE)
+                self._take(run)
+                run.printed.close()
 
     # needs
 
@@ -262,48 +271,48 @@ class _Call:
         while waiting:
             wave = [waiting.pop(0)]
             while waiting and len(wave) < cores:
-                held = sum(program.gib for program in (*wave, waiting[0]))
-                if held > self.room or math.isinf(held):
+                memory = sum(program.gib for program in (*wave, waiting[0]))
+                if memory > self.room or math.isinf(memory):
                     break
                 wave.append(waiting.pop(0))
             waiting[:0] = self._wave(wave)
 
     def _wave(self, wave: Sequence[_Program]) -> list[_Program]:
-        """Starts programs together and lets them go one at a time; returns what a failed one did not come to."""
+        """Starts programs together and lets them go one at a time; returns programs for the rounds behind a failure."""
         running: list[_Running] = []
         again: list[_Program] = []
         with self._ended(running):
             for program in wave:
                 running.append(self._start(program))
-            while preparing := [each for each in running if not each.is_ready and not each.has_ended]:
+            while preparing := [run for run in running if not run.is_ready and not run.has_ended]:
                 self._hear(preparing)
-            for each in [each for each in running if not each.is_ready]:
-                running.remove(each)
-                again += self._finish(each)
+            for run in [run for run in running if not run.is_ready]:
+                running.remove(run)
+                again += self._finish(run)
             for number in sorted({number for program in wave for number in program.rounds}):
-                for each in [each for each in running if number in each.program.rounds]:
-                    assert each.channel is not None
-                    last = number == each.program.rounds[-1]
-                    each.is_ready, each.has_gone = False, True
-                    each.since = time.monotonic()
-                    each.until = each.since + each.program.limit
+                for run in [run for run in running if number in run.program.rounds]:
+                    assert run.channel is not None
+                    last = number == run.program.rounds[-1]
+                    run.is_ready, run.has_gone = False, True
+                    run.since = time.monotonic()
+                    run.until = run.since + run.program.limit
                     with contextlib.suppress(OSError):  # it has just ended
-                        each.channel.sendall(f"{number}\n".encode())
+                        run.channel.sendall(f"{number}\n".encode())
                         if last:
-                            each.channel.shutdown(socket.SHUT_WR)
-                    while not each.has_ended and (last or not each.is_ready):
-                        self._hear([each])
-                    if each.has_ended:
-                        running.remove(each)
-                        again += self._finish(each)
+                            run.channel.shutdown(socket.SHUT_WR)
+                    while not run.has_ended and (last or not run.is_ready):
+                        self._hear([run])
+                    if run.has_ended:
+                        running.remove(run)
+                        again += self._finish(run)
                     else:
-                        self._take(each)
+                        self._take(run)
                         self.store.collect()
         return again
 
     def _hear(self, running: Sequence[_Running]) -> None:
-        """Waits a moment for one of these to be ready or to end."""
-        by_channel = {each.channel: each for each in running if each.channel is not None}
+        """Waits a moment for one of the programs to be ready or to end."""
+        by_channel = {run.channel: run for run in running if run.channel is not None}
         heard, _, _ = select.select([*by_channel], [], [], POLL)
         for channel in heard:
             with contextlib.suppress(OSError):
@@ -311,8 +320,8 @@ class _Call:
                 by_channel[channel].is_ready |= bool(said)
                 if not said:  # it has closed its side and is about to end
                     time.sleep(POLL)
-        for each in running:
-            each.give_up()
+        for run in running:
+            run.give_up()
 
     def _queue(self, waiting: list[_Program], cards: Sequence[str | None]) -> None:
         """Runs programs in their order, one on each card."""
@@ -323,42 +332,42 @@ class _Call:
                     if card not in running and waiting:
                         running[card] = self._start(waiting.pop(0), card)
                 time.sleep(POLL)
-                for card, each in list(running.items()):
-                    each.give_up()
-                    if each.has_ended:
+                for card, run in list(running.items()):
+                    run.give_up()
+                    if run.has_ended:
                         del running[card]
-                        waiting[:0] = self._finish(each)
+                        waiting[:0] = self._finish(run)
 
     # results
 
-    def _take(self, each: _Running) -> None:
-        """Keeps the results that a program has left so far, and prints a line for each."""
-        for job, number in list(each.program.missing):
+    def _take(self, run: _Running) -> None:
+        """Takes the results that a program has left so far, and prints a line for each."""
+        for job, number in list(run.program.missing):
             if self.store.stamp(job.key, number, job.named(number)):
-                each.program.missing.remove((job, number))
+                run.program.missing.remove((job, number))
                 self.measured += 1
                 self.left -= 1
-                told = job.told(self.store.read(job.key, number) or {})
-                taken = [f"{time.monotonic() - each.since:.0f} s"] if len(each.program.jobs) == 1 else []
+                report = job.describe(self.store.read(job.key, number) or {})
+                taken = [f"{time.monotonic() - run.since:.0f} s"] if len(run.program.jobs) == 1 else []
                 then = ", ".join(taken + self._estimate())
-                self._say(job, number, f"{told} ({then})" if then else told)
+                self._say(job, number, f"{report} ({then})" if then else report)
 
-    def _finish(self, each: _Running) -> list[_Program]:
-        """Keeps what an ended program left and names what failed; returns what is to be run again."""
-        done = each.done()
-        each.printed.close()
-        if each.channel is not None:
-            each.channel.close()
-        self._take(each)
+    def _finish(self, run: _Running) -> list[_Program]:
+        """Takes an ended program's results and reports its failure; returns programs for the rounds behind that."""
+        done = run.done()
+        run.printed.close()
+        if run.channel is not None:
+            run.channel.close()
+        self._take(run)
         behind: list[tuple[Job, int]] = []
-        if missing := each.program.missing:
-            job, number = missing[0]
+        if missing := run.program.missing:
+            job, number = min(missing, key=lambda pair: pair[1])  # a round of every job comes before the next round
             self._fail(job, number, job.problem(done) or "it left no result")
-            behind = [(other, which) for other, which in missing if other != job]
+            behind = [(later, its_round) for later, its_round in missing if later != job]
             self.left -= len(missing) - len(behind)
-            if each.channel is not None and not each.has_gone:  # it can measure none of its jobs
-                for other in dict.fromkeys(other for other, _ in behind):
-                    self._fail(other, 1, job.problem(done))
+            if run.channel is not None and not run.has_gone:  # it can measure none of its jobs
+                for later in dict.fromkeys(later for later, _ in behind):
+                    self._fail(later, 1, job.problem(done))
                 self.left -= len(behind)
                 behind = []
         self.store.collect()
@@ -370,11 +379,11 @@ class _Call:
         place = self.jobs.index(job) + 1
         print(f"medddpm: [{place}/{len(self.jobs)}] {job.named(number)}: {problem}", file=sys.stderr, flush=True)
 
-    def _say(self, job: Job, number: int, what: str) -> None:
-        print(f"[{self.jobs.index(job) + 1}/{len(self.jobs)}] {job.named(number)}: {what}", flush=True)
+    def _say(self, job: Job, number: int, message: str) -> None:
+        print(f"[{self.jobs.index(job) + 1}/{len(self.jobs)}] {job.named(number)}: {message}", flush=True)
 
     def _estimate(self) -> list[str]:
-        """Returns how long the rest will take if each result takes as long as those so far; nothing at the end."""
+        """Estimates the time left from the results so far, in a list; empty at the end."""
         if not self.left:
             return []
         seconds = (time.monotonic() - self.began) / self.measured * self.left
@@ -382,7 +391,7 @@ class _Call:
 
 
 def _file() -> IO[bytes]:
-    """Opens a file that nobody else sees and that ends with this process."""
+    """Opens a file without a name, which ends with this process."""
     return cast(IO[bytes], tempfile.TemporaryFile())
 
 

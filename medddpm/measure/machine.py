@@ -1,4 +1,4 @@
-"""What a record says of the machine it was measured on: card, driver, versions, commit."""
+"""Describes this machine for a record: card, driver, versions, commit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from medddpm.errors import BadInput
 from medddpm.measure import programs
 
 MACHINE = ("gpu", "driver", "cuda", "cudnn", "torch", "triton", "commit", "host", "card")
-"""What a row may say of the machine that measured it, of `machine_meta`."""
+"""The columns of `machine_meta` that a row may have."""
 
 
 def of_machine(meta: Mapping[str, Any]) -> dict[str, str | None]:
-    """The columns `MACHINE` of a row, from what `machine_meta` says of the machine that measured it; else None."""
+    """Returns a row's columns `MACHINE` from the `machine_meta` of the machine that measured it; None if unknown."""
     return {name: None if meta.get(name) is None else str(meta[name]) for name in MACHINE}
 
 
 def gpu_folder_name(gpu: str) -> str:
-    """The records folder of a card by the name its driver gives: "NVIDIA H100 80GB HBM3" is "H100"; "cpu" stays."""
+    """Returns a card's records folder by its driver's name for it: "NVIDIA H100 80GB HBM3" is "H100"; "cpu" stays."""
     if gpu == "cpu":
         return gpu
     words = [w for w in re.split(r"[\s-]+", gpu) if w and w not in {"NVIDIA", "Tesla", "GeForce", "Quadro"}]
@@ -37,11 +37,11 @@ def gpu_folder_name(gpu: str) -> str:
 
 
 def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> dict[str, Any]:
-    """Returns what a record says of this machine, now; a thing that the machine lacks is None.
+    """Describes this machine, now; values that the machine lacks are None.
 
     Args:
         command: the command line that measures; by default this process's own. It is recorded without its folders.
-        device: what measures. Of "cpu" the record names no card, whether the machine has one or not.
+        device: the measuring device. With "cpu" the record names no card, even if the machine has one.
     """
     import torch
 
@@ -61,12 +61,12 @@ def machine_meta(command: Sequence[str] | None = None, device: str = "auto") -> 
 
 
 def now() -> str:
-    """The date and time in UTC, as records have them."""
+    """Returns the date and time in UTC, as records have them."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def package_version(name: str) -> str | None:
-    """The version of an installed distribution; None if it is not installed."""
+    """Returns the version of an installed distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -74,7 +74,7 @@ def package_version(name: str) -> str | None:
 
 
 def software() -> dict[str, Any]:
-    """The versions that this process computes with; what it computes without is None."""
+    """Returns the versions that this process computes with; None for libraries that it lacks."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -114,13 +114,13 @@ def nvml(uuid: object = None) -> Iterator[tuple[Any, Any]]:
 
 
 def _host() -> str | None:
-    """Names this machine since it was started last, and tells nothing else of it."""
+    """Identifies this machine until its next start, without describing it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return _digest(boot.read_text().strip()) if boot.is_file() else None
 
 
 def _card() -> str | None:
-    """Names this process's card among all of its kind, and tells nothing else of it."""
+    """Identifies this process's card among all of its model, without describing it."""
     import torch
 
     with contextlib.suppress(AssertionError, AttributeError, RuntimeError):  # PyTorch before 2.5 tells none
@@ -133,7 +133,7 @@ def _digest(text: str) -> str:
 
 
 def _driver_state() -> dict[str, Any]:
-    """The driver's version, and the highest clocks of the first GPU; what the driver does not tell is None."""
+    """Returns the driver's version, and the highest clocks of the first GPU; None for values the driver lacks."""
     state: dict[str, Any] = dict.fromkeys(("driver", "max_sm_mhz", "max_memory_mhz"))
     with contextlib.suppress(BadInput), nvml() as (library, handle), contextlib.suppress(library.NVMLError):
         state["driver"] = library.nvmlSystemGetDriverVersion()
@@ -143,24 +143,24 @@ def _driver_state() -> dict[str, Any]:
 
 
 def _version(text: str | None) -> str | None:
-    found = re.search(r"Version ([\d.]+)", text or "")
-    return found.group(1) if found else None
+    match = re.search(r"Version ([\d.]+)", text or "")
+    return match.group(1) if match else None
 
 
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")  # platform.processor() is empty or the bare architecture on Linux
     text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1).strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match.group(1).strip() if match else platform.processor() or platform.machine()
 
 
 def _git_state() -> dict[str, Any]:
-    """The commit that measures, and whether files differ from it.
+    """Returns the commit that measures, and whether files differ from it.
 
     Where the tree comes without its history, MEDDDPM_COMMIT names the commit, and whether files differ is unknown.
     """
-    if told := os.environ.get("MEDDDPM_COMMIT"):
-        return {"commit": told, "dirty": None}
+    if commit := os.environ.get("MEDDDPM_COMMIT"):
+        return {"commit": commit, "dirty": None}
     here = str(Path(__file__).parent)
     commit = programs.output("git", "-C", here, "rev-parse", "HEAD")
     changes = programs.output("git", "-C", here, "status", "--porcelain") if commit else None
@@ -168,7 +168,7 @@ def _git_state() -> dict[str, Any]:
 
 
 def _without_folders(command: Sequence[str]) -> str:
-    """`command` as one line, every absolute path cut to its last part; a notebook's kernel is named as such."""
+    """Writes `command` as one line, every absolute path cut to its last part; a notebook's kernel is named as such."""
     if command and "ipykernel" in command[0]:
         return "a notebook's kernel"  # its arguments name a connection file that is gone by the time it is read
     # `python -m medddpm` is the command medddpm; of another package's __main__.py the name is its folder's.

@@ -19,7 +19,7 @@ __all__ = ["SETTINGS", "Prepared", "build", "check_cube", "lay_out_on_host", "su
 
 
 def subject(size: int) -> Phantom:
-    """The one subject, of `size` voxels a side, ready in memory."""
+    """Makes the only subject, of `size` voxels a side, in memory."""
     volumes = Phantom(1, (size, size, size))
     volumes[0]  # now in the data set's memory
     return volumes
@@ -51,7 +51,7 @@ class Prepared(Phantom):
 
 
 def build(setting: Switches, volumes: Phantom, channels: int, accumulation: int, device: torch.device) -> Trainer:
-    """A trainer of the published network on one subject, without a kernel launched.
+    """Builds a trainer of the published network on one subject, without a kernel launched.
 
     No setting makes a CUDA graph here: the profiler must see every launch, and the phase it belongs to.
     """
@@ -66,7 +66,7 @@ def build(setting: Switches, volumes: Phantom, channels: int, accumulation: int,
 
 
 def lay_out_on_host(network: nn.Module, setting: Switches) -> None:
-    """Puts 5-D weights into the setting's layout on the CPU; copies, which are no launches, carry them."""
+    """Puts 5-D weights into the setting's layout on the CPU, so that only copies, which are no launches, are needed."""
     for parameter in network.parameters():
         if parameter.dim() == 5:
             parameter.data = setting.laid_out(parameter.data.cpu()).to(parameter.device)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds.
+    """The type, unit and range of a column.
 
     Args:
         dtype: "str", "int64" or "float64". A float is finite or, where `nullable`, missing.
@@ -17,7 +17,7 @@ class Column:
         unit: the unit of every number in it; empty for names, counts and ratios.
         nullable: whether a value may be missing (an empty field).
         allowed: the only values a "str" column may hold; empty for any.
-        later: whether tables were written before there was the column; read, it is then empty.
+        later: whether some tables are older than the column, which is then read as empty.
         within: the least and the greatest number that it may hold.
     """
 
@@ -30,8 +30,8 @@ class Column:
     within: tuple[float, float] = (-math.inf, math.inf)
 
     @property
-    def wanted(self) -> str:
-        """A phrase for what a field must hold."""
+    def requirement(self) -> str:
+        """A phrase for the values that a field may hold."""
         if self.allowed:
             return f"one of {', '.join(self.allowed)}"
         noun = {"str": "some text", "int64": "an integer", "float64": "a finite number"}[self.dtype]
@@ -46,15 +46,15 @@ class Schema:
     columns: Mapping[str, Column]
 
     def described(self) -> dict[str, dict[str, str]]:
-        """`{name: {dtype, unit, meaning}}`, for the file beside a table."""
+        """Returns `{name: {dtype, unit, meaning}}`, for the file beside a table."""
         return {n: {"dtype": c.dtype, "unit": c.unit, "meaning": c.meaning} for n, c in self.columns.items()}
 
 
 COUNT, TIME_NS, RATIO, PLACE = (0.0, 1e18), (0.0, 1e15), (0.0, 1000.0), (0.0, 2.0**53)
-"""Ranges of what is profiled: sums over a launch; times, which a trace may round to 0; percentages and rates per cycle,
+"""Ranges of profiled values: sums over a launch; times, which a trace may round to 0; percentages and rates per cycle,
 of which ncu measures some above 100 (records have an L2 hit rate of 290%); numbers of launches and streams."""
 VIEWS = ("window", "step")
-"""What is profiled of a setting: a stretch of launches, and a whole step."""
+"""The profiled parts of a setting: a stretch of launches, and a whole step."""
 TRACE = Schema(
     {
         "index": Column("int64", "place in the step, from 0", within=PLACE),
@@ -78,7 +78,7 @@ CARD = Schema(
 
 
 def _counter(meaning: str, unit: str = "") -> Column:
-    """A value that ncu may not have measured: on another card, or of a launch that it did not see."""
+    """Returns a column that may be empty: on a card without the counter, or for a launch that ncu did not see."""
     return Column("float64", meaning, unit, nullable=True, within=RATIO if unit == "%" or "/" in unit else COUNT)
 
 
@@ -90,7 +90,7 @@ KERNELS = Schema(
         "view": Column("str", "a stretch of launches, or a whole step's distinct ones", allowed=VIEWS),
         "launch_index": Column("int64", "ncu's launch number; with a trace, the first place in the step", within=PLACE),
         "kernel": Column("str", "name"),
-        "family": Column("str", "the kernel's family, as medddpm.measure.families has it"),
+        "family": Column("str", "the kernel's family, as medddpm.measure.profile.families has it"),
         "grid": Column("str", "blocks, (x, y, z); none of a fill or copy", nullable=True),
         "block": Column("str", "threads a block, (x, y, z); none of a fill or copy", nullable=True),
         "count": Column("int64", "how often it is launched in the view", within=(1, 1e9)),

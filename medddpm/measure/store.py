@@ -1,4 +1,4 @@
-"""Keeps the results that programs leave, a JSON file each, and writes their tables; only those of one run count."""
+"""Keeps the results of measuring programs, a JSON file each, and writes the tables of one run's results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from medddpm.errors import BadInput
 from medddpm.measure.machine import of_machine
 from medddpm.measure.ready import round_path
 from medddpm.measure.schemas import Schema
-from medddpm.measure.tables import check_table, found_at, meta_path, read_meta, write_table
+from medddpm.measure.tables import check_table, meta_path, read_meta, table_file, write_table
 from medddpm.runtime.files import check_writable, read_json, write_json
 from medddpm.runtime.locks import locked
 
 ONE_RUN = ("gpu", "driver", "cudnn", "torch", "commit")
-"""What results must have in common to stand in one table."""
+"""The fields of a machine that results must have in common to stand in one table."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Table:
     Args:
         out: NAME.csv; NAME.meta.json is written beside it.
         schema: of the table.
-        rows: makes the table of the results of one run, and what its description says of them beside the machine, the
-            commands and what failed. Without a row no table is written.
-        beside: whether it only accompanies another table: where that has no rows, nothing was measured.
+        rows: makes the table from the results of one run, and further fields of its description, which has the
+            machine, the commands and the failures. Without a row no table is written.
+        beside: whether it only accompanies another table: if that has no rows, nothing was measured.
     """
 
     out: Path
@@ -47,11 +47,11 @@ class Store:
     """Reads and stamps the results of one run, and writes their tables.
 
     Args:
-        folder: where the results lie, KEY.json, of a second round KEY.2.json.
+        folder: holds the results, KEY.json, of a second round KEY.2.json.
         meta: `machine_meta` of this call.
         tables: of the results; the first is the one that a user names.
         write: writes tables in another way than each by itself, in place of `tables`.
-        failed: what could not be measured in this call, and why.
+        failed: the reasons of this call's failures by the results' titles.
     """
 
     folder: Path
@@ -62,8 +62,8 @@ class Store:
     _locked: bool = False
 
     @property
-    def given(self) -> Path:
-        """Returns what a user calls the results: the first table, or the folder where the tables lie in it too."""
+    def out(self) -> Path:
+        """The path that a user gives as --out: the first table, or the folder if the tables lie in it too."""
         out = self.tables[0].out if self.tables else self.folder
         return self.folder if out.parent == self.folder else out
 
@@ -72,12 +72,12 @@ class Store:
         """Within it, no other command measures here, which would spoil the times of both.
 
         Raises:
-            BadInput: on entering it, where one does; names its process. Or the folder cannot be written to.
+            BadInput: on entering, if another one does, whose process it names; or the folder cannot be written to.
         """
         if self._locked:
             yield
             return
-        with locked(self.folder, self.given, "measuring", "wait for it, or choose another --out"):
+        with locked(self.folder, self.out, "measuring", "wait for it, or choose another --out"):
             self._locked = True
             try:
                 yield
@@ -90,23 +90,23 @@ class Store:
         return {name: self.meta[name] for name in ONE_RUN}
 
     def path(self, key: str, number: int = 1) -> Path:
-        """The file of a result, in a round."""
+        """Returns the file of a result, in a round."""
         return round_path(self.folder / f"{key}.json", number)
 
     def log(self, key: str) -> IO[bytes]:
-        """Opens the file of what a queued program prints, log.txt beside its result, at its end."""
+        """Opens the file of a queued program's output, log.txt beside its result, at its end."""
         path = self.path(key).with_name("log.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "ab+")
 
     def read(self, key: str, number: int = 1) -> dict[str, Any] | None:
-        """A result of this run; None if there is none, or only another run's."""
+        """Reads a result of this run; None if there is none, or only another run's."""
         return self._read(self.path(key, number))
 
     def lacks(self, key: str, number: int = 1) -> bool:
-        """Returns whether a result is still to be measured: a partial one is too, though it has rows."""
-        found = self.read(key, number)
-        return found is None or bool(found.get("partial"))
+        """Returns whether a result is still to be measured, as is a partial one, though it has rows."""
+        result = self.read(key, number)
+        return result is None or bool(result.get("partial"))
 
     def remove(self, key: str, number: int = 1) -> None:
         """Removes a result that is to be measured anew."""
@@ -119,29 +119,34 @@ class Store:
                 path.unlink()
 
     def stamp(self, key: str, number: int = 1, title: str = "") -> bool:
-        """Marks a result that a program left as one of this run, with command and machine; returns whether it did."""
+        """Marks a result as one of this run, with command and machine; returns whether there is such a result.
+
+        A damaged one, of a program that ended while writing, does not count.
+        """
         path = self.path(key, number)
-        if not path.is_file():
+        try:
+            result = read_json(path, "")
+        except BadInput:
             return False
         known = {"key": key, "title": title, "command": self.meta.get("command"), "machine": of_machine(self.meta)}
-        write_json(path, {**read_json(path, "measure it again"), **known, "run": self.run})
+        write_json(path, {**result, **known, "run": self.run})
         return True
 
     def results(self) -> list[dict[str, Any]]:
-        """Returns every result of this run, by the names of their files."""
-        return [found for path in sorted(self.folder.rglob("*.json")) if (found := self._read(path)) is not None]
+        """Reads every result of this run, in the order of the files' names."""
+        return [result for path in sorted(self.folder.rglob("*.json")) if (result := self._read(path)) is not None]
 
     def check(self) -> None:
         """Makes the folder of the results, and checks, before long work, that they and the tables can be written.
 
         Raises:
-            BadInput: they cannot, or a table would take the place of one that this package did not write, or that has
-                other columns: each command has a table of its own.
+            BadInput: one cannot, or a table would replace one that this package did not write or that has other
+                columns: each command has a table of its own.
         """
         for table in self.tables:
             check_table(table.out)
         for table in self.tables:
-            if (former := found_at(table.out)).is_file():
+            if (former := table_file(table.out)).is_file():
                 there = read_meta(former).get("columns", {})
                 if any(name not in there for name, column in table.schema.columns.items() if not column.later):
                     raise BadInput(table.out, "it is the table of another measurement", "give --out another name")
@@ -168,45 +173,45 @@ class Store:
         results = self.results()
         counts = {table.out: len(table.rows(results)[0]) for table in self.tables if not table.beside}
         if counts and not any(counts.values()):
-            raise BadInput(self.given, "nothing was measured", "read the lines above")
+            raise BadInput(self.out, "nothing was measured", "read the lines above")
         for out, count in counts.items():
             if count:
-                print(f"{found_at(out)}: {count} rows", flush=True)
+                print(f"{table_file(out)}: {count} rows", flush=True)
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:
-            found = read_json(path, "")
+            result = read_json(path, "")
         except BadInput:
             return None
-        return found if found.get("run") == self.run else None
+        return result if result.get("run") == self.run else None
 
     def _description(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What a table's description says: the machine, the commands that measured rows, and what is not measured."""
-        commands = dict.fromkeys(str(found.get("command")) for found in results)
-        measured = {found.get("title") for found in results}
+        """Returns the description of a table: the machine, the commands that measured rows, and the failures."""
+        commands = dict.fromkeys(str(result.get("command")) for result in results)
+        measured = {result.get("title") for result in results}
         former = self._former(table.out)
         before = former.get("failed", {}) if self._is_this_run(former) else {}
         failed = {title: why for title, why in before.items() if title not in measured}
         return {**self.meta, "command": "; ".join(commands), "failed": failed | self.failed}
 
     def _put(self, table: Table, rows: pd.DataFrame, meta: Mapping[str, Any]) -> None:
-        """Writes a table. One of another run that stands in its place is kept under another name, which is said."""
-        former, described = found_at(table.out), self._former(table.out)
+        """Writes a table. First renames a table of another run that stands in its place, and prints the new name."""
+        former, described = table_file(table.out), self._former(table.out)
         if former.is_file() and not self._is_this_run(described):
             date = str(described.get("date", "former"))[:19].replace(":", "")
-            kept = former.with_name(former.name.replace(".csv", f".{date}.csv"))
-            shutil.copyfile(meta_path(former), meta_path(kept))
-            former.replace(kept)
-            print(f"{kept}: what was {former.name}, of another commit, card or version", flush=True)
+            moved = former.with_name(former.name.replace(".csv", f".{date}.csv"))
+            shutil.copyfile(meta_path(former), meta_path(moved))
+            former.replace(moved)
+            print(f"{moved}: what was {former.name}, of another commit, card or version", flush=True)
         write_table(rows, table.out, table.schema, meta)
 
     def _former(self, out: Path) -> Mapping[str, Any]:
-        return read_meta(found_at(out)) if found_at(out).is_file() else {}
+        return read_meta(table_file(out)) if table_file(out).is_file() else {}
 
     def _is_this_run(self, described: Mapping[str, Any]) -> bool:
         return {name: described.get(name) for name in ONE_RUN} == self.run
 
 
 def rows_folder(out: Path) -> Path:
-    """The folder of the rows of the table at `out`: NAME.rows, beside it."""
+    """Returns the folder of the rows of the table at `out`: NAME.rows, beside it."""
     return out.with_name(f"{out.name.removesuffix('.gz').removesuffix('.csv')}.rows")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -34,8 +34,8 @@ class Tool:
         graph: whether a step is one CUDA graph.
         untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
             cuDNN's convolutions to TF32, and not those of matrix products.
-        reader: what a reader calls: "accelerate", in an ordinary loop, or "graphed_step" as well; empty for the rest,
-            whose graph, if any, is the measuring program's own.
+        reader: the function that a reader calls: "accelerate", in an ordinary loop, or "graphed_step"; empty for other
+            tools, whose graph, if any, is the measuring program's own.
     """
 
     switches: Switches
@@ -60,12 +60,44 @@ class Tool:
 
     @property
     def replays(self) -> bool:
-        """Returns whether `torch.compile` records CUDA graphs of its own, and has to be told where a step begins."""
+        """True if `torch.compile` records its own CUDA graphs, so that the start of each step has to be marked."""
         return self.compiled in ("reduce-overhead", "max-autotune")
 
     def autocasting(self, device: torch.device) -> torch.autocast:
-        """The context of forward pass and loss."""
+        """Returns the context of forward pass and loss."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
+
+    def generate(self, work: Callable[[], object]) -> None:
+        """Traces what `work` compiles and generates its code, but runs none of the code and times nothing.
+
+        A later compilation finds the code in PyTorch's caches. A graph that times a choice while it compiles, as
+        max-autotune always does, or that fails, is left to the later compilation.
+        """
+        if not self.compiled:
+            return
+        from torch._functorch import config
+        from torch._inductor import compile_fx
+        from torch._inductor.runtime import benchmarking
+
+        compiled, timer = compile_fx.compile_fx, benchmarking.benchmarker
+        timed = [name for name in dir(timer) if name.startswith("benchmark")]
+        backward = "force_non_lazy_backward_lowering"  # of PyTorch 2.8 on: else only the forward pass is generated
+
+        def generated(*graph: Any, **how: Any) -> Callable[..., object]:
+            compiled(*graph, **how)
+            return _stop
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch._dynamo.reset)
+            stack.callback(setattr, compile_fx, "compile_fx", compiled)
+            compile_fx.compile_fx = generated  # type: ignore[assignment]
+            for name in timed:
+                stack.callback(delattr, timer, name)
+                setattr(timer, name, _stop)
+            if hasattr(config, backward):
+                stack.enter_context(config.patch({backward: True}))
+            with contextlib.suppress(Exception):
+                work()
 
     @contextlib.contextmanager
     def on(self, network: nn.Module) -> Iterator[nn.Module]:
@@ -86,6 +118,11 @@ class Tool:
                 if self.switches.channels_last and not self.switches.fast:
                     stack.callback(self.switches.converting(called).remove)  # outside of what is compiled
             yield called
+
+
+def _stop(*_inputs: object, **_options: object) -> None:
+    """Takes the place of code that is not to run now."""
+    raise RuntimeError("code is generated, and nothing is run")
 
 
 @contextlib.contextmanager
@@ -157,11 +194,11 @@ CAPTURED = tuple(
     )
     for base, suffix, layout in _layouts
 )
-"""What `graphed_step` is held against: the whole step, compiled, as PyTorch's documentation has a user capture it.
+"""The rivals of `graphed_step`: the whole step, compiled and captured as PyTorch's documentation shows.
 
 https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
 """
 ORDINARY = tuple(tool.name for tool in (*AUTOCAST, *COMPILED, *OPPONENTS))
-"""What a user gets without this package: the fast path is compared with the best of these."""
+"""The tools that a user has without this package: the fast path is compared with the best of them."""
 TOOLS = (*ORDINARY, *(tool.name for tool in CAPTURED))
-"""These, and what else `graphed_step` is held against."""
+"""The ordinary tools, and the further rivals of `graphed_step`."""

@@ -1,1 +1,1 @@
-"""How long networks take under each setting, and in how much memory."""
+"""Times networks under each setting, and measures their memory."""

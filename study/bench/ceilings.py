@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(device: torch.device, samples: int) -> list[dict[str, object]]:
-    """Rows of schema `CEILINGS`, but with every sample's time in `ms`."""
+    """Measures rows of schema `CEILINGS`, but with every sample's time in `ms`."""
     toy = device.type != "cuda"
     generator = torch.Generator(device).manual_seed(0)
     rows = [_copy(TOY_BYTES if toy else BYTES, samples, generator)]

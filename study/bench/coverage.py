@@ -1,7 +1,7 @@
-"""Which share of a network's training step `accelerate` covers: every launch of one eager step, by what launched it.
+"""Measures the share of a network's training step that `accelerate` covers, from every launch of one eager step.
 
 A launch is covered if it is one of this package's kernels, or a product that runs as the fast path wants it: a
-convolution over channels-last memory, or a matrix product. What else the step launches is left to PyTorch.
+convolution over channels-last memory, or a matrix product. Every other launch of the step is left to PyTorch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from medddpm.errors import BadInput, first_line
 from medddpm.fast.patch import accelerate
 from medddpm.fast.placing import Acceleration
 from medddpm.fast.root import Root
-from medddpm.measure import harness, programs, trace
-from medddpm.measure.families import family_of
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
+from medddpm.measure.profile import trace
+from medddpm.measure.profile.families import family_of
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.store import Store, Table, rows_folder
 from medddpm.measure.tables import both_paths, read_table, table_of
@@ -41,11 +42,11 @@ NAME = "coverage.csv"
 KINDS = ("own", "product", "left")
 WARMUP = 3  # steps before the one that is recorded
 _CONTIGUOUS = re.compile(r"nchw|ncdhw|(?i:depthwise3d)|vol2col|col2vol|im2col")
-"""Convolutions that want contiguous memory, by their kernels' names; some of PyTorch's own know no other."""
+"""Convolutions that need contiguous memory, by their kernels' names, as do some of PyTorch's."""
 
 
 def kind_of(kernel: str) -> str:
-    """Returns what a kernel is to the fast path: "own", "product" or "left"."""
+    """Classifies a kernel as "own" (of this package), "product" (covered) or "left" (to PyTorch)."""
     family = family_of(kernel)
     if family.name.startswith("fused "):
         return "own"
@@ -90,7 +91,7 @@ def measure(
         size = side or network.side
         words = {"network": network.name, "side": size, "channels": width, "device": device, "folder": folder}
         line = (sys.executable, "-m", "study.bench.coverage", *programs.options(words))
-        jobs.append(Job(key_of(network, size, width), network.title, line, Need.ALONE, told=_told))
+        jobs.append(Job(key_of(network, size, width), network.title, line, Need.ALONE, describe=_describe))
     if dry_run:
         return harness.show(jobs)
     table = Table(out, schemas.COVERAGE, functools.partial(_table, width=width))
@@ -98,7 +99,7 @@ def measure(
 
 
 def key_of(network: Network, side: int, width: int) -> str:
-    """The key of a network's result."""
+    """Returns the key of a network's result."""
     return f"{network.name}_{network.size(side)}_{width}"
 
 
@@ -124,29 +125,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(result: Mapping[str, Any]) -> str:
+def _describe(result: Mapping[str, Any]) -> str:
     total = sum(row["ms"] for row in result["rows"])
     covered = sum(row["ms"] for row in result["rows"] if row["kind"] != "left")
     return f"{total:.1f} ms in kernels, {covered / total if total else 0:.0%} covered"
 
 
 def _table(results: Sequence[Mapping[str, Any]], width: int) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table of results of a base width (schema `COVERAGE`), in the networks' order, and what was accelerated."""
-    those = sorted(
+    """Makes the table of a base width's results (schema `COVERAGE`), in the networks' order, and their reports."""
+    chosen = sorted(
         (result for result in results if result["width"] == width),
         key=lambda result: list(NETWORKS).index(result["network"]),
     )
-    reports = {result["network"]: result["accelerated"] for result in those}
-    rows = [row for result in those for row in result["rows"]]
+    reports = {result["network"]: result["accelerated"] for result in chosen}
+    rows = [row for result in chosen for row in result["rows"]]
     return table_of(rows, schemas.COVERAGE), {"accelerated": reports}
 
 
 def rows_of(name: str, side: int, batch: int, launches: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Rows of schema `COVERAGE` of one network, the longest first.
+    """Makes the rows of schema `COVERAGE` of one network, the longest first.
 
     Args:
         name: the network's.
-        side, batch: what it was given.
+        side, batch: of its volumes.
         launches: kernel and time in ns of each.
     """
     times: dict[tuple[str, str], list[float]] = {}
@@ -155,8 +156,8 @@ def rows_of(name: str, side: int, batch: int, launches: Sequence[tuple[str, floa
     ordered = sorted(times.items(), key=lambda item: -sum(item[1]))
     return [
         {"network": name, "side": side, "batch": batch, "kind": kind, "family": family,
-         "ms": round(sum(each) / 1e6, 5), "launches": len(each)}
-        for (kind, family), each in ordered
+         "ms": round(sum(durations) / 1e6, 5), "launches": len(durations)}
+        for (kind, family), durations in ordered
     ]  # fmt: skip
 
 
@@ -195,33 +196,35 @@ def _launches(step: Callable[[], object], device: torch.device) -> list[tuple[st
 
 
 def recorded(root: Path, gpu: str) -> pd.DataFrame:
-    """A machine's record (schema `COVERAGE`) in the repository at `root`; no rows if it has none.
+    """Reads a machine's record (schema `COVERAGE`) in the repository at `root`; no rows if it has none.
 
     Raises:
         BadInput: its table is broken.
     """
     path = root / "figures" / "records" / gpu / NAME
-    if not any(found.is_file() for found in both_paths(path)):
+    if not any(file.is_file() for file in both_paths(path)):
         return pd.DataFrame(columns=list(schemas.COVERAGE.columns))
     return read_table(path, schemas.COVERAGE)
 
 
 def shares(table: pd.DataFrame, most: int = 3) -> pd.DataFrame:
-    """Each network by the share of its kernels' time that is covered.
+    """Sorts the networks by the covered share of their kernels' time.
 
     Args:
         table: schema `COVERAGE`.
-        most: how many families of what is left are named.
+        most: the number of families that are named of the kernels left to PyTorch.
 
     Returns:
         index network, its title; ms of all kernels, covered, own and product (shares of it), and left, in words.
     """
     rows = []
-    for name, found in table.groupby("network", sort=False):
-        total = float(found["ms"].sum())
-        by_kind = found.groupby("kind")["ms"].sum().reindex(KINDS, fill_value=0.0) / total
-        rest = found[found["kind"] == "left"].nlargest(most, "ms")
-        words = ", ".join(f"{family} {ms / total:.1%}" for family, ms in zip(rest["family"], rest["ms"], strict=True))
+    for name, network_rows in table.groupby("network", sort=False):
+        total = float(network_rows["ms"].sum())
+        by_kind = network_rows.groupby("kind")["ms"].sum().reindex(KINDS, fill_value=0.0) / total
+        longest = network_rows[network_rows["kind"] == "left"].nlargest(most, "ms")
+        words = ", ".join(
+            f"{family} {ms / total:.1%}" for family, ms in zip(longest["family"], longest["ms"], strict=True)
+        )
         rows.append(
             {"network": NETWORKS[str(name)].title, "ms": total, "covered": 1 - by_kind["left"], "own": by_kind["own"],
              "product": by_kind["product"], "left": words}

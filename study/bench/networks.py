@@ -1,8 +1,8 @@
 """The networks that `python -m study bench` measures: ours, and other people's as their users build them.
 
 Weights and batches are drawn on the CPU from fixed seeds, so that every row of the bench computes the same function of
-the same numbers. Convolutions that start at zero get ordinary weights: no distance is defined from a network that
-returns zero.
+the same numbers. Convolutions that start at zero get ordinary weights: from a network that returns zero no distance is
+defined.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class Network:
 
     @property
     def denoises(self) -> bool:
-        """Returns whether it belongs to a diffusion model and is called with timesteps."""
+        """True if it belongs to a diffusion model and is called with timesteps."""
         return self.mask_channels > 0
 
     @property
     def ours(self) -> bool:
-        """Returns whether it is this book's own."""
+        """True if it is this book's own."""
         return self.name.startswith("med-ddpm")
 
     def sides(self, side: int) -> Sides:
-        """The shape (D, H, W) of its volumes at `side`."""
+        """Returns the shape (D, H, W) of its volumes at `side`."""
         return (max(16 * (side * 3 // 64), 8) if self.flat else side, side, side)
 
     def size(self, side: int) -> str:
-        """The shape of its volumes at `side` as the record writes it: 144x192x192."""
+        """Returns the shape of its volumes at `side` as the record writes it: 144x192x192."""
         return "x".join(map(str, self.sides(side)))
 
 
@@ -116,7 +116,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for ne
 
 
 def build(network: Network, side: int, channels: int) -> nn.Module:
-    """The network on the CPU, in training mode, its weights drawn from `SEED`; no layer is left at zero.
+    """Builds the network on the CPU, in training mode, its weights drawn from `SEED`; no layer is left at zero.
 
     Raises:
         BadInput: a package is missing, or the network cannot be built at this size or width.
@@ -137,7 +137,7 @@ def build(network: Network, side: int, channels: int) -> nn.Module:
 
 
 def planned(network: Network, side: int, channels: int) -> nn.Module:
-    """The network without memory for its weights, which tells shapes and counts; not every one can be built so."""
+    """Builds the network without memory for its weights, for shapes and counts."""
     device = torch.device("meta")
     try:
         with device:
@@ -154,7 +154,7 @@ class Problem:
     Args:
         network: the network.
         side, batch: the volumes' side in voxels, and their number.
-        device: where the batch goes; it is drawn on the CPU, except on "meta", where nothing is drawn.
+        device: holds the batch, which is drawn on the CPU; on "meta" nothing is drawn.
 
     Attributes:
         inputs: the tensors of a training step, (N, C, D, H, W) in float32: image, mask, timesteps (N,) in int64 and
@@ -183,14 +183,14 @@ class Problem:
             self.inputs = normal(network.image_channels), normal(CLASSES)
 
     def forward_inputs(self) -> tuple[Tensor, ...]:
-        """The inputs of the network alone."""
+        """Returns the inputs of the network alone."""
         if not self.network.denoises:
             return self.inputs[:1]
         image, mask, t, noise = self.inputs
         return torch.cat([self.schedule.add_noise(image, t, noise), mask], dim=1), t
 
     def loss(self, model: nn.Module, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss, a scalar, and the network's output.
+        """Returns the loss, a scalar, and the network's output.
 
         A diffusion model has its own, mean |ε − ε_θ|; any other network gets a mean square on every output, because
         its real loss costs little and says nothing about the network. The target of an output of another shape than
@@ -217,10 +217,10 @@ class Problem:
 
 @functools.lru_cache(maxsize=64)
 def flops(network: Network, side: int, batch: int, channels: int) -> Mapping[str, float]:
-    """FLOPs of a forward pass and of a training step, for the network as it is written; a multiply-add counts two.
+    """Counts the FLOPs of a forward pass and a training step, for the network as it is written; a multiply-add is two.
 
-    They are counted from shapes alone. The step includes its backward pass; anything that a setting computes beyond
-    that does not count. "attention" is the part of the step's that attention's batched products do.
+    They are counted from shapes alone. The step includes its backward pass; further work of a setting does not count.
+    "attention" is the part of the step's FLOPs in attention's batched products.
     """
     model, problem = planned(network, side, channels), Problem(network, side, batch, torch.device("meta"))
     with FlopCounterMode(display=False) as counter:

@@ -21,7 +21,7 @@ MAISI = "monai.apps.generation.maisi.networks"
 
 
 def diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
-    """A latent diffusion model's network, on volumes; with attention on its two coarsest levels, or with none."""
+    """Builds a latent diffusion model's network, on volumes, with or without attention on its two coarsest levels."""
     return class_of(NETS, "DiffusionModelUNet")(
         spatial_dims=3,
         in_channels=3,
@@ -34,7 +34,7 @@ def diffusion(_side: int, channels: int, attention: bool = False) -> nn.Module:
 
 
 def unet(side: int, channels: int) -> nn.Module:
-    """MONAI's U-Net as it comes: residual units, instance norm, PReLU."""
+    """Builds MONAI's U-Net with its defaults: residual units, instance norm, PReLU."""
     widths = widths_of(side, channels)
     return class_of(NETS, "UNet")(
         spatial_dims=3,
@@ -47,7 +47,7 @@ def unet(side: int, channels: int) -> nn.Module:
 
 
 def dynunet(side: int, channels: int, deep: bool = False) -> nn.Module:
-    """nnU-Net's plan, as MONAI builds it; with a loss on the coarser levels too, or without."""
+    """Builds nnU-Net's plan by MONAI; with a loss on the coarser levels too, or without."""
     widths = widths_of(side, channels)
     strides = [1] + [2] * (len(widths) - 1)
     return class_of(NETS, "DynUNet")(
@@ -64,7 +64,7 @@ def dynunet(side: int, channels: int, deep: bool = False) -> nn.Module:
 
 
 def nnunet(side: int, channels: int, residual: bool = False, deep: bool = False) -> nn.Module:
-    """nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
+    """Builds nnU-Net's plan for a patch of 128³: instance norm, leaky ReLU, convolutions with a bias."""
     widths = widths_of(side, channels)
     stages = len(widths)
     kind = "ResidualEncoderUNet" if residual else "PlainConvUNet"
@@ -89,12 +89,12 @@ def nnunet(side: int, channels: int, residual: bool = False, deep: bool = False)
 
 
 def segresnet(_side: int, channels: int) -> nn.Module:
-    """The residual U-Net of Myronenko (2018, arXiv:1810.11654), with 32 filters."""
+    """Builds the residual U-Net of Myronenko (2018, arXiv:1810.11654), with 32 filters."""
     return class_of(NETS, "SegResNet")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
 
 
 def autoencoder(_side: int, channels: int) -> nn.Module:
-    """A latent diffusion model's autoencoder, as MONAI's tutorials train one, without attention.
+    """Builds a latent diffusion model's autoencoder, as MONAI's tutorials train one, without attention.
 
     It decodes the mean of its code, not a draw from it: every setting then computes the same function.
     """
@@ -118,18 +118,18 @@ def _mean(mean: Tensor, _deviation: Tensor) -> Tensor:
 
 
 def unetr(side: int, channels: int) -> nn.Module:
-    """A vision transformer's encoder (ViT-B) with a convolutional decoder."""
+    """Builds a vision transformer's encoder (ViT-B) with a convolutional decoder."""
     sizes: dict[str, Any] = {"hidden_size": 12 * channels, "mlp_dim": 48 * channels, "feature_size": channels // 4}
     return class_of(NETS, "UNETR")(in_channels=1, out_channels=CLASSES, img_size=side, **sizes)
 
 
 def swin(_side: int, channels: int) -> nn.Module:
-    """Shifted windows of attention, with the 48 features of its pretrained models."""
+    """Builds SwinUNETR, with the 48 features of its pretrained models."""
     return class_of(NETS, "SwinUNETR")(in_channels=1, out_channels=CLASSES, feature_size=3 * channels // 4)
 
 
 def unet_batch(side: int, channels: int) -> nn.Module:
-    """MONAI's U-Net with batch norm and PReLU, in its tutorials' widths of 16 to 256."""
+    """Builds MONAI's U-Net with batch norm and PReLU, in its tutorials' widths of 16 to 256."""
     stages = min(5, side.bit_length() - 2)
     widths = [channels // 4 * 2**level for level in range(stages)]
     return class_of(NETS, "UNet")(
@@ -144,17 +144,17 @@ def unet_batch(side: int, channels: int) -> nn.Module:
 
 
 def mednext(_side: int, channels: int) -> nn.Module:
-    """Depthwise 7³ convolutions in blocks like ConvNeXt's, with 32 filters."""
+    """Builds MedNeXt, depthwise 7³ convolutions in blocks like ConvNeXt's, with 32 filters."""
     return class_of(NETS, "MedNeXt")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
 
 
 def segresnet_ds(_side: int, channels: int) -> nn.Module:
-    """SegResNet as MONAI's Auto3DSeg trains it."""
+    """Builds SegResNet as MONAI's Auto3DSeg trains it."""
     return class_of(NETS, "SegResNetDS")(init_filters=channels // 2, in_channels=1, out_channels=CLASSES)
 
 
 def vnet(_side: int, _channels: int) -> nn.Module:
-    """V-Net (Milletari et al. 2016, arXiv:1606.04797), whose widths are fixed; it drops nothing."""
+    """Builds V-Net (Milletari et al. 2016, arXiv:1606.04797), whose widths are fixed, without dropout."""
     made = class_of(NETS, "VNet")(in_channels=1, out_channels=CLASSES)
     for module in made.modules():
         if isinstance(module, nn.Dropout3d):
@@ -163,7 +163,7 @@ def vnet(_side: int, _channels: int) -> nn.Module:
 
 
 def attention_unet(side: int, channels: int) -> nn.Module:
-    """Attention U-Net (Oktay et al. 2018, arXiv:1804.03999)."""
+    """Builds Attention U-Net (Oktay et al. 2018, arXiv:1804.03999)."""
     stages = min(5, side.bit_length() - 2)
     widths = [channels // 4 * 2**level for level in range(stages)]
     return class_of(NETS, "AttentionUnet")(
@@ -172,13 +172,13 @@ def attention_unet(side: int, channels: int) -> nn.Module:
 
 
 def basic_unet(_side: int, channels: int) -> nn.Module:
-    """The U-Net of Falk et al. (2019) in MONAI's default widths."""
+    """Builds the U-Net of Falk et al. (2019) in MONAI's default widths."""
     widths = [channels // 2 * m for m in (1, 1, 2, 4, 8, 1)]
     return class_of(NETS, "BasicUNet")(spatial_dims=3, in_channels=1, out_channels=CLASSES, features=widths)
 
 
 def maisi_autoencoder(_side: int, channels: int) -> nn.Module:
-    """MAISI's autoencoder, which splits its convolutions; it decodes the mean of its code."""
+    """Builds MAISI's autoencoder, which splits its convolutions; it decodes the mean of its code."""
     made = class_of(f"{MAISI}.autoencoderkl_maisi", "AutoencoderKlMaisi")(
         spatial_dims=3,
         in_channels=1,
@@ -200,7 +200,7 @@ def maisi_autoencoder(_side: int, channels: int) -> nn.Module:
 
 
 def maisi_diffusion(_side: int, channels: int) -> nn.Module:
-    """MAISI's diffusion network, with attention on its coarsest level."""
+    """Builds MAISI's diffusion network, with attention on its coarsest level."""
     return class_of(f"{MAISI}.diffusion_model_unet_maisi", "DiffusionModelUNetMaisi")(
         spatial_dims=3,
         in_channels=3,
@@ -213,13 +213,13 @@ def maisi_diffusion(_side: int, channels: int) -> nn.Module:
 
 
 def widths_of(side: int, channels: int) -> list[int]:
-    """nnU-Net's widths: 32 to 320 for a base of 64, in stages down to 4 voxels a side; six stages at 128³."""
+    """Returns nnU-Net's widths: 32 to 320 for a base of 64, in stages down to 4 voxels a side; six stages at 128³."""
     stages = max(2, min(6, side.bit_length() - 2))
     return [min(channels // 2 * 2**level, 5 * channels) for level in range(stages)]
 
 
 def class_of(module: str, name: str) -> Callable[..., nn.Module]:
-    """A class by its module's name, so that a package is imported only where it is measured.
+    """Imports a class by its module's name, so that a package is imported only when it is measured.
 
     Raises:
         BadInput: the package is missing.

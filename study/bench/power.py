@@ -1,4 +1,4 @@
-"""What a GPU draws, and how fast it clocks, while a row of the bench is timed: by NVML, beside the timed process."""
+"""Measures a GPU's power and clock while a row of the bench is timed, by NVML beside the timed process."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import torch
 from medddpm.measure.machine import nvml
 
 EVERY = 0.05  # s between two readings of the clock
-LEAST = 0.5  # s: the driver's counter of energy moves some ten times a second, so that less time tells too little
+LEAST = 0.5  # s: the driver's counter of energy moves some ten times a second, so a shorter time is too coarse
 
 
 @contextlib.contextmanager
-def drawn(device: torch.device) -> Iterator[dict[str, float]]:
-    """After it, the dict holds the mean power within, "watts", and the median clock of the SMs, "sm_mhz".
+def measured_power(device: torch.device) -> Iterator[dict[str, float]]:
+    """On leaving, fills the dict with the mean power, "watts", and the median clock of the SMs, "sm_mhz".
 
-    It stays empty without a GPU, where NVML is missing or refuses, and where it took less than `LEAST`. The clock is
-    read by a thread, which the host's work hardly notices.
+    It stays empty without a GPU, if NVML is missing or refuses, and after less than `LEAST` seconds. A thread reads the
+    clock, which costs the host's work next to nothing.
     """
-    found: dict[str, float] = {}
+    power: dict[str, float] = {}
     if device.type != "cuda":
-        yield found
+        yield power
         return
     with contextlib.ExitStack() as stack:
         try:
             library, handle = stack.enter_context(nvml(torch.cuda.get_device_properties(device).uuid))
             energy = library.nvmlDeviceGetTotalEnergyConsumption(handle)
         except Exception:  # no NVML, an older card or driver, no permission: each has an exception of its own
-            yield found
+            yield power
             return
         clocks: list[int] = []
         over = threading.Event()
@@ -41,7 +41,7 @@ def drawn(device: torch.device) -> Iterator[dict[str, float]]:
         began = time.monotonic()
         reader.start()
         try:
-            yield found
+            yield power
         finally:
             seconds = time.monotonic() - began
             over.set()
@@ -49,7 +49,7 @@ def drawn(device: torch.device) -> Iterator[dict[str, float]]:
         with contextlib.suppress(library.NVMLError):
             joules = (library.nvmlDeviceGetTotalEnergyConsumption(handle) - energy) / 1e3
             if seconds >= LEAST and clocks:
-                found |= {"watts": joules / seconds, "sm_mhz": statistics.median(clocks)}
+                power |= {"watts": joules / seconds, "sm_mhz": statistics.median(clocks)}
 
 
 def _read(library: Any, handle: Any, clocks: list[int], over: threading.Event) -> None:

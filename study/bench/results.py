@@ -1,4 +1,4 @@
-"""What `python -m study bench` keeps: a file for each row, measure and round, and the table of them."""
+"""Makes the tables of `python -m study bench` from its results, a file for each row, measure and round."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ GIB = 2**30
 
 
 def tables(out: Path) -> list[Table]:
-    """The table at `out` (schema `BENCH`) and that of the ceilings beside it."""
+    """Returns the table at `out` (schema `BENCH`) and that of the ceilings beside it."""
     limits = Table(out.with_name(CEILINGS_TABLE), schemas.CEILINGS, _ceilings, beside=True)
     return [Table(out, schemas.BENCH, rows_of), limits]
 
 
 def check_width(store: Store, widths: set[int]) -> None:
-    """Checks that the rows of this run, which the table cannot tell apart by their base width, have one of these.
+    """Checks that the rows of this run have one of these base widths, which the table has no column for.
 
     Raises:
-        BadInput: some have another.
+        BadInput: some have another base width.
     """
     there = {Case(**result["case"]).channels for result in store.results() if "case" in result}
     if others := there - widths:
         words = " and ".join(f"--channels {width}" for width in sorted(others))
-        raise BadInput(store.given, f"its rows are of {words}", "give the same, or another --out")
+        raise BadInput(store.out, f"its rows are of {words}", "give the same, or another --out")
 
 
 def check_reference(store: Store, case: Case) -> None:
-    """Removes BASE's output and gradient where they are damaged or another run's: they are computed anew."""
+    """Removes BASE's output and gradient if they are damaged or another run's, so that they are computed anew."""
     path = case.reference(store.folder)
     there = store.read(case.reference_key) or {}
     if not path.is_file() or there.get("sha256") != digest(path):
@@ -50,17 +50,17 @@ def check_reference(store: Store, case: Case) -> None:
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table of results (schema `BENCH`), each row with the samples of all its rounds; and what it says of them."""
+    """Makes the table of results (schema `BENCH`), each row with the samples of all rounds, and its description."""
     rounds: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         if "rows" in result:
             rounds.setdefault(result["key"], []).append(result)
     rows, reports, packages = [], {}, dict[str, Any]()
-    for every in rounds.values():
-        last = every[-1]
+    for results_of_row in rounds.values():
+        last = results_of_row[-1]
         case, setting = Case(**last["case"]), BENCH_SETTINGS[last["setting"]]
-        for each in zip(*(result["rows"] for result in every), strict=True):
-            together = each[-1] | {"ms": [time for measured in each for time in measured["ms"]]}
+        for its_rounds in zip(*(result["rows"] for result in results_of_row), strict=True):
+            together = its_rounds[-1] | {"ms": [time for measured in its_rounds for time in measured["ms"]]}
             rows.append(_row(case, setting, together, {"date": last["date"], **last["machine"]}))
         packages |= last["packages"]
         if report := last.get("acceleration"):
@@ -80,16 +80,16 @@ def _limits(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Takes the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
+    """Copies the table at `out`, its ceilings and their descriptions into a machine's records; returns their paths.
 
-    Rows that stand there and were not measured again stay, each with the date, versions and commit that it has.
+    Recorded rows that were not measured again stay, with their date, versions and commit.
     """
     copies = publishing.copied([out.with_name(CEILINGS_TABLE)], folder)
     return [*publishing.joined(out, folder, schemas.BENCH, KEY, _sorted), *copies]
 
 
 def report_key(network: str, setting: str) -> str:
-    """The key of a network's acceleration report in the description of the table."""
+    """Returns the key of a network's acceleration report in the description of the table."""
     return f"{network}, {setting}"
 
 
@@ -99,7 +99,7 @@ def _row(
     measured: Mapping[str, Any],
     origin: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """A row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
+    """Returns a row of schema `BENCH`; `origin` has its columns date and `machine.MACHINE`."""
     network, measure, peak = NETWORKS[case.network], measured["measure"], measured["peak_bytes"]
     times = spread(measured["ms"])
     median = times["median_ms"]
@@ -126,7 +126,7 @@ def _row(
 
 
 def spread(samples: list[float]) -> dict[str, Any]:
-    """Returns what a row says of its samples' times."""
+    """Returns the columns of a row for its samples' times."""
     p10, median, p90 = (round(float(np.percentile(samples, p)), 5) for p in (10, 50, 90))
     return {"median_ms": median, "p10_ms": p10, "p90_ms": p90, "samples": len(samples)}
 

@@ -22,7 +22,7 @@ from study.bench.results import check_reference, check_width, tables
 from study.bench.settings import BASE, BY_SLUG, SAMPLED, default_settings
 from study.bench.worker import MEASURES, REFERENCE, Case
 
-LARGEST_BESIDE = 128  # side of the volumes of a network beside whose step others wait
+LARGEST_BESIDE = 128  # side of volumes; other programs wait beside steps up to this size
 PREPARED = 4.0  # GiB that a program holds before it goes: CUDA's context, libraries, the largest network, its batch
 
 
@@ -31,9 +31,9 @@ class Row:
     """A network under a setting.
 
     Args:
-        case: what is computed.
-        setting: how the network runs.
-        measures: what is timed, out of `MEASURES`.
+        case: the network, its volumes and width.
+        setting: the network's.
+        measures: the timed ones, out of `MEASURES`.
     """
 
     case: Case
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Options:
-    """How every row of a call is measured.
+    """The options of measuring, the same for every row of a call.
 
     Args:
         samples: how often a forward pass or a step is timed, at least.
@@ -77,7 +77,7 @@ def plan(
     batch: int | None = None,
     channels: int = 64,
 ) -> list[Row]:
-    """The rows in the order they are measured.
+    """Returns the rows in the order they are measured.
 
     Args:
         networks: names out of `bench.networks.NETWORKS`.
@@ -106,14 +106,14 @@ def plan(
 def measure_rows(
     rows: Sequence[Row], out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False
 ) -> int:
-    """Measures what is missing of each row, prints a line for it and writes the table after it.
+    """Measures the missing measures of each row, prints a line for each and writes the table after it.
 
     A row exists when the same card, driver, cuDNN, PyTorch and commit have measured it: the table holds no other.
 
     Args:
         rows: see `plan`.
         out: the table, NAME.csv; NAME.meta.json, ceilings.csv and the folder NAME.rows are written beside it.
-        options: how every row is measured.
+        options: of measuring.
         command: the command line, for the record.
         dry_run: whether to print the commands and run nothing.
 
@@ -140,13 +140,13 @@ def measure_rows(
 
 
 def row_command(case: Case, setting: Tool, options: Options, folder: Path) -> tuple[str, ...]:
-    """The command of a row's program; the measures follow."""
+    """Returns the command of a row's program; the measures follow."""
     words: dict[str, object] = {
         "network": case.network, "setting": setting.slug, "side": case.side, "batch": case.batch,
         "channels": case.channels, "samples": options.samples, "device": options.device, "folder": folder,
     }  # fmt: skip
-    given = {name: value for name, value in words.items() if value != ""}
-    return (sys.executable, "-m", "study.bench.worker", *programs.options(given), "--measure")
+    filled_words = {name: value for name, value in words.items() if value != ""}
+    return (sys.executable, "-m", "study.bench.worker", *programs.options(filled_words), "--measure")
 
 
 def _job(row: Row, measure: str, options: Options, folder: Path) -> Job:
@@ -159,12 +159,12 @@ def _job(row: Row, measure: str, options: Options, folder: Path) -> Job:
         limit=options.seconds,
         gib=_gib(row.case),
         rounds=options.rounds,
-        told=_time,
+        describe=_time,
     )
 
 
 def _references(rows: Sequence[Row], options: Options, folder: Path) -> list[Job]:
-    """What distances are measured from: BASE's output and gradient of each case, first of all."""
+    """Returns the jobs of BASE's output and gradient of each case, from which distances are measured."""
     return [
         Job(
             key=case.reference_key,
@@ -180,7 +180,7 @@ def _references(rows: Sequence[Row], options: Options, folder: Path) -> list[Job
 
 
 def _gib(case: Case) -> float:
-    """Returns what a program holds before it goes; beside a step that may take more than half a card nothing waits."""
+    """Returns a program's memory before it goes; infinite if its step may take more than half a card."""
     return PREPARED if max(NETWORKS[case.network].sides(case.side)) <= LARGEST_BESIDE else math.inf
 
 
@@ -189,7 +189,7 @@ def _ceilings(options: Options, folder: Path) -> Job:
     command = (sys.executable, "-m", "study.bench.ceilings", *programs.options(words))
     return Job(
         ceilings.KEY, "ceilings", command, Need.READY, limit=options.seconds, gib=PREPARED,
-        told=lambda result: ", ".join(
+        describe=lambda result: ", ".join(
             f"{row['ceiling']} {row['value']:.3g} {row['unit']}" for row in result["ceilings"]
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the bench's record comes to, in sentences of the notebooks; `study.numbers` takes single numbers from here."""
+"""Summarizes the bench's record in sentences for the notebooks; `study.numbers` takes single numbers from here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
 _AUTOCAST = [name for name in _TOOLS if not BENCH_SETTINGS[name].compiled]
 ERRORS = ["rel_error_output", "rel_error_grad"]
 _OURS = ["accelerate", "graphed_step"]
-_WAITS = 1.1  # times `graphed_step`'s time: where `accelerate` takes longer, the GPU waits for the host
+_WAITS = 1.1  # times `graphed_step`'s time: if `accelerate` takes longer, the GPU waits for the host
 
 
 def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
-    """The fast path against the best ordinary tool, PyTorch out of the box and the paper's FP32; says what is missing.
+    """Compares the fast path with the best ordinary tool, PyTorch out of the box and the paper's FP32; names gaps.
 
     Args:
         table: schema `BENCH`, of one machine.
@@ -35,22 +35,22 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
         return f"On the {gpu} {work} was not measured on the fast path."
     known = times.reindex(list(ORDINARY))
     names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
-    found = against(table, OURS, measure)
-    said: list[str] = []
-    for opponent, row in found.dropna(subset="ms").iterrows():
-        which = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
+    opponents = against(table, OURS, measure)
+    ratios: list[str] = []
+    for opponent, row in opponents.dropna(subset="ms").iterrows():
+        its_tool = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
         where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
-        name = f"{names[str(opponent)]}{where} ({which}{exact(row['ms'])} ms)"
-        said.append(f"{exact(row['ratio'])} times as fast as {name}")
+        name = f"{names[str(opponent)]}{where} ({its_tool}{exact(row['ms'])} ms)"
+        ratios.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
     volume = "one volume" if NETWORKS[OURS].flat else f"one {NETWORKS[OURS].side}³ volume"
     of = f"one micro-step of {volume}" if measure == "step" else volume  # the published step has two
     sentences = [f"On {gpu}s {work} ({of}) takes {exact(times[called])} ms {how}."]
-    if said:
-        sentences.append(f"That is {listed(said)}.")
+    if ratios:
+        sentences.append(f"That is {listed(ratios)}.")
     ways = {"graphed_step": "With `graphed_step` it takes", "FAST": "FAST, the package's own training, takes"}
     sentences += [f"{how} {exact(times[row])} ms." for row, how in ways.items() if row != called and row in times]
-    missing = [names[str(opponent)] for opponent in found.index[found["ms"].isna()]]
+    missing = [names[str(opponent)] for opponent in opponents.index[opponents["ms"].isna()]]
     if known.isna().all():
         missing[0] = "any ordinary tool"
     elif known.isna().any():
@@ -64,7 +64,7 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
 
 
 def tool(setting: Tool, *, short: bool = False) -> str:
-    """Returns what a user would say that this ordinary setting is.
+    """Describes an ordinary setting in a user's words.
 
     Args:
         setting: one of `ORDINARY`.
@@ -86,24 +86,24 @@ def tool(setting: Tool, *, short: bool = False) -> str:
 
 
 def network_gains(table: pd.DataFrame, gpu: str) -> str:
-    """How much the networks of `fully_timed` gain, from the least to the most.
+    """Gives the gains of the networks of `fully_timed`, from the least to the most.
 
     Args:
         table: schema `BENCH`, of one machine.
         gpu: its name, as H200.
     """
-    found = fully_timed(table)
-    low, middle, high = (found[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
+    timed = fully_timed(table)
+    low, middle, high = (timed[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
     alone, graphed = (f"{low[name]:.2f} to {high[name]:.2f} times" for name in ("ratio", "step_ratio"))
     return (
-        f"For {len(found)} networks on the {gpu} `accelerate` is {alone} as fast as the best ordinary tool, "
+        f"For {len(timed)} networks on the {gpu} `accelerate` is {alone} as fast as the best ordinary tool, "
         f"{middle['ratio']:.2f} times in the median; `graphed_step` is {graphed}, {middle['step_ratio']:.2f} in the "
         "median."
     )
 
 
 def network_limits(table: pd.DataFrame) -> str:
-    """A list in Markdown of what the networks' ratios leave out: losses, the search, memory, the distance from float32.
+    """Lists in Markdown what the networks' ratios leave out: losses, the search, memory, the distance from float32.
 
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
 
@@ -111,38 +111,38 @@ def network_limits(table: pd.DataFrame) -> str:
         table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it;
             PyTorch without autocast is no tool.
     """
-    found = fully_timed(table)
-    waiting = found.index[found["accelerate_ms"] > _WAITS * found["step_ms"]]
-    said, same = [], slower(found).index.equals(waiting)
-    if len(slower(found)):
+    timed = fully_timed(table)
+    waiting = timed.index[timed["accelerate_ms"] > _WAITS * timed["step_ms"]]
+    points, same = [], slower(timed).index.equals(waiting)
+    if len(slower(timed)):
         why = ": in an ordinary loop the GPU waits for the host" if same else ""
-        said.append(f"`accelerate` is slower than the best tool for {slower_named(found)}{why}.")
+        points.append(f"`accelerate` is slower than the best tool for {slower_named(timed)}{why}.")
     if len(waiting) and not same:
-        each = listed([kind(network) for network in waiting])
-        said.append(f"In an ordinary loop around {each} the GPU waits for the host.")
-    dearest, lacking = untimed(found)
+        networks = listed([kind(network) for network in waiting])
+        points.append(f"In an ordinary loop around {networks} the GPU waits for the host.")
+    dearest, lacking = untimed(timed)
     if len(lacking):
-        said.append(f"{dearest} was not timed for {listed([kind(network) for network in lacking])}.")
-    peaks = memory(found)
+        points.append(f"{dearest} was not timed for {listed([kind(network) for network in lacking])}.")
+    peaks = memory(timed)
     alone, graphed = (f"{peaks[name].min():.2f} to {peaks[name].max():.2f} times" for name in peaks)
-    said.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
+    points.append(f"A step's memory is {alone} the best tool's, with `graphed_step` {graphed}.")
     outputs, gradients = (f"by {errors_span(table, error)}%" for error in ERRORS)
     most = f"{errors_beside_best(table):.2f} times as much as the best tool's"
-    said.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
-    return "\n".join(f"- {point}" for point in said)
+    points.append(f"Outputs differ from float32's {outputs}, gradients {gradients}: at most {most}.")
+    return "\n".join(f"- {point}" for point in points)
 
 
 def slower(timed: pd.DataFrame) -> pd.Series[float]:
     """Returns the ratios of the networks that are slower with `accelerate` than with the best tool.
 
     Args:
-        timed: what `fully_timed` returns.
+        timed: as `fully_timed` returns it.
     """
     return timed["ratio"][timed["ratio"].round(3) < 1]
 
 
 def slower_named(timed: pd.DataFrame) -> str:
-    """Returns the networks of `slower` with their ratios, as prose has them."""
+    """Names the networks of `slower` with their ratios, as prose does."""
     return listed([f"{kind(network)} ({exact(ratio)})" for network, ratio in slower(timed).items()])
 
 
@@ -177,29 +177,29 @@ def errors_beside_best(table: pd.DataFrame) -> float:
 
 
 def network_gaps(table: pd.DataFrame) -> str:
-    """Which tools were not timed for every network in every layout, and the distance from BF16 autocast.
+    """Names the tools not timed for every network in every layout, and gives the distance from BF16 autocast.
 
     Args:
         table: as for `network_limits`.
     """
-    found = fully_timed(table)
-    errors = _errors(table, found)
+    timed = fully_timed(table)
+    errors = _errors(table, timed)
     known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in errors.items()}
     first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
-    said = _gaps(found[_TOOLS].notna())
+    sentences = _gaps(timed[_TOOLS].notna())
     if first:
-        where = ", where measured" if len(first) < len(found) else ""
-        said.append(f"Errors are at most {_farther(errors, first):.2f} times those of BF16 autocast{where}.")
-    return " ".join(said)
+        where = ", where measured" if len(first) < len(timed) else ""
+        sentences.append(f"Errors are at most {_farther(errors, first):.2f} times those of BF16 autocast{where}.")
+    return " ".join(sentences)
 
 
-def _errors(table: pd.DataFrame, found: pd.DataFrame) -> dict[Hashable, pd.DataFrame]:
-    """The distances from float32 under every setting, by network."""
-    return {network: rows_of(table, str(network), "step")[ERRORS] for network in found.index}
+def _errors(table: pd.DataFrame, timed: pd.DataFrame) -> dict[Hashable, pd.DataFrame]:
+    """Returns the distances from float32 under every setting, by network."""
+    return {network: rows_of(table, str(network), "step")[ERRORS] for network in timed.index}
 
 
 def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
-    """The columns of each tool, by its name without the layout; a tool that no network has is left out."""
+    """Returns the columns of each tool, by its name without the layout; a tool that no network has is left out."""
     layouts: dict[str, list[str]] = {}
     for name in timed.columns[timed.any()]:
         layouts.setdefault(name.removesuffix(LAST), []).append(name)
@@ -207,7 +207,7 @@ def _layouts(timed: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _kinds(timed: pd.DataFrame) -> pd.DataFrame:
-    """Whether a tool (column) was timed for a network (index) in any layout."""
+    """Returns whether a tool (column) was timed for a network (index) in any layout."""
     return pd.DataFrame({name: timed[columns].any(axis="columns") for name, columns in _layouts(timed).items()})
 
 
@@ -216,7 +216,7 @@ def _called(name: Hashable) -> str:
 
 
 def _gaps(timed: pd.DataFrame) -> list[str]:
-    """Sentences on which tools were not timed for every network in every layout.
+    """Returns sentences on the tools that were not timed for every network in every layout.
 
     Args:
         timed: whether a tool (column) was timed for a network (index). A tool that no network has is left out.
@@ -224,7 +224,7 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
     layouts = _layouts(timed)
     every = pd.DataFrame({name: timed[columns].all(axis="columns") for name, columns in layouts.items()})
     sparse = timed.index[~_kinds(timed).all(axis="columns")]
-    said: list[str] = []
+    texts: list[str] = []
     for settings, group in timed.loc[sparse].groupby(timed.columns.tolist(), sort=False):
         has = dict(zip(timed.columns, settings, strict=True))
         tools = []
@@ -232,24 +232,24 @@ def _gaps(timed: pd.DataFrame) -> list[str]:
             there = [column for column in columns if has[column]]
             alone = "channels-last" if there and there[0].endswith(LAST) else "contiguous"
             tools += [f"{_called(name)}{f' ({alone})' if len(there) < len(columns) else ''}"] if there else []
-        verb = "" if said else " was timed" if len(tools) == 1 else " were timed"
-        said.append(f"only {listed(tools)}{verb} for {listed([kind(network) for network in group.index])}")
-    said = [f"{', '.join(said)}."] if said else []
+        verb = "" if texts else " was timed" if len(tools) == 1 else " were timed"
+        texts.append(f"only {listed(tools)}{verb} for {listed([kind(network) for network in group.index])}")
+    texts = [f"{', '.join(texts)}."] if texts else []
     for name in layouts:
         both = every.index[every[name]]
-        one = every.index.difference(both, sort=False).difference(sparse, sort=False)
-        which = [[kind(network) for network in networks] for networks in (both, one)]
-        if len(one) > len(both) > 0:  # the shorter list
-            said.append(f"{_called(name)} was timed in both layouts only for {listed(which[0])}.")
-        elif len(one):
-            said.append(
-                f"{_called(name)} was timed in only one layout{f' for {listed(which[1])}' if len(both) else ''}."
+        single = every.index.difference(both, sort=False).difference(sparse, sort=False)
+        named = [[kind(network) for network in networks] for networks in (both, single)]
+        if len(single) > len(both) > 0:  # the shorter list
+            texts.append(f"{_called(name)} was timed in both layouts only for {listed(named[0])}.")
+        elif len(single):
+            texts.append(
+                f"{_called(name)} was timed in only one layout{f' for {listed(named[1])}' if len(both) else ''}."
             )
-    return [f"{text[0].upper()}{text[1:]}" for text in said]
+    return [f"{text[0].upper()}{text[1:]}" for text in texts]
 
 
 def _farther(errors: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, pd.Series]) -> float:
-    """How many times as large our errors are as the other's in the same network, at most."""
+    """Returns the largest ratio of our error to the other's in the same network."""
     return pd.Series([(errors[network].loc[_OURS] / row).max().max() for network, row in theirs.items()]).max()
 
 
@@ -259,7 +259,7 @@ def fully_timed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def kind(network: object) -> str:
-    """Returns a network as prose has it: `UNet` with batch norm."""
+    """Names a network as prose does: `UNet` with batch norm."""
     _, kind, variant = parts(network)
     return f"`{kind}`{f' with {variant}' if variant else ''}"
 
@@ -272,17 +272,17 @@ def parts(network: object) -> tuple[str, str, str]:
 
 
 def apart(hours: float) -> str:
-    """How long two rows were measured apart: "5 min", "7 h"; "–" where that is not known."""
+    """Writes the time between two rows' measurements: "5 min", "7 h"; "–" if it is unknown."""
     if math.isnan(hours):
         return "–"
     return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.0f} h"
 
 
 def cell(value: str | float) -> str:
-    """Returns what a table's cell says: a name, a number as `exact` writes it, or "–" where nothing was measured."""
+    """Writes a table's cell: a name, a number as `exact` writes it, or "–" for a missing value."""
     return value if isinstance(value, str) else "–" if pd.isna(value) else exact(value)
 
 
 def exact(value: float) -> str:
-    """A number to three digits at least, zeros too, without an exponent: 2.00 says more than 2."""
+    """Writes a number with at least three digits, zeros included, without an exponent: 2.00 is more exact than 2."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

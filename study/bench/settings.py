@@ -1,4 +1,4 @@
-"""The settings that `bench` measures: the ladder from BASE to FAST, one change a row, and what stands beside.
+"""The settings that `bench` measures: the ladder from BASE to FAST, one change a row, and further settings.
 
 `medddpm.fast.patch.FEATURES` explains the features of the fast path that the ladder adds, and `medddpm.measure.tools`
 has PyTorch's own tools.
@@ -15,7 +15,7 @@ from medddpm import switches
 from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, OPPONENTS, TOOLS, Tool, like
 from study.bench.networks import Network
 
-# What each row of the ladder adds to the fast path of the row before; FAST adds the last, "hopper".
+# The feature that each row of the ladder adds to the fast path of the row before; FAST adds the last, "hopper".
 _ADDED = (
     ("norm", "+ norm", "+ fused norm and activation"),
     ("upsample", "+ upsampling", "+ gather-type upsampling"),
@@ -42,7 +42,7 @@ LADDER = (
     *_grown,
     Tool(switches.FAST, "+ own kernels for the 3³ convolutions", **_graphed),
 )
-"""From BASE to FAST, one change a row; the graph comes before what is ours, or else the host's time hides the rest."""
+"""From BASE to FAST, one change a row; the graph comes before our kernels, as the host's time would hide their gain."""
 BESIDE = (
     Tool(switches.OPT2, "FP32, channels-last"),
     *COMPILED,
@@ -71,7 +71,7 @@ SAMPLED = ("BASE", "FAST")
 
 
 def default_settings(network: Network, ladder: bool = False, opponents: bool = False) -> list[Tool]:
-    """The settings measured where none is named, in the order they are measured.
+    """Returns the settings that are measured by default, in order.
 
     Args:
         network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_named
 from medddpm.measure.machine import gpu_folder_name
+from medddpm.measure.profile.families import family_named
 from medddpm.measure.tables import of_every_machine, read_meta, read_table
 from medddpm.measure.tools import CAPTURED, LAST, ORDINARY, TOOLS
 from study.bench.networks import NETWORKS
@@ -23,12 +23,12 @@ NAME = "bench.csv"
 OTHER_HOSTS = "bench_other_hosts.csv"
 HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
 ELSEWHERE = {"monai-mednext": "H200"}
-"""Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card where not."""
+"""Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card in its place."""
 COMPARED_ON = "H100 (`MedNeXt`: an H200)"  # the cards of `compared`, as a sentence names them
 OURS = "med-ddpm"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
 
-_PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels and of this package's
+_PRODUCTS = {  # the products of a convolution, by the names of cuDNN's and this package's kernels
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
     "convolution, input gradient": r"dgrad|bprop|^_conv_adjoint",
     "convolution, forward": r"fprop|implicit_convolve|scudnn|^_conv$",
@@ -36,7 +36,7 @@ _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's kernels 
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
-    """Every machine's record (schema `BENCH`) in the repository at `root`, by its folder's name.
+    """Reads every machine's record (schema `BENCH`) in the repository at `root`, by its folder's name.
 
     Raises:
         BadInput: there is none, or one does not fit its schema.
@@ -45,14 +45,14 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def compared(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The H100's rows of what `recorded` returns, but another card's for the networks of `ELSEWHERE`."""
+    """Returns the H100's rows of `recorded`'s tables, but another card's for the networks of `ELSEWHERE`."""
     h100 = records["H100"]
     apart = [records[card][records[card]["network"] == network] for network, card in ELSEWHERE.items()]
     return pd.concat([h100[~h100["network"].isin(ELSEWHERE)], *apart], ignore_index=True)
 
 
 def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
-    """A card's rows of `HOST_BOUND` beside other hosts than its record's, by setting: a table for each run.
+    """Reads a card's rows of `HOST_BOUND` on hosts other than its record's, by setting: a table for each run.
 
     The rows of a run begin with `accelerate`'s.
 
@@ -60,12 +60,12 @@ def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
         BadInput: the table is missing, or does not fit its schema.
     """
     table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
-    each = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
-    return [rows.set_index("setting") for _, rows in each]
+    runs = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
+    return [rows.set_index("setting") for _, rows in runs]
 
 
 def every_run(root: Path, gpu: str) -> pd.DataFrame:
-    """A training step of `HOST_BOUND` in every run on a card, those on other hosts first, then its record's.
+    """Compares a training step of `HOST_BOUND` in every run on a card: the runs on other hosts, then its record's.
 
     Returns:
         date (of accelerate's row) and launch_ms (the host's time to launch accelerate's step to an idle GPU), then as
@@ -76,14 +76,14 @@ def every_run(root: Path, gpu: str) -> pd.DataFrame:
     """
     runs = [*on_other_hosts(root, gpu), rows_of(recorded(root)[gpu], HOST_BOUND, "step")]
     ours = [rows.loc["accelerate"] for rows in runs]
-    found = pd.DataFrame(map(_compared, runs))
-    found.insert(0, "date", [row["date"][:10] for row in ours])
-    found.insert(1, "launch_ms", [row["host_ms"] for row in ours])
-    return found
+    compared_runs = pd.DataFrame(map(_compared, runs))
+    compared_runs.insert(0, "date", [row["date"][:10] for row in ours])
+    compared_runs.insert(1, "launch_ms", [row["host_ms"] for row in ours])
+    return compared_runs
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:
-    """A machine's ceilings: "copy" in GB/s, "fp32", "tf32" and "bf16" in TFLOP/s.
+    """Reads a machine's ceilings: "copy" in GB/s, "fp32", "tf32" and "bf16" in TFLOP/s.
 
     Raises:
         BadInput: its table is missing or broken.
@@ -93,18 +93,18 @@ def ceilings(root: Path, gpu: str) -> dict[str, float]:
 
 
 def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
-    """A network's rows of one measure at its own size and batch, by setting; for samples, the full chain's.
+    """Returns a network's rows of one measure at its own size and batch, by setting; for samples, the full chain's.
 
     Args:
         table: schema `BENCH`.
         network, measure: as in that table.
     """
-    own = NETWORKS[network]
+    entry = NETWORKS[network]
     rows = table[
         (table["network"] == network)
         & (table["measure"] == measure)
-        & (table["batch"] == own.batch)
-        & (table["size"] == own.size(own.side))
+        & (table["batch"] == entry.batch)
+        & (table["size"] == entry.size(entry.side))
     ]
     if measure == "sample":
         rows = rows[rows["sampler"] == "ddpm"]
@@ -112,7 +112,7 @@ def rows_of(table: pd.DataFrame, network: str, measure: str) -> pd.DataFrame:
 
 
 def by_setting(table: pd.DataFrame) -> pd.DataFrame:
-    """The published network under every setting that was measured, in the record's order.
+    """Returns the published network under every setting that was measured, in the record's order.
 
     Returns:
         index setting; change, step_ms, step_p10_ms, step_p90_ms, step_gain (BASE's time divided by its own), the same
@@ -120,21 +120,21 @@ def by_setting(table: pd.DataFrame) -> pd.DataFrame:
     """
     step, forward, sample = (rows_of(table, OURS, measure) for measure in ("step", "forward", "sample"))
     names = [name for name in BENCH_SETTINGS if name in step.index or name in forward.index]
-    found: dict[str, Any] = {"change": pd.Series({name: BENCH_SETTINGS[name].change for name in names}, dtype=object)}
+    columns: dict[str, Any] = {"change": pd.Series({name: BENCH_SETTINGS[name].change for name in names}, dtype=object)}
     for measure, rows in (("step", step), ("forward", forward)):
         base = rows["median_ms"].get("BASE", np.nan)
-        found |= {f"{measure}_{short}": rows[short] for short in ("p10_ms", "p90_ms")}
-        found |= {f"{measure}_ms": rows["median_ms"], f"{measure}_gain": base / rows["median_ms"]}
-    found |= {"sample_s": sample["median_ms"] / 1e3, "peak_gib": step["peak_gib"], "tflops": step["tflops"]}
-    found |= {"error_output": step["rel_error_output"], "error_grad": step["rel_error_grad"]}
+        columns |= {f"{measure}_{short}": rows[short] for short in ("p10_ms", "p90_ms")}
+        columns |= {f"{measure}_ms": rows["median_ms"], f"{measure}_gain": base / rows["median_ms"]}
+    columns |= {"sample_s": sample["median_ms"] / 1e3, "peak_gib": step["peak_gib"], "tflops": step["tflops"]}
+    columns |= {"error_output": step["rel_error_output"], "error_grad": step["rel_error_grad"]}
     order = ["change"]
     order += [f"{m}_{short}" for m in ("step", "forward") for short in ("ms", "p10_ms", "p90_ms", "gain")]
     order += ["sample_s", "peak_gib", "tflops", "error_output", "error_grad"]
-    return pd.DataFrame(found).reindex(index=pd.Index(names, name="setting"), columns=order)
+    return pd.DataFrame(columns).reindex(index=pd.Index(names, name="setting"), columns=order)
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `by_setting` as a reader reads them: what each is, as in figures, times, gains, errors; "–" for none."""
+    """Makes rows of `by_setting` readable: the label in figures, times, gains, errors; "–" for a missing value."""
     called = {
         "step_ms": ("step, ms", 1), "step_gain": ("step, × BASE", 2), "forward_ms": ("forward, ms", 1),
         "forward_gain": ("forward, × BASE", 2), "peak_gib": ("GiB", 1),
@@ -148,27 +148,30 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def ladder(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `by_setting` from BASE to FAST, one change a row."""
+    """Returns the rows of `by_setting` from BASE to FAST, one change a row."""
     return table.loc[[setting.name for setting in LADDER if setting.name in table.index]]
 
 
 def called_of(rows: pd.DataFrame | pd.Series) -> str:
-    """The setting, of rows by setting, that opponents are held against: `accelerate` in an ordinary loop, or else FAST.
+    """Returns the setting that opponents are compared with: `accelerate` in an ordinary loop, or else FAST.
 
-    The first is what a reader has who calls it; a forward pass, and a record from before it was measured, lack it.
+    A reader who calls `accelerate` has the first; forward passes and older records lack it.
+
+    Args:
+        rows: by setting.
     """
     return "accelerate" if "accelerate" in rows.index else "FAST"
 
 
 def tools(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `by_setting` that the fast path is held against, slowest first, then what a reader gets by it."""
+    """Returns the rows of the ordinary tools in `by_setting`, slowest first, then a reader's rows of the fast path."""
     ordinary = table.loc[[name for name in ("BASE", *ORDINARY) if name in table.index]]
     names = [*ordinary.sort_values("step_ms", ascending=False).index, "accelerate", "graphed_step"]
     return table.loc[[name for name in names if name in table.index]]
 
 
 def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> pd.DataFrame:
-    """A network against itself under the best ordinary tool, PyTorch out of the box, and the paper's FP32.
+    """Compares a network with itself under the best ordinary tool, PyTorch out of the box, and the paper's FP32.
 
     Args:
         table: schema `BENCH`, of one machine.
@@ -176,7 +179,7 @@ def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> 
 
     Returns:
         index opponent, in that order: "best ordinary" (the fastest of `ORDINARY`), "PyTorch" and "BASE"; setting, ms
-        (its time) and ratio (divided by the time under the setting of `called_of`). What was not measured is missing.
+        (its time) and ratio (divided by the time under the setting of `called_of`); NaN if it was not measured.
     """
     times = rows_of(table, network, measure)["median_ms"]
     ordinary = times.reindex(list(ORDINARY)).dropna()
@@ -184,12 +187,12 @@ def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> 
         {"best ordinary": ordinary.idxmin() if len(ordinary) else None, "PyTorch": "PyTorch", "BASE": "BASE"},
         name="setting",
     ).rename_axis("opponent")
-    found = pd.DataFrame({"setting": settings, "ms": settings.map(times).astype("float64")})
-    return found.assign(ratio=found["ms"] / times.get(called_of(times), np.nan))
+    opponents = pd.DataFrame({"setting": settings, "ms": settings.map(times).astype("float64")})
+    return opponents.assign(ratio=opponents["ms"] / times.get(called_of(times), np.nan))
 
 
 def others(table: pd.DataFrame) -> pd.DataFrame:
-    """Other people's networks: a training step with the best of ordinary tools, and on the fast path.
+    """Compares a training step of other people's networks with the best ordinary tool and on the fast path.
 
     Returns:
         index network; title (with the card, where most networks have another), then the time of each setting of
@@ -221,13 +224,13 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _card(rows: pd.DataFrame) -> str:
-    """The card of most rows that name one, as its records folder is called; else ""."""
-    found = rows["gpu"].dropna().mode()
-    return gpu_folder_name(str(found.iloc[0])) if len(found) else ""
+    """Returns the records folder of the card that most rows name; "" if none names one."""
+    cards = rows["gpu"].dropna().mode()
+    return gpu_folder_name(str(cards.iloc[0])) if len(cards) else ""
 
 
 def _compared(step: pd.DataFrame) -> dict[str, Any]:
-    """A network's step on the fast path beside the best tool, of its rows by setting; NaN where it was not measured."""
+    """Compares a network's step on the fast path with the best tool, from its rows by setting; NaN if not measured."""
     took = step["median_ms"]
     ordinary = took.reindex(list(ORDINARY))
     best = str(ordinary.idxmin()) if ordinary.notna().any() else ""
@@ -245,25 +248,25 @@ def _compared(step: pd.DataFrame) -> dict[str, Any]:
 
 
 def by_hand(table: pd.DataFrame) -> pd.Series[float]:
-    """How many times as long as `graphed_step` the best compiled step takes that a user captures by hand, by network.
+    """Divides the time of the best compiled step that a user captures by hand by `graphed_step`'s, by network.
 
     Args:
-        table: schema `BENCH`, of one machine. A network counts where such a step was timed in the layout in which
+        table: schema `BENCH`, of one machine. A network counts if such a step was timed in the layout in which
             `reduce-overhead` is faster.
     """
-    found = {}
+    ratios = {}
     for network in table["network"].unique():
         took = rows_of(table, network, "step")["median_ms"]
         replay = took.reindex(["reduce-overhead", f"reduce-overhead{LAST}"])
         if replay.notna().any():
             last = str(replay.idxmin()).endswith(LAST)
             captured = took.reindex([setting.name for setting in CAPTURED if setting.name.endswith(LAST) == last])
-            found[network] = captured.min() / took.get("graphed_step", np.nan)
-    return pd.Series(found).dropna()
+            ratios[network] = captured.min() / took.get("graphed_step", np.nan)
+    return pd.Series(ratios).dropna()
 
 
 def ours(table: pd.DataFrame) -> pd.DataFrame:
-    """This book's own networks: a training step under BASE and under FAST.
+    """Compares a training step of this book's own networks under BASE and under FAST.
 
     Returns:
         index network; title, base_ms, fast_ms, gain (BASE/FAST), peak_base_gib, peak_fast_gib and memory (FAST/BASE).
@@ -288,7 +291,7 @@ def ours(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns what `ours` returns as a reader reads it."""
+    """Makes a table of `ours` readable."""
     called = {
         "base_ms": "BASE, ms", "fast_ms": "FAST, ms", "gain": "gain", "peak_base_gib": "BASE, GiB",
         "peak_fast_gib": "FAST, GiB", "memory": "GiB, FAST/BASE",
@@ -297,7 +300,7 @@ def readable_ours(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
-    """Returns what `accelerate` replaced and left alone under a setting, by network.
+    """Reads the reports of `accelerate` under a setting, by network.
 
     Raises:
         BadInput: the record's description is missing or unreadable.
@@ -308,7 +311,7 @@ def reports(root: Path, gpu: str, setting: str = "FAST") -> dict[str, str]:
 
 
 def moved(kernels: pd.DataFrame) -> dict[str, float]:
-    """DRAM traffic of a whole step, GB, counted launch by launch.
+    """Sums the DRAM traffic of a whole step, GB, launch by launch.
 
     Args:
         kernels: schema `KERNELS`, steps of one card; of several runs of a setting the first whose bytes were counted.
@@ -324,11 +327,11 @@ def moved(kernels: pd.DataFrame) -> dict[str, float]:
 
 
 def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str = OURS) -> pd.DataFrame:
-    """The steps whose DRAM bytes are known.
+    """Returns the steps whose DRAM bytes are known.
 
     Args:
         table: schema `BENCH`.
-        gigabytes: what `moved` returns.
+        gigabytes: as `moved` returns them.
         network: its name.
 
     Returns:
@@ -341,7 +344,7 @@ def roofline(table: pd.DataFrame, gigabytes: Mapping[str, float], network: str =
 
 
 def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping[str, float]) -> pd.DataFrame:
-    """Where a step's time goes, and the floor of each part: the least time it could take.
+    """Splits a step's time into parts, and computes the floor of each: the least time it could take.
 
     The floor of a convolution's product is its FLOPs divided by the measured rate of BF16 products; all of the
     network's FLOPs are counted as the convolutions', which do all but a hundredth. So is the floor of attention, whose
@@ -351,7 +354,7 @@ def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping
     Args:
         kernels: schema `KERNELS`, of one step whose bytes were counted.
         flops: "forward", "step" and "attention", as `networks.flops` counts them.
-        limits: what `ceilings` returns.
+        limits: as `ceilings` returns them.
 
     Returns:
         index part (a product of the convolution, or a family), by time, longest first; group, launches, ms, gb (moved
@@ -380,15 +383,15 @@ def remaining(kernels: pd.DataFrame, flops: Mapping[str, float], limits: Mapping
 
 
 def _counted(kernels: pd.DataFrame) -> pd.Series[float]:
-    """Returns what all launches of each row move through DRAM, GB."""
+    """Returns the DRAM traffic of all launches of each row, GB."""
     return kernels["count"] * kernels[BYTES].sum(axis="columns") / 1e9
 
 
 def _part(kernel: str, family: str) -> str:
     if _group(family) != "convolution":
         return family
-    rest = family if family.startswith("fused") else "convolution, other"  # this package's say what they are
-    return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), rest)
+    default = family if family.startswith("fused") else "convolution, other"  # this package's say what they are
+    return next((name for name, pattern in _PRODUCTS.items() if re.search(pattern, kernel)), default)
 
 
 def _group(family: str) -> str:
@@ -396,7 +399,7 @@ def _group(family: str) -> str:
 
 
 def volumes(table: pd.DataFrame) -> pd.DataFrame:
-    """Whole samples: seconds a volume by setting, sampler, steps and batch, in the record's order."""
+    """Returns the seconds a volume of whole samples by setting, sampler, steps and batch, in the record's order."""
     rows = table[(table["network"] == OURS) & (table["measure"] == "sample")]
     seconds = rows["median_ms"] / 1e3 / rows["batch"]
     columns = ["setting", "sampler", "steps", "batch", "samples", "peak_gib"]

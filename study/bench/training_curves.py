@@ -39,7 +39,7 @@ def training_curves(
     rows = []
     curves: dict[Switches, list[tuple[int, float, float]]] = {}
     for name in settings:
-        # TF32 is a mode of the GPU: on a CPU, settings that differ in it alone are one training, and have its rows.
+        # TF32 is a mode of the GPU: on a CPU, settings that differ only in it share one training's rows.
         computed = replace(SETTINGS[name], name="", tf32=SETTINGS[name].tf32 and device.type == "cuda")
         if computed not in curves:
             curves[computed] = _curve(replace(config, setting=name), volumes, steps, device)
@@ -48,7 +48,7 @@ def training_curves(
 
 
 def _curve(config: TrainConfig, volumes: Volumes, steps: int, device: torch.device) -> list[tuple[int, float, float]]:
-    """Step (from 1), loss and time in ms of every step of one training."""
+    """Returns step (from 1), loss and time in ms of every step of one training."""
     rows = []
     trainer = Trainer(config, volumes, device)
     with SETTINGS[config.setting].on(trainer.unet):

@@ -1,9 +1,9 @@
 """The program that `python -m study bench` starts for a row: one network under one setting.
 
-It writes FOLDER/KEY_MEASURE.json after each measure that is not there, so that a killed program loses only the measure
-it was taking. The network is built before the first round; whatever runs on it, and so chooses its kernels, is in one.
-The optimizer's learning rate is 0: it does its work and the weights stay, so that every sample computes the same, and
-the last one's output and gradient can be compared with BASE's.
+It writes FOLDER/KEY_MEASURE.json after each missing measure, so that a killed program loses only the measure it was
+taking. Before the first round the network is built, and code for it generated; everything that runs the network, and so
+chooses kernels, is in a round. The optimizer's learning rate is 0: it does its work and the weights stay, so that every
+sample computes the same, and the last sample's output and gradient can be compared with BASE's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from medddpm.runtime.exits import end
 from medddpm.runtime.files import opened, replacing, write_json
 from medddpm.runtime.processes import pick_device, wait
 from study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
-from study.bench.power import drawn
+from study.bench.power import measured_power
 from study.bench.settings import BASE, BY_SLUG
 
 REFERENCE = "reference"
@@ -50,7 +50,7 @@ SHORT = ("ddim", "dpm++")  # samplers that take fewer steps
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed, whatever the setting: rows of one case can be compared.
+    """A network and its batch, whatever the setting: rows of one case can be compared.
 
     Args:
         network: a name out of `NETWORKS`.
@@ -70,15 +70,15 @@ class Case:
 
     @property
     def reference_key(self) -> str:
-        """The key of the result that tells of BASE's output and gradient."""
+        """The key of the result that describes BASE's output and gradient."""
         return f"{self.key}.reference"
 
     def reference(self, folder: Path) -> Path:
-        """The file of BASE's output and gradient."""
+        """Returns the file of BASE's output and gradient."""
         return folder / f"{self.reference_key}.pt"
 
     def result_key(self, setting: Tool, measure: str) -> str:
-        """The key of the result of one measure under a setting."""
+        """Returns the key of the result of one measure under a setting."""
         return f"{self.key}_{setting.slug}_{measure}"
 
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Returns the program's arguments."""
     top = argparse.ArgumentParser(prog="python -m study.bench.worker", description=__doc__)
     top.add_argument("--network", required=True, choices=list(NETWORKS))
     top.add_argument("--setting", required=True, choices=list(BY_SLUG))
@@ -124,6 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = build(network, case.side, case.channels).to(device)
     with setting.on(model) as called:
         row = Row(case, setting, Problem(network, case.side, case.batch, device), model, called)
+        row.prepare(arguments.measure)
         for number in rounds():
             for name in (REFERENCE, *MEASURES):
                 if name in arguments.measure:
@@ -156,11 +157,11 @@ class Row:
     """A network under a setting, and the work that is measured.
 
     Args:
-        case: what is computed.
-        setting: how it runs; already entered.
+        case: the network and its batch.
+        setting: the network's; already entered.
         problem: the batch.
         model: the network itself, whose parameters are trained.
-        called: what is called in its place.
+        called: the module to call in the network's place.
     """
 
     case: Case
@@ -176,11 +177,21 @@ class Row:
 
     @property
     def graphed(self) -> bool:
-        """Returns whether its work is replayed from CUDA graphs; a CPU has none."""
+        """True if its work is replayed from CUDA graphs, which a CPU lacks."""
         return self.setting.graph and self.device.type == "cuda"
 
+    def prepare(self, measures: Sequence[str]) -> None:
+        """Generates the code of a compiled network, as far as that can be done beside other programs."""
+        if "forward" in measures:
+            self.setting.generate(lambda: self._forward()(*self.problem.forward_inputs()))
+        if "step" in measures:
+            self.setting.generate(self._loss)
+
     def work(self, measure: str) -> Callable[[], Tensor]:
-        """What a sample of "forward" or "step" does; returns the network's output. It captures its graph, if any."""
+        """Returns a function that computes one sample of "forward" or "step" and returns the network's output.
+
+        Its graph, if any, is captured here or in its first runs.
+        """
         if measure == "step" and self.setting.reader == "graphed_step":
             inputs = self.problem.inputs
             step = graphed_step(self.model, self.problem.loss, self._optimizer(), inputs)
@@ -200,32 +211,32 @@ class Row:
         if self.graphed:
             captured = cuda_graphs.GraphedCall(function, *inputs)
 
-            def replay(_kept: Callable[..., Tensor] = function) -> Tensor:  # it holds the optimizer, and that its state
+            def replay(_alive: Callable[..., Tensor] = function) -> Tensor:  # `function` holds the optimizer's state
                 return captured(*inputs)
 
             return replay
         return lambda: function(*inputs)
 
     def gradient(self) -> list[Tensor]:
-        """The gradient of every parameter after the last step, on the CPU."""
+        """Returns the gradient of every parameter after the last step, on the CPU."""
         return [p.grad.detach().cpu() if p.grad is not None else torch.zeros(p.shape) for p in self.model.parameters()]
 
     def drop(self) -> None:
-        """Frees gradients, what no variable holds any more and cached memory before the next measure."""
+        """Frees gradients, unreachable objects and cached memory before the next measure."""
         self.model.zero_grad()
         gc.collect()  # an optimizer is part of a cycle: its state, twice the weights, would count in the next peak
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def end(self) -> None:
-        """Frees what a round captured and compiled, too: other programs are timed before the next one."""
+        """Frees graphs and compiled code too, as other programs are timed before the next round."""
         cuda_graphs.forget(self.model)
         if self.setting.compiled:
             torch._dynamo.reset()
         self.drop()
 
     def _begin(self) -> None:
-        """Says that nobody needs the last step's tensors: else what we keep of it makes each step another graph."""
+        """Declares the last step's tensors dead, as our reference to its output would make each step another graph."""
         if self.setting.replays:
             torch.compiler.cudagraph_mark_step_begin()
 
@@ -238,6 +249,10 @@ class Row:
 
         return forward
 
+    def _loss(self) -> Tensor:
+        with self.setting.autocasting(self.device):
+            return self.problem.loss(self.called, *self.problem.inputs)[0]
+
     def _optimizer(self) -> torch.optim.Optimizer:
         # Other people's networks are always trained with the fused Adam: it is a user's choice, not this package's.
         fused = self.device.type == "cuda" and (self.setting.fused_adam or not self.problem.network.ours)
@@ -246,7 +261,7 @@ class Row:
         )
 
     def ordinary_step(self) -> Callable[..., Tensor]:
-        """A step of an ordinary loop; returns the network's output. Each has an optimizer of its own."""
+        """Returns a step of an ordinary loop, with a new optimizer; the step returns the network's output."""
         optimizer = self._optimizer()
 
         def step(*inputs: Tensor) -> Tensor:
@@ -262,7 +277,7 @@ class Row:
 
 
 def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, Any]:
-    """Times "forward" or "step"; adds the distance from BASE where BASE's output is in `folder`.
+    """Measures "forward" or "step"; adds the distance from BASE if BASE's output is in `folder`.
 
     It is timed `samples` times and, on a GPU, for `SETTLING` seconds at least, after as many without a measurement.
     """
@@ -274,16 +289,16 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
         with cuda_graphs.off():  # these capture as soon as they are made: the first run is a step without a graph
             row.ordinary_step()(*row.problem.inputs)
         row.drop()
-    reset_peak(row.device)  # the peak has what a capture takes, not what a first run takes to compile and search
+    reset_peak(row.device)  # the peak includes a capture, but not the compiling and searching of a first run
     work = work or row.work(measure)
     warm_up(work, row.device)
     samples = max(samples, settle(work, row.device))
     if not (row.graphed or row.setting.replays or row.setting.reader):
-        reset_peak(row.device)  # a replay allocates nothing: what a graph needs, its capture took
-    with drawn(row.device) as power:
+        reset_peak(row.device)  # not with a graph: a replay allocates nothing, its memory is the capture's
+    with measured_power(row.device) as power:
         times, output = timed(work, samples, row.device)
     output = output.cpu()
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "measure": measure,
         "sampler": None,
         "steps": 1,
@@ -294,15 +309,15 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     }
     reference = row.case.reference(folder)
     if row.setting == BASE or not reference.is_file():
-        return found
-    kept = torch.load(reference, weights_only=True)
-    found["rel_error_output"] = distance([output], [kept["output"]])
+        return result
+    base = torch.load(reference, weights_only=True)
+    result["rel_error_output"] = distance([output], [base["output"]])
     if measure == "step":
-        found["rel_error_grad"] = distance(row.gradient(), kept["gradient"])
-    if not all(math.isfinite(found.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
+        result["rel_error_grad"] = distance(row.gradient(), base["gradient"])
+    if not all(math.isfinite(result.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
         problem = f"its {measure} gives numbers that are not finite"
         raise BadInput(row.setting.name, problem, "do not use it at this size")
-    return found
+    return result
 
 
 def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
@@ -311,7 +326,7 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
     chains = [("ddpm", timesteps)]
     if row.setting.name == "FAST":
         chains += [(sampler, steps) for sampler in SHORT for steps in FEW_STEPS if steps < timesteps]
-    found = []
+    rows = []
     for sampler, steps in chains:
 
         def draw(sampler: str = sampler, steps: int = steps) -> Tensor:
@@ -326,10 +341,10 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
         times: list[float] = []
         while not times or (len(times) < SAMPLES_OF_A_VOLUME and sum(times) < 1e3 * SAMPLING_SECONDS):
             times += timed(draw, 1, row.device)[0]
-        found.append(
+        rows.append(
             {"measure": "sample", "sampler": sampler, "steps": steps, "ms": times, "peak_bytes": peak(row.device)}
         )
-    return found
+    return rows
 
 
 def save_reference(row: Row, path: Path) -> None:
@@ -347,7 +362,7 @@ def digest(path: Path) -> str:
 
 
 def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """‖ours − theirs‖ / ‖theirs‖ over all tensors together, in float64."""
+    """Returns ‖ours − theirs‖ / ‖theirs‖ over all tensors together, in float64."""
     apart = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(ours, theirs, strict=True))
     return (apart / sum(float(b.double().square().sum()) for b in theirs)) ** 0.5
 
@@ -363,10 +378,10 @@ def warm_up(work: Callable[[], object], device: torch.device) -> None:
 
 
 def settle(work: Callable[[], Tensor], device: torch.device) -> int:
-    """Runs `work` for `SETTLING` seconds and returns how often that is; 1 on a CPU, where it is not done.
+    """Runs `work` for `SETTLING` seconds and returns the number of runs; does nothing and returns 1 on a CPU.
 
-    A GPU may draw more than its power limit for about a second, and its clocks fall only then: what is timed within
-    that second is faster than any training stays.
+    A GPU may draw more than its power limit for about a second, and its clocks fall only then: a time within that
+    second is shorter than in any long training.
     """
     if device.type != "cuda":
         return 1
@@ -377,10 +392,10 @@ def settle(work: Callable[[], Tensor], device: torch.device) -> int:
 
 
 def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tuple[list[float], Tensor]:
-    """The time of each sample in ms, and the last one's result.
+    """Times samples of `work`; returns each one's time in ms, and the last one's result.
 
-    On a GPU samples follow each other without a wait, as training steps do; events on the device time them, and no
-    sample's result is held while the next one is computed: it would count in the peak.
+    On a GPU samples follow each other without a wait, as training steps do, timed by events on the device. Each result
+    is freed before the next sample, or it would count in the peak.
     """
     if device.type != "cuda":
         marks = [time.perf_counter()]
@@ -391,25 +406,25 @@ def timed(work: Callable[[], Tensor], samples: int, device: torch.device) -> tup
     torch.cuda.synchronize(device)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
     events[0].record()
-    held: list[Tensor] = []
+    last: list[Tensor] = []
     for event in events[1:]:
-        held.clear()
-        held.append(work())
+        last.clear()
+        last.append(work())
         event.record()
     torch.cuda.synchronize(device)
-    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], held[0]
+    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)], last[0]
 
 
 def launching(work: Callable[[], object], ms: float, device: torch.device) -> float | None:
-    """The host's time for `work` in ms, the median; None on a CPU, where there is no other.
+    """Returns the host's median time for `work` in ms; None on a CPU, where the host does all the work.
 
-    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. Where this is longer
-    than the GPU's own work takes, the GPU waits for the host.
+    The GPU is idle before each run: a busy one makes the host wait once it has launched enough. If the host takes
+    longer than the GPU, the GPU waits for the host.
 
     Args:
-        work: what a sample does.
+        work: computes one sample.
         ms: the time of a sample: it runs as often as fits into `SETTLING`, from 3 to 20 times.
-        device: where it runs.
+        device: that it runs on.
     """
     if device.type != "cuda":
         return None
@@ -429,7 +444,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> int | None:
-    """The most bytes that tensors held at once since `reset_peak`; a CPU does not tell."""
+    """Returns the most bytes that tensors held at once since `reset_peak`; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 

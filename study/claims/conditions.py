@@ -20,7 +20,7 @@ from study.claims.by_figure.table1 import PropertyCase
 from study.claims.cards import deciding_cards
 from study.claims.paper import claims_of
 from study.claims.verdicts import Finding
-from study.profile.tables import Record, found
+from study.profile.tables import Record, records
 
 SECTION_3, TABLE_1 = functions_of(section3), functions_of(table1)
 
@@ -40,7 +40,7 @@ def window(root: Path) -> dict[str, Finding]:
 
     It is that of the first card of `cards.csv` that has one.
     """
-    profiled = [r for r in found(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
+    profiled = [r for r in records(root) if (r.table, r.part, r.setting) == ("kernels", "window", "BASE")]
     ours = _window_of(_newest(profiled)) if profiled else None
     return {name: SECTION_3[name](ours) for name in ("P050", "P055", "P056")}
 
@@ -67,7 +67,7 @@ def recorded_versions(root: Path) -> dict[str, str]:
 
     The table is that of the first card of `cards.csv` that has one.
     """
-    tables = [r for r in found(root) if r.table == "kernels" and r.part in VIEWS]
+    tables = [r for r in records(root) if r.table == "kernels" and r.part in VIEWS]
     if not tables:
         return {}
     meta = read_meta(_newest(tables).path)
@@ -110,11 +110,11 @@ def _card_of(folder: Path) -> dict[str, tuple[str, str]]:
     return {str(name): (value, origin) for name, value, origin in measured.itertuples()}
 
 
-def _newest(records: list[Record]) -> Record:
+def _newest(candidates: list[Record]) -> Record:
     """Returns the newest record of the first card of `cards.csv` that has any."""
     order = {str(gpu): place for place, gpu in enumerate(deciding_cards().index)}
-    first = min(order.get(record.gpu, len(order)) for record in records)
-    of_first = [record for record in records if order.get(record.gpu, len(order)) == first]
+    first = min(order.get(record.gpu, len(order)) for record in candidates)
+    of_first = [record for record in candidates if order.get(record.gpu, len(order)) == first]
     return max(of_first, key=lambda record: str(read_meta(record.path).get("date", "")))
 
 

@@ -17,7 +17,7 @@ from study.claims.case import Case
 from study.claims.kernels import KernelsOfRun, Runs
 from study.claims.paper import PAPER_SETTINGS, claims_of
 from study.claims.verdicts import Finding
-from study.profile.tables import found, kernels
+from study.profile.tables import kernels, records
 
 
 def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
@@ -25,7 +25,7 @@ def every_run(root: Path) -> dict[tuple[str, str], list[KernelsOfRun]]:
 
     Only under the paper's settings: a run under another, as FAST, neither confirms nor refutes the paper.
     """
-    parts = sorted({record.part for record in found(root) if record.table == "kernels"})
+    parts = sorted({record.part for record in records(root) if record.table == "kernels"})
     runs: dict[tuple[str, str], list[KernelsOfRun]] = {}
     if parts:
         tables = kernels(root, tuple(parts))

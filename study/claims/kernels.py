@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from medddpm.measure import summaries
-from medddpm.measure.families import family_named
-from medddpm.measure.kernel_names import function_name
+from medddpm.measure.profile import summaries
+from medddpm.measure.profile.families import family_named
+from medddpm.measure.profile.kernel_names import function_name
 
 TENSOR_FLOOR = 1.0  # percent of active cycles: pointwise kernels keep the pipe busy for 2 to 3% without any product
 TIE = 0.2  # scores that no tolerance of a measured quantity tells apart
@@ -26,7 +26,7 @@ class KernelsOfRun:
 
     @functools.cached_property
     def summary(self) -> pd.DataFrame:
-        """`medddpm.measure.summaries.summary`, one row per setting."""
+        """`medddpm.measure.profile.summaries.summary`, one row per setting."""
         return summaries.summary(self.table).droplevel("view")
 
     @functools.cached_property
@@ -52,8 +52,8 @@ class Launches:
 
     Args:
         words: their name in a sentence.
-        kinds: kinds of work (`medddpm.measure.families`, their groups) and abbreviations of the paper's Table 2, KN1
-            to KN8; empty for every launch.
+        kinds: kinds of work (`medddpm.measure.profile.families`, their groups) and abbreviations of the paper's Table
+            2, KN1 to KN8; empty for every launch.
         narrow: takes a part of the launches of these kinds.
         one_kernel: they are of a single kernel.
     """

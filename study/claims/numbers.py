@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from medddpm.measure import summaries
+from medddpm.measure.profile import summaries
 from study.claims import kernels
 from study.claims.kernels import ALL, KernelsOfRun, Launches, summed
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from medddpm.measure import summaries
-from medddpm.measure.families import family_named
+from medddpm.measure.profile import summaries
+from medddpm.measure.profile.families import family_named
 from study.claims import kernels
 from study.claims.kernels import GEMMS, KernelsOfRun, Runs
 from study.claims.numbers import Number

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from medddpm.measure import summaries
-from medddpm.measure.instructions import CLASSES
+from medddpm.measure.profile import summaries
+from medddpm.measure.profile.instructions import CLASSES
 from study.claims.cards import deciding_cards
 from study.claims.kernels import (
     DOMINANT,

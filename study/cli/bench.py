@@ -1,4 +1,4 @@
-"""The commands `python -m study bench` and `coverage`: how fast is each setting, and what is accelerated?"""
+"""The commands `python -m study bench` and `coverage`: the time of each setting, and the share accelerated."""
 
 from __future__ import annotations
 
@@ -140,17 +140,17 @@ def bench_settings(text: str) -> list[str]:
 
 
 def check_place(arguments: argparse.Namespace) -> None:
-    """Refuses a table's name without .csv, and a measurement on a CPU that nobody asked for.
+    """Checks that a table's name ends in .csv, and that a measurement on a CPU was asked for.
 
     Raises:
-        BadInput: it is one of these.
+        BadInput: it does not, or it was not.
     """
     from medddpm.runtime.processes import pick_device
 
     if without_gz(arguments.out).rpartition(".")[2] != "csv":
         raise BadInput(arguments.out, "a table's name ends in .csv", "give it that suffix")
     if not arguments.dry_run and pick_device(arguments.device).type == "cpu" and arguments.device == "auto":
-        # The default sizes would fill a host's memory and take hours there: nobody gets them by leaving --device out.
+        # The default sizes would fill a host's memory and take hours: a CPU has to be asked for by --device.
         remedy = "run it on a machine with one, see the commands by --dry-run, or give --device cpu and a small --size"
         raise BadInput(arguments.command.__name__, "PyTorch finds no NVIDIA GPU here", remedy)
 
@@ -161,13 +161,13 @@ def bench(arguments: argparse.Namespace) -> int:
 
     check_place(arguments)
     networks, measures = arguments.network or ["med-ddpm"], arguments.measure
-    drawn = "med-ddpm" in networks and "sample" in measures
+    draws_samples = "med-ddpm" in networks and "sample" in measures
     ours = any(name.startswith("med-ddpm") for name in networks)
     refuse_unread(
         arguments,
         ("ladder", "med-ddpm" in networks and arguments.setting is None, "of med-ddpm, without --setting"),
         ("opponents", ours and arguments.setting is None, "of med-ddpm and med-ddpm-brats, without --setting"),
-        ("all_samples", drawn and arguments.setting is None, "with samples of med-ddpm, without --setting"),
+        ("all_samples", draws_samples and arguments.setting is None, "with samples of med-ddpm, without --setting"),
     )
     rows = plan(
         networks,
@@ -193,7 +193,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def coverage(arguments: argparse.Namespace) -> int:
-    """Records what accelerated steps launch; see `study.bench.coverage`."""
+    """Records the launches of accelerated steps; see `study.bench.coverage`."""
     from study.bench.coverage import measure
     from study.bench.networks import NETWORKS
 

@@ -8,7 +8,7 @@ from medddpm.cli.options import Commands, Parser, add_command
 
 
 def add_book(commands: Commands[Parser]) -> None:
-    """`python -m study book`."""
+    """Adds `book`."""
     command = add_command(
         commands,
         book,

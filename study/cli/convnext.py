@@ -1,4 +1,4 @@
-"""The command `python -m study convnext`: the operators and kernels of the CUDA report."""
+"""The command `python -m study convnext`, for the operators and kernels of the CUDA report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = ("operators", "kernels", "transfers", "training", "counters")
 
 
 def add_convnext(commands: Commands[Parser]) -> None:
-    """`python -m study convnext`."""
+    """Adds `convnext`."""
     command = add_command(
         commands,
         convnext,

@@ -8,7 +8,7 @@ from medddpm.cli.options import Commands, Parser, add_command
 
 
 def add_numbers(commands: Commands[Parser]) -> None:
-    """`python -m study numbers`."""
+    """Adds `numbers`."""
     add_command(
         commands,
         numbers,

@@ -31,7 +31,7 @@ TRAINING = ("seeds", "size", "channels", "steps", "learning_rate")
 
 
 def add_parity(commands: Commands[Parser]) -> None:
-    """`python -m study parity`."""
+    """Adds `parity`."""
     command = add_command(
         commands,
         parity,
@@ -64,16 +64,16 @@ def add_parity(commands: Commands[Parser]) -> None:
         help="file or run's folder, for samplers, redrawn and redrawn_fp32",
     )
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    own = command.add_argument_group("in place of the plans' own")
-    own.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))
-    own.add_argument("--seeds", type=_seeds, metavar="N,…", help="of weights, order, timesteps and noise")
-    own.add_argument("--size", type=whole(8), metavar="N", help="side of the volume")
-    own.add_argument("--channels", type=whole(32, also=MULTIPLE), metavar="N", help=f"base width, {MULTIPLE}")
-    own.add_argument("--steps", type=whole(1), metavar="N", help="of training")
-    own.add_argument("--learning-rate", type=positive, metavar="X", help="Adam's")
-    own.add_argument("--subjects", type=whole(1), metavar="N", help="trained on")
-    own.add_argument("--held-out", type=whole(1), metavar="N", help="subjects evaluated on")
-    own.add_argument("--samplers", type=_samplers, metavar="NAME:STEPS,…", help="ddpm:250, ddim:10, dpm++:25 …")
+    changes = command.add_argument_group("in place of the plans' own")
+    changes.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))
+    changes.add_argument("--seeds", type=_seeds, metavar="N,…", help="of weights, order, timesteps and noise")
+    changes.add_argument("--size", type=whole(8), metavar="N", help="side of the volume")
+    changes.add_argument("--channels", type=whole(32, also=MULTIPLE), metavar="N", help=f"base width, {MULTIPLE}")
+    changes.add_argument("--steps", type=whole(1), metavar="N", help="of training")
+    changes.add_argument("--learning-rate", type=positive, metavar="X", help="Adam's")
+    changes.add_argument("--subjects", type=whole(1), metavar="N", help="trained on")
+    changes.add_argument("--held-out", type=whole(1), metavar="N", help="subjects evaluated on")
+    changes.add_argument("--samplers", type=_samplers, metavar="NAME:STEPS,…", help="ddpm:250, ddim:10, dpm++:25 …")
 
 
 def parity(arguments: argparse.Namespace) -> int:
@@ -84,15 +84,15 @@ def parity(arguments: argparse.Namespace) -> int:
     from study.parity.run import trained_checkpoint
 
     kinds = [run for name in arguments.plan for run in EVERY_PLAN[name]()]
-    drawn, trained = (any((run.checkpoint is not None) == given for run in kinds) for given in (True, False))
-    of_brats, of_phantom = (any((run.contrast == BRATS) == given for run in kinds) for given in (True, False))
+    draws, trains = (any((run.checkpoint is not None) == ready for run in kinds) for ready in (True, False))
+    of_brats, of_phantom = (any((run.contrast == BRATS) == is_brats for run in kinds) for is_brats in (True, False))
     refuse_unread(
         arguments,
-        ("checkpoint", drawn, "with the plans samplers, redrawn and redrawn_fp32"),
+        ("checkpoint", draws, "with the plans samplers, redrawn and redrawn_fp32"),
         ("data", of_brats, "with the plan brats"),
         ("gpus", arguments.device != "cpu", "on GPUs"),
-        *((name, trained, "with a plan that trains") for name in TRAINING),
-        ("subjects", trained and of_phantom, "with a plan that trains on the phantom"),
+        *((name, trains, "with a plan that trains") for name in TRAINING),
+        ("subjects", trains and of_phantom, "with a plan that trains on the phantom"),
     )
     runs = planned(
         arguments.plan,
@@ -122,10 +122,10 @@ def _seeds(text: str) -> list[int]:
 def _samplers(text: str) -> tuple[SamplerSteps, ...]:
     from study.parity.plans import FULL, SamplerSteps
 
-    found = []
+    samplers = []
     for word in text.split(","):
         name, _, steps = word.partition(":")
         if name not in SAMPLERS or not steps or (name == FULL.sampler and steps != str(FULL.steps)):
             raise argparse.ArgumentTypeError(f"{word!r} is no sampler and its steps: ddpm:250, ddim:10, dpm++:25 …")
-        found.append(SamplerSteps(name, whole(1, FULL.steps)(steps)))
-    return tuple(dict.fromkeys(found))
+        samplers.append(SamplerSteps(name, whole(1, FULL.steps)(steps)))
+    return tuple(dict.fromkeys(samplers))

@@ -1,4 +1,4 @@
-"""The commands `python -m study throughput` and `endurance`: what keeps a GPU busy in whole trainings?"""
+"""The commands `python -m study throughput` and `endurance`: whole trainings, and how busy they keep a GPU."""
 
 from __future__ import annotations
 

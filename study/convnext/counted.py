@@ -1,11 +1,11 @@
-"""ncu's raw page of `worker.mark`: the launches between two separators are those of one version."""
+"""Reads ncu's raw page of `worker.mark`: the launches between two separators are those of one version."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu_csv
+from medddpm.measure.profile import ncu_csv
 
 SEPARATOR = "between_versions"  # in the name of the kernel that `worker.mark` launches before each version
 SUMMED = {
@@ -25,11 +25,11 @@ METRICS = (*(metric for metrics in SUMMED.values() for metric in metrics), *WEIG
 
 
 def counted(page: Path, versions: int) -> list[dict[str, float]]:
-    """Returns what was counted of each version, in the order they ran.
+    """Sums the counters of each version, in the order in which the versions ran.
 
     Args:
         page: ncu's raw page, with base units.
-        versions: how many ran.
+        versions: the number of versions that ran.
 
     Returns:
         for each version launches, and the columns of `SUMMED` and `WEIGHTED`.
@@ -40,24 +40,25 @@ def counted(page: Path, versions: int) -> list[dict[str, float]]:
     opened = ncu_csv.open_page(page, "raw")
     if absent := [name for name in ("Kernel Name", *METRICS) if name not in opened.header]:
         raise BadInput(page, f"ncu counted no {absent[0]}", "try it by hand; another card may name it otherwise")
-    rows = [row for batch in opened.batches(("Kernel Name", *METRICS)) for row in batch]
+    launches_of_page = [row for batch in opened.batches(("Kernel Name", *METRICS)) for row in batch]
     numbers = {
-        metric: ncu_csv.numbers([row[place] for row in rows], metric, page) for place, metric in enumerate(METRICS, 1)
+        metric: ncu_csv.numbers([row[place] for row in launches_of_page], metric, page)
+        for place, metric in enumerate(METRICS, 1)
     }
-    starts = [place for place, row in enumerate(rows) if SEPARATOR in row[0]]
+    starts = [place for place, row in enumerate(launches_of_page) if SEPARATOR in row[0]]
     if len(starts) != versions:
         raise BadInput(page, f"it holds {len(starts)} versions where {versions} ran", "measure again with --again")
-    found = []
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-        own = slice(start + 1, end)
-        time = numbers["gpu__time_duration.sum"][own]
+    rows = []
+    for start, end in zip(starts, [*starts[1:], len(launches_of_page)], strict=True):
+        launches = slice(start + 1, end)
+        time = numbers["gpu__time_duration.sum"][launches]
         sums = {
-            column: float(UNITS[column] * sum(numbers[metric][own].sum() for metric in metrics))
+            column: float(UNITS[column] * sum(numbers[metric][launches].sum() for metric in metrics))
             for column, metrics in SUMMED.items()
         }
         weighted = {
-            column: float((numbers[metric][own] * time).sum() / max(time.sum(), 1e-9))
+            column: float((numbers[metric][launches] * time).sum() / max(time.sum(), 1e-9))
             for column, metric in WEIGHTED.items()
         }
-        found.append({"launches": end - start - 1, **{n: float(f"{v:.6g}") for n, v in (sums | weighted).items()}})
-    return found
+        rows.append({"launches": end - start - 1, **{n: float(f"{v:.6g}") for n, v in (sums | weighted).items()}})
+    return rows

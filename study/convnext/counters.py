@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu
+from medddpm.measure.profile import ncu
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing, write_json
 from medddpm.runtime.processes import pick_device
@@ -20,7 +20,7 @@ COUNTERS, PAGE = "counters", "counters_raw.csv"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Has ncu count the launches of every version; returns the exit code. A failure is one line on stderr."""
+    """Counts the launches of every version by ncu; returns the exit code. A failure is one line on stderr."""
     top = argparse.ArgumentParser(prog="python -m study.convnext.counters", description=__doc__)
     top.add_argument("--folder", type=Path, required=True, help="of the result")
     top.add_argument("--toy", action="store_true", help="the smallest sizes")
@@ -28,14 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = top.parse_args(argv)
     program = [sys.executable, "-m", "study.convnext.worker", "--part", "kernels", "--mark"]
     program += ["--folder", str(arguments.folder), "--device", arguments.device]
-    wanted = ncu.Collection(
+    collection = ncu.Collection(
         "ncu",
         [*program, *(["--toy"] if arguments.toy else [])],
         ["--profile-from-start", "off", "--metrics", ",".join(METRICS), "--force-overwrite"],
     )
     page = arguments.folder / PAGE
     try:
-        text = wanted.text()
+        text = collection.text()
         with replacing(page) as temporary:
             temporary.write_text(text, encoding="utf-8")
         rows = counted_rows(page, in_order(arguments.toy, pick_device(arguments.device)))
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def counted_rows(page: Path, order: Sequence[tuple[Case, str]]) -> list[dict[str, object]]:
-    """Returns what ncu counted, from its raw page, of the versions in the order they ran."""
+    """Makes a row of counters for each version from ncu's raw page, in the order in which the versions ran."""
     return [
         {"operator": case.operator, "batch": case.batch, "size": case.size, "stride": case.stride,
          "version": version, **counts}

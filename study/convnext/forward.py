@@ -15,7 +15,7 @@ from study.convnext.operators import Array, OperatorTimer
 
 
 def forward(network: ConvNeXtUNet, x: Array, t: npt.NDArray[np.int64], call: OperatorTimer) -> Array:
-    """Returns what `network(x, t)` computes.
+    """Computes `network(x, t)`.
 
     Args:
         network: on the CPU, in float32.
@@ -43,17 +43,17 @@ def forward(network: ConvNeXtUNet, x: Array, t: npt.NDArray[np.int64], call: Ope
 
 
 def block(module: ConvNeXtBlock, x: Array, time: Array, call: OperatorTimer) -> Array:
-    """Returns what `module(x, time)` computes, x (N, H, W, C); its products over channels are convolutions of 1×1."""
+    """Computes `module(x, time)`, x (N, H, W, C); its products over channels are convolutions of 1×1."""
     shift = _linear(module.shift, time, call)
-    kept = call("identity", x)
+    skip = call("identity", x)
     inner = convolved(module.depthwise, x, call) + shift[:, None, None, :]
     inner = _normed(module.norm, inner, call)
     inner = call("gelu", call("conv2d", inner, *_one_by_one(module.expand)))
-    return np.asarray(call("conv2d", inner, *_one_by_one(module.project)) + kept, dtype=np.float32)
+    return np.asarray(call("conv2d", inner, *_one_by_one(module.project)) + skip, dtype=np.float32)
 
 
 def sample(network: ConvNeXtUNet, noise: Array, steps: int, call: OperatorTimer) -> Array:
-    """The last `steps` of DDPM's reverse process (Ho et al. 2020, algorithm 2), its own noise from a fixed seed.
+    """Computes the last `steps` of DDPM's reverse process (Ho et al. 2020, algorithm 2), with noise of a fixed seed.
 
     Args:
         network: see `forward`.
@@ -83,20 +83,20 @@ def sample(network: ConvNeXtUNet, noise: Array, steps: int, call: OperatorTimer)
 
 
 def convolved(module: nn.Conv2d, x: Array, call: OperatorTimer) -> Array:
-    """A convolution and the padding before it, each an operator of its own."""
+    """Computes a convolution and the padding before it, each by an operator."""
     padding = module.padding[0]
     padded = call("conv2d_pad", x, padding) if padding else x
     return np.asarray(call("conv2d", padded, *weights(module), module.stride[0]))
 
 
 def weights(module: nn.Conv2d) -> tuple[Array, Array]:
-    """A convolution's weight as `operators.conv2d` takes it, (K, K, I, O), and its bias."""
+    """Returns a convolution's weight as `operators.conv2d` takes it, (K, K, I, O), and its bias."""
     assert module.bias is not None
     return array(module.weight.permute(2, 3, 1, 0)), array(module.bias)
 
 
 def array(tensor: Tensor) -> Array:
-    """A tensor as a dense float32 array."""
+    """Returns a tensor as a dense float32 array."""
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
 
 

@@ -1,4 +1,4 @@
-"""The kernels of `kernels` launched on tensors: which grid, which arguments, how a block's weights are laid out.
+"""Launches the kernels of `kernels` on tensors: their grids, their arguments and the layout of a block's weights.
 
 Images are (N, H, W, C), dense, float32. On a GPU a launch goes to PyTorch's current stream and returns at once; on a
 CPU numba's simulator computes it.
@@ -45,7 +45,7 @@ class Launch:
     arguments: tuple[Any, ...]
 
     def prepared(self) -> Callable[[], None]:
-        """The launch with its tensors handed to numba once: what is called in a timed loop."""
+        """Hands the tensors to numba once; returns the launch, for a timed loop."""
         arguments = [_handed(argument) for argument in self.arguments]
 
         def launch() -> None:
@@ -54,7 +54,7 @@ class Launch:
         return launch
 
     def __call__(self) -> None:
-        """Launches it."""
+        """Launches the kernel."""
         self.prepared()()
 
 
@@ -74,7 +74,7 @@ def _stream() -> object:
 def convolution(
     version: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, stride: int, padding: int
 ) -> list[Launch]:
-    """A dense convolution by one of `CONVOLUTIONS`.
+    """Returns a dense convolution by one of `CONVOLUTIONS`.
 
     Args:
         version: its name.
@@ -103,12 +103,12 @@ def convolution(
 
 
 def depthwise(x: Tensor, weight: Tensor, shift: Tensor, out: Tensor, padding: int) -> Launch:
-    """A depthwise convolution of stride 1: x (N, H, W, C), weight (K, K, C), shift (N, C), to out (N, H', W', C)."""
+    """Returns a depthwise convolution of stride 1: x (N, H, W, C), weight (K, K, C), shift (N, C) to out (N, …, C)."""
     return _one_each(conv.depthwise_direct, out.numel(), (x, weight, shift, out, padding))
 
 
 def layer_norm(version: str, x: Tensor, gain: Tensor, bias: Tensor, out: Tensor) -> list[Launch]:
-    """A layer norm over the last axis of x (…, C) by one of `NORMS`, written to out."""
+    """Returns a layer norm over the last axis of x (…, C) by one of `NORMS`, written to out."""
     rows, result = (tensor.view(-1, tensor.shape[-1]) for tensor in (x, out))
     arguments = (rows, gain, bias, result, EPSILON)
     if version == "direct":
@@ -144,7 +144,7 @@ class BlockWeights:
 
     @classmethod
     def of(cls, module: ConvNeXtBlock) -> BlockWeights:
-        """The parameters of `module`, on its device, in float32."""
+        """Returns the parameters of `module`, on its device, in float32."""
         depthwise_bias = module.depthwise.bias
         assert depthwise_bias is not None
         expand, project = module.expand.weight.detach(), module.project.weight.detach()
@@ -167,12 +167,12 @@ class BlockWeights:
         return self.gain.shape[0]
 
     def taps(self) -> Tensor:
-        """The depthwise weights as (49, C)."""
+        """Returns the depthwise weights as (49, C)."""
         return self.depthwise.view(-1, self.channels)
 
 
 def convnext_block(version: str, x: Tensor, shift: Tensor, weights: BlockWeights, out: Tensor) -> list[Launch]:
-    """A ConvNeXt block by one of `BLOCKS`: six launches unfused, one otherwise.
+    """Returns a ConvNeXt block by one of `BLOCKS`: six launches unfused, one otherwise.
 
     Args:
         version: its name.
@@ -220,6 +220,6 @@ def _unfused(x: Tensor, shift: Tensor, w: BlockWeights, out: Tensor) -> list[Lau
 
 
 def _one_each(kernel: Any, items: int, arguments: tuple[Any, ...]) -> Launch:
-    """A kernel with one item a thread; in the simulator, where a thread is a thread of Python's, with small blocks."""
+    """Returns a launch with one item a thread; blocks are small in the simulator, whose threads are Python's."""
     threads = 32 if SIMULATED else THREADS
     return Launch(kernel, (-(-items // threads),), threads, arguments)

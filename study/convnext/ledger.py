@@ -1,8 +1,8 @@
-"""The report's 75 numbers and a verdict on each, and where its own numbers contradict one another.
+"""Judges the report's 75 numbers, and finds contradictions among them.
 
-What the report's own numbers decide is judged by arithmetic: a sum by its rows, a repeated number by its first place, a
-ratio by its parts. A time on its RTX 3080 is at best a *proxy*, as another card's is for the paper; and a time of the
-whole program has no workload to be measured again: the report does not say how many images of how many steps it drew.
+Arithmetic judges a number that follows from others of the report: a sum by its rows, a repeated number by its first
+place, a ratio by its parts. A time on its RTX 3080 is at best a *proxy*, as another card's is for the paper. A time of
+the whole program cannot be measured again, as the report does not give its numbers of images and steps.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ NOT_SAID = f"The report does not say how many images and steps this is. Ours is 
 
 
 def reported(root: Path) -> pd.DataFrame:
-    """The report's numbers, one row a claim (schema `PAPER`), C001 to C075."""
+    """Reads the report's numbers, one row a claim (schema `PAPER`), C001 to C075."""
     return read_table(root / FILE, schemas.PAPER)
 
 
 def table_of(report: pd.DataFrame, name: str) -> dict[str, float]:
-    """The rows of a table by subject, in its unit: of "Table I" to "Table III" operators and the total, in seconds."""
+    """Returns a table's rows by subject, in its unit: in "Table I" to "Table III" operators and total, in seconds."""
     rows = report[report["figure"] == name]
     return dict(zip(rows["subject"].astype(str), rows["value"].astype(float), strict=True))
 
 
 def sums(report: pd.DataFrame) -> pd.DataFrame:
-    """The totals of Tables I to III against their rows.
+    """Compares the totals of Tables I to III with the sums of their rows.
 
     Returns:
         index table; stated, sum (of its rows), missing (their difference) in seconds, share (missing of stated).
     """
-    found = {}
+    by_table = {}
     for name in TABLES:
         rows = table_of(report, name)
         added = sum(seconds for operator, seconds in rows.items() if operator != "total")
         missing = rows["total"] - added
-        found[name] = {"stated": rows["total"], "sum": added, "missing": missing, "share": missing / rows["total"]}
-    return pd.DataFrame.from_dict(found, orient="index").rename_axis("table")
+        by_table[name] = {"stated": rows["total"], "sum": added, "missing": missing, "share": missing / rows["total"]}
+    return pd.DataFrame.from_dict(by_table, orient="index").rename_axis("table")
 
 
 def contradictions(report: pd.DataFrame) -> list[str]:
-    """Returns what the report says against itself, each with its arithmetic."""
+    """Lists the report's contradictions, each with its arithmetic."""
     first, second, third = (table_of(report, name) for name in TABLES)
     added: dict[Any, dict[str, float]] = sums(report).to_dict("index")  # type: ignore[assignment]
     parts = report[report["figure"] == "Table IV"].set_index("subject")["value"].astype(float)
     copies = parts["transfer to GPU"] + parts["transfer to CPU"]
-    rest = parts["whole call"] - copies - parts["kernel"]
+    gap = parts["whole call"] - copies - parts["kernel"]
     same = [name for name in OPERATORS if second[name] == third[name] > 0]
     others = [name for name in OPERATORS if name not in ("layer_norm", "conv2d")]
     more = sum(third[name] - second[name] for name in others)
@@ -91,7 +91,7 @@ def contradictions(report: pd.DataFrame) -> list[str]:
         "of the gain belong to no row.",
         f"{', '.join(same)} have the same digits in Tables II and III: two runs do not repeat to a microsecond.",
         f"Table IV: {parts['transfer to GPU']:.6f} + {parts['kernel']:.6f} + {parts['transfer to CPU']:.6f} = "
-        f"{copies + parts['kernel']:.6f} ms of {parts['whole call']:.6f} ms; {rest:.6f} ms are in no part. Transfers "
+        f"{copies + parts['kernel']:.6f} ms of {parts['whole call']:.6f} ms; {gap:.6f} ms are in no part. Transfers "
         f"are {copies / parts['whole call']:.0%} of the call, and {copies / (copies + parts['kernel']):.0%} of the "
         f"parts: not two-thirds. All but the kernel is {1 - parts['kernel'] / parts['whole call']:.0%}: two-thirds "
         "counts launches and allocations as transfers.",
@@ -102,7 +102,7 @@ def contradictions(report: pd.DataFrame) -> list[str]:
 
 
 def table_iv(report: pd.DataFrame, transfers: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table IV in µs: the report's, and each card's for one image, from pageable and from pinned memory.
+    """Makes Table IV in µs: the report's, and each card's for one image, from pageable and from pinned memory.
 
     Args:
         report: from `reported`.
@@ -117,7 +117,7 @@ def table_iv(report: pd.DataFrame, transfers: Mapping[str, pd.DataFrame]) -> pd.
 
 
 def table_v(report: pd.DataFrame, kernels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table V in µs: a block on a CPU and fused on a GPU, the report's and each card's; and the one by the other.
+    """Makes Table V in µs: a block on a CPU and fused on a GPU, the report's and each card's, and their ratio.
 
     Args:
         report: from `reported`.
@@ -128,8 +128,8 @@ def table_v(report: pd.DataFrame, kernels: Mapping[str, pd.DataFrame]) -> pd.Dat
     on_cpu, on_gpu = (1e6 * stated[f"ConvNeXt block on the {place}"] for place in ("CPU", "GPU"))
     columns = {"report": pd.Series({rows[0]: on_cpu, rows[2]: on_gpu})}
     for card, table in kernels.items():
-        found = times(table, "block", 1)
-        processor, fused = found["processor_us"], found.reindex(["fused"]).iloc[0]
+        measured = times(table, "block", 1)
+        processor, fused = measured["processor_us"], measured.reindex(["fused"]).iloc[0]
         ours = [processor.get("numba, one thread"), processor.get("numba, all cores")]
         columns[card] = pd.Series([*ours, fused["launched_us"], fused["graph_us"]], index=rows)
     wide = pd.DataFrame(columns).reindex(rows).astype(float)
@@ -138,7 +138,7 @@ def table_v(report: pd.DataFrame, kernels: Mapping[str, pd.DataFrame]) -> pd.Dat
 
 
 def verdicts(report: pd.DataFrame, root: Path) -> pd.DataFrame:
-    """A verdict on each claim (schema `CLAIMS`); a time of another card is the newest record's, by `tables`."""
+    """Judges each claim (schema `CLAIMS`); a time of another card is the newest record's, by `tables`."""
     values = report.set_index("id")["value"].astype(str)
     added = sums(report)
     rows = []
@@ -181,9 +181,11 @@ def verdicts(report: pd.DataFrame, root: Path) -> pd.DataFrame:
 Verdict = tuple[str, str, str | None, str, str | None, str | None, str | None, float | None, str, str]
 
 
-def _by_arithmetic(claim: Mapping[Any, Any], found: float, reason: str) -> Verdict:
+def _by_arithmetic(claim: Mapping[Any, Any], computed: float, reason: str) -> Verdict:
     stated = float(str(claim["value"]))
-    return _row(claim, f"{found:.6g}", "arithmetic", TOLERANCE, abs(found - stated) <= TOLERANCE * abs(stated), reason)
+    return _row(
+        claim, f"{computed:.6g}", "arithmetic", TOLERANCE, abs(computed - stated) <= TOLERANCE * abs(stated), reason
+    )
 
 
 def _row(claim: Mapping[Any, Any], ours: str, view: str, tolerance: float, holds: bool, reason: str) -> Verdict:
@@ -196,25 +198,25 @@ def _open(claim: Mapping[Any, Any], view: str, reason: str) -> Verdict:
 
 
 def _proxy(claim: Mapping[Any, Any], root: Path) -> Verdict:
-    """A time that only the report's machine could confirm, and ours beside it where there is a record."""
+    """Returns the verdict on a time that only the report's machine could confirm, beside ours if there is a record."""
     place, subject = claim["figure"], str(claim["subject"])
-    found, reason = None, ""
+    measured, reason = None, ""
     if place in TABLES:
-        found, reason = operator_seconds(root, OPERATORS_OF[str(claim["config"])], subject), NOT_SAID
+        measured, reason = operator_seconds(root, OPERATORS_OF[str(claim["config"])], subject), NOT_SAID
     elif place == "Table IV":
-        what = {"whole call": "whole", "kernel": "kernel"}.get(subject, subject.removeprefix("transfer "))
-        found, reason = (
-            transfer_us(root, what),
+        part = {"whole call": "whole", "kernel": "kernel"}.get(subject, subject.removeprefix("transfer "))
+        measured, reason = (
+            transfer_us(root, part),
             "Ours is an image of 3×32×32 and 64 output channels, in pageable memory.",
         )
     elif place == "Table V":
-        found = block_us(root, "fused" if "GPU" in subject else "numba, one thread")
+        measured = block_us(root, "fused" if "GPU" in subject else "numba, one thread")
         reason = (
             "Ours is a block of 64 channels at 32×32. The report does not state its size; its CPU time fits this one."
         )
-    if found is None:
+    if measured is None:
         return _open(claim, "measured", f"No card's record has it yet. Run `python -m study convnext`. {reason}")
-    card, value = found
+    card, value = measured
     scale = {"s": 1.0, "ms": 1e3}[str(claim["unit"])] * (1 if place in TABLES else 1e-6)
     ours = f"{value * scale:.4g}"
     known = (None, "measured", None, card, ours, None, "proxy", reason)

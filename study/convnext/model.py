@@ -36,11 +36,11 @@ class ConvNeXtBlock(nn.Module):
         self.project = nn.Linear(EXPANSION * channels, channels)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """x (N, C, H, W), time (N, time_channels) to (N, C, H, W)."""
+        """Computes the block: x (N, C, H, W), time (N, time_channels) to (N, C, H, W)."""
         return self.body(x, self.shift(time))
 
     def body(self, x: Tensor, shift: Tensor) -> Tensor:
-        """The part that the fused kernels compute: x (N, C, H, W) and shift (N, C) to (N, C, H, W)."""
+        """Computes the part that the fused kernels compute: x (N, C, H, W) and shift (N, C) to (N, C, H, W)."""
         inner = (self.depthwise(x) + shift[:, :, None, None]).permute(0, 2, 3, 1)
         inner = self.project(functional.gelu(self.expand(self.norm(inner))))
         return x + inner.permute(0, 3, 1, 2)
@@ -70,7 +70,7 @@ class ConvNeXtUNet(nn.Module):
         self.head = nn.Conv2d(widths[0], channels, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """x (N, C, H, W) with sides that halve evenly at each level, t (N,) to the noise in x, (N, C, H, W)."""
+        """Predicts the noise in x (N, C, H, W), whose sides halve evenly at each level, at t (N,)."""
         time = self.embed(embedded(t, self.embed.in_features).to(x.dtype))
         time = self.mix(time * torch.sigmoid(time))
         x = self.stem(x)
@@ -88,7 +88,7 @@ class ConvNeXtUNet(nn.Module):
 
 
 def embedded(t: Tensor, channels: int) -> Tensor:
-    """The sines and cosines of a timestep (Vaswani et al. 2017): t (N,) to (N, channels) float32."""
+    """Returns the sines and cosines of a timestep (Vaswani et al. 2017): t (N,) to (N, channels) float32."""
     half = channels // 2
     frequencies = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=t.device))
     angles = t.float()[:, None] * frequencies
@@ -108,6 +108,6 @@ class AtDepthOne(nn.Module):
         self.out_channels = network.out_channels
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """x (N, C, 1, H, W), t (N,) to (N, C, 1, H, W)."""
-        found: Tensor = self.network(x[:, :, 0], t)
-        return found[:, :, None]
+        """Predicts the noise in x (N, C, 1, H, W) at t (N,)."""
+        noise: Tensor = self.network(x[:, :, 0], t)
+        return noise[:, :, None]

@@ -12,7 +12,7 @@ CONVOLUTION = "tiled, 4 outputs"
 
 
 def conv2d_on_gpu(device: torch.device, padded: Array, weight: Array, bias: Array, stride: int = 1) -> Array:
-    """`operators.conv2d` by the tiled kernel (a depthwise one directly), transfers included."""
+    """Computes `operators.conv2d` by the tiled kernel (a depthwise one directly), transfers included."""
     x, w, b = (torch.from_numpy(array).to(device) for array in (padded, weight, bias))
     side = w.shape[0]
     sides = [(length - side) // stride + 1 for length in x.shape[1:3]]
@@ -26,9 +26,9 @@ def conv2d_on_gpu(device: torch.device, padded: Array, weight: Array, bias: Arra
 
 
 def layer_norm_on_gpu(device: torch.device, x: Array, gain: Array, bias: Array) -> Array:
-    """`operators.layer_norm` by warps, transfers included."""
-    given, g, b = (torch.from_numpy(array).to(device) for array in (x, gain, bias))
-    out = torch.empty_like(given)
-    for launch in launches.layer_norm("warp", given, g, b, out):
+    """Computes `operators.layer_norm` by warps, transfers included."""
+    images, g, b = (torch.from_numpy(array).to(device) for array in (x, gain, bias))
+    out = torch.empty_like(images)
+    for launch in launches.layer_norm("warp", images, g, b, out):
         launch()
     return np.asarray(out.cpu().numpy())

@@ -106,33 +106,33 @@ def _pointwise(flat: Array, which: int) -> Array:
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0), of any shape."""
+    """Computes max(x, 0), of any shape."""
     return _pointwise(x.ravel(), 0).reshape(x.shape)
 
 
 def gelu(x: Array) -> Array:
-    """x·Φ(x) with the exact error function (Hendrycks & Gimpel 2016), of any shape."""
+    """Computes x·Φ(x) with the exact error function (Hendrycks & Gimpel 2016), of any shape."""
     return _pointwise(x.ravel(), 1).reshape(x.shape)
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(−x)), of any shape."""
+    """Computes 1 / (1 + exp(−x)), of any shape."""
     return _pointwise(x.ravel(), 2).reshape(x.shape)
 
 
 def softmax(x: Array) -> Array:
-    """exp(x) divided by its sum over the last axis."""
+    """Divides exp(x) by its sum over the last axis."""
     raised = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True), dtype=np.float32)
 
 
 def upsample(x: Array) -> Array:
-    """(N, H, W, C) to (N, 2H, 2W, C), each pixel four times."""
+    """Repeats each pixel four times: (N, H, W, C) to (N, 2H, 2W, C)."""
     return x.repeat(2, axis=1).repeat(2, axis=2)
 
 
 def identity(x: Array) -> Array:
-    """A copy: what a skip connection keeps."""
+    """Returns a copy, for a skip connection."""
     return x.copy()
 
 
@@ -147,32 +147,32 @@ def unnormalize_to_zero_to_one(x: Array) -> Array:
 
 
 def extract(schedule: Array, t: npt.NDArray[np.int64]) -> Array:
-    """The schedule's value at each of t (N,), (N, 1, 1, 1)."""
+    """Returns the schedule's value at each of t (N,), (N, 1, 1, 1)."""
     return schedule[t].reshape(-1, 1, 1, 1)
 
 
 def linear(x: Array, weight: Array, bias: Array) -> Array:
-    """(N, I) times weight (I, O) plus bias (O,)."""
+    """Computes (N, I) times weight (I, O) plus bias (O,)."""
     return _linear(x, weight, bias)
 
 
 def element_matmul(x: Array, y: Array) -> Array:
-    """The element-wise product of two arrays of one shape."""
+    """Returns the element-wise product of two arrays of one shape."""
     return x * y
 
 
 def layer_norm(x: Array, gain: Array, bias: Array) -> Array:
-    """Layer norm over the last axis (Ba et al. 2016) with gain and bias (C,); its epsilon is `EPSILON`."""
+    """Computes a layer norm over the last axis (Ba et al. 2016) with gain and bias (C,); its epsilon is `EPSILON`."""
     return _layer_norm(x.reshape(-1, x.shape[-1]), gain, bias, EPSILON).reshape(x.shape)
 
 
 def conv2d_pad(x: Array, padding: int) -> Array:
-    """(N, H, W, C) with `padding` rows and columns of zeros on each side."""
+    """Pads (N, H, W, C) with `padding` rows and columns of zeros on each side."""
     return np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
 
 
 def conv2d(padded: Array, weight: Array, bias: Array, stride: int = 1) -> Array:
-    """A convolution without padding of its own.
+    """Computes a convolution without padding.
 
     Args:
         padded: (N, H, W, I).
@@ -216,7 +216,7 @@ class OperatorTimer:
     def __call__(self, name: str, *inputs: Any) -> Any:
         """Calls one operator and adds its time to the others of its name."""
         began = time.perf_counter()
-        found = self._functions[name](*inputs)
+        result = self._functions[name](*inputs)
         self.seconds[name] += time.perf_counter() - began
         self.calls[name] += 1
-        return found
+        return result

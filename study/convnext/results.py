@@ -1,4 +1,4 @@
-"""Keeps what `convnext` measures: a JSON file for each part, stamped with its run, and the tables made of them."""
+"""Makes the tables of `convnext` from its results, a JSON file for each part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.ncu_csv import launches_in
+from medddpm.measure.profile.ncu_csv import launches_in
 from medddpm.measure.schemas import Schema
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import table_of
@@ -39,7 +39,7 @@ Parts = Mapping[str, Mapping[str, Any]]
 
 
 def tables(out: Path) -> list[Table]:
-    """Every table of the parts in a folder."""
+    """Returns every table of the parts in a folder."""
     makers: dict[str, Callable[[Parts], Made]] = {
         "convnext_operators": _operators,
         "convnext_kernels": _kernels,
@@ -60,7 +60,7 @@ def check(store: Store, parts: Sequence[str]) -> None:
     """Checks, before long work, that the files of parts and every table may be written.
 
     Raises:
-        BadInput: they may not, or something else stands in their place.
+        BadInput: one may not, or another file stands in its place.
     """
     for part in parts:
         check_output(store.path(part), ours=_is_part, force=True)
@@ -115,7 +115,7 @@ def _counters(parts: Parts) -> Made:
 
 
 def _is_part(path: Path) -> bool:
-    """Returns whether a part was left there, by a process that ended well or before it was stamped."""
+    """Returns whether the file is a part's result, stamped or not."""
     try:
         return not {"rows", "losses"}.isdisjoint(read_json(path, ""))
     except BadInput:
@@ -128,9 +128,9 @@ def _is_page(path: Path) -> bool:
 
 
 def _spread(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the percentiles of its samples in place of `us`."""
+    """Returns a row with the percentiles of its samples in place of `us`."""
     low, median, high = (round(float(np.percentile(row["us"], p)), 3) for p in (10, 50, 90))
-    rest = {name: value for name, value in row.items() if name != "us"}
-    if "error" in rest:
-        rest["error"] = float(f"{rest['error']:.4g}")
-    return {**rest, "median_us": median, "p10_us": low, "p90_us": high, "samples": len(row["us"])}
+    others = {name: value for name, value in row.items() if name != "us"}
+    if "error" in others:
+        others["error"] = float(f"{others['error']:.4g}")
+    return {**others, "median_us": median, "p10_us": low, "p90_us": high, "samples": len(row["us"])}

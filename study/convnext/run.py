@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medddpm.measure import harness, ncu, programs
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta, package_version
+from medddpm.measure.profile import ncu
 from medddpm.measure.store import Store
-from medddpm.measure.tables import found_at
+from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device
 from study.convnext.counters import COUNTERS
 from study.convnext.results import PACKAGES, TABLES, check, tables
@@ -26,7 +27,7 @@ PARTS = (*MEASURED, COUNTERS)
 
 @dataclass(frozen=True)
 class Options:
-    """How every part of a call is measured.
+    """The options of measuring, the same for every part of a call.
 
     Args:
         steps: of the optimizer, in training.
@@ -51,7 +52,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
     Args:
         parts: out of `PARTS`.
         out: folder of the parts and the tables.
-        options: how.
+        options: of measuring.
         command: the command line, for the record.
         dry_run: whether to print the commands and run nothing.
 
@@ -59,8 +60,8 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
         the number of parts that failed; stderr names each.
 
     Raises:
-        BadInput: a part cannot be measured here or kept, which is known first; another process measures there; or
-            nothing was measured.
+        BadInput: a part cannot be measured here or written, which is checked first; another process measures there;
+            or nothing was measured.
     """
     jobs = [
         Job(part, part, _command(part, out, options), Need.ALONE, limit=options.seconds, problem=_problem)
@@ -76,7 +77,7 @@ def measure(parts: Sequence[str], out: Path, options: Options, *, command: Seque
 
 def publish(out: Path, folder: Path) -> list[Path]:
     """Copies the tables of `out` and their descriptions into a machine's records; returns the copies."""
-    return copied([path for name in TABLES if (path := found_at(out / f"{name}.csv")).is_file()], folder)
+    return copied([path for name in TABLES if (path := table_file(out / f"{name}.csv")).is_file()], folder)
 
 
 def _command(part: str, out: Path, options: Options) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ def _problem(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _check(parts: Sequence[str], store: Store, options: Options) -> None:
-    """Checks, before any work, that parts can be measured here and that nobody else's file is in their place."""
+    """Checks, before any work, that parts can be measured here and that no other file is in their place."""
     device = pick_device(options.device)
     for part in parts:
         check_part(part, device, options.toy)

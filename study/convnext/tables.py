@@ -15,31 +15,31 @@ from study.convnext.versions import block_products
 CASE = ["operator", "batch", "size", "stride", "version"]
 IMAGE_BYTES = 4 * 3 * 32 * 32
 OUTPUT_BYTES = 4 * 64 * 32 * 32  # of its convolution
-NORMS = {"block": "a thread block a row", "warp": "a warp a row"}  # what the record calls by one word
+NORMS = {"block": "a thread block a row", "warp": "a warp a row"}  # longer names for the record's words
 IDLE = 0.1  # % of cycles: a version whose Tensor Cores do less computes without them
 
 
 def recorded(root: Path, name: str) -> dict[str, pd.DataFrame]:
-    """Every machine's table of `results.TABLES`, by its folder's name; empty where none has been measured."""
+    """Reads every machine's table of `results.TABLES`, by its folder's name; empty if none has been measured."""
     return of_any_machine(root, f"{name}.csv", TABLES[name])
 
 
 def operators(table: pd.DataFrame) -> pd.DataFrame:
-    """Seconds of each operator, a column a variant, in the order of the report's Table I, and the total."""
+    """Returns the seconds of each operator, a column a variant, in the order of the report's Table I, and the total."""
     wide = table.pivot(index="operator", columns="variant", values="seconds")
     return wide.reindex(index=table["operator"].unique(), columns=table["variant"].unique())
 
 
 def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64", stride: int = 1) -> pd.DataFrame:
-    """The versions of one case.
+    """Returns the versions of one case.
 
     Args:
         table: schema `KERNELS` of `schemas_convnext`.
         operator, batch, size, stride: as in that table.
 
     Returns:
-        index version, in the record's order, a layer norm's by `NORMS`; graph_us, launched_us and processor_us where
-        they were measured, tflops (of the graph's time) and error.
+        index version, in the record's order, a layer norm's by `NORMS`; graph_us, launched_us and processor_us, NaN if
+        not measured, tflops (of the graph's time) and error.
     """
     rows = _where(table, operator=operator, batch=batch, size=size, stride=stride)
     wide = rows.pivot(index="version", columns="how", values="median_us").add_suffix("_us")
@@ -51,7 +51,7 @@ def times(table: pd.DataFrame, operator: str, batch: int, size: str = "32x32x64"
 
 
 def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str, float]) -> pd.DataFrame:
-    """Each version under ncu as a point, a layer norm's named by `NORMS`.
+    """Places each version under ncu on the roofline, a layer norm's named by `NORMS`.
 
     Args:
         counters: schema `COUNTERS` of `schemas_convnext`.
@@ -74,7 +74,9 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
     takes_none = (rows["tensor_pct"] < IDLE) | rows["version"].str.contains("FP32")
     # A block's depthwise convolution is no matrix product: it stays on the CUDA cores.
     parts = map(block_products, rows["size"].str.rpartition("x")[2].astype(int))
-    apart = np.where(rows["operator"] == "block", [one / (one + rest) for one, rest in parts], 0.0)
+    apart = np.where(
+        rows["operator"] == "block", [depthwise / (depthwise + products) for depthwise, products in parts], 0.0
+    )
     mixed = 1 / (apart / limits["fp32"] + (1 - apart) / on_tensor_cores)
     units = np.where(takes_none, limits["fp32"], mixed)
     rows["roof"] = np.minimum(rows["intensity"] * limits["copy"] / 1e3, units)
@@ -85,10 +87,10 @@ def roofline(counters: pd.DataFrame, kernels: pd.DataFrame, limits: Mapping[str,
 
 
 def readable(points: pd.DataFrame, card: str) -> pd.DataFrame:
-    """Points of `roofline` as a reader reads them, in columns that fit a page.
+    """Makes points of `roofline` readable, in columns that fit a page.
 
     Args:
-        points: what `roofline` returns, of one batch, size and stride.
+        points: as `roofline` returns them, of one batch, size and stride.
         card: on which they were counted.
     """
     called = {
@@ -104,40 +106,42 @@ def readable(points: pd.DataFrame, card: str) -> pd.DataFrame:
 
 
 def operator_seconds(root: Path, variant: str, operator: str) -> tuple[str, float] | None:
-    """The newest card's seconds of an operator, and the card's name; None without a record."""
+    """Returns the newest card's seconds of an operator, and the card's name; None without a record."""
     return _of_newest(root, "convnext_operators", lambda t: _where(t, variant=variant, operator=operator)["seconds"])
 
 
 def of_one_image(transfers: pd.DataFrame) -> pd.DataFrame:
-    """The rows of Table IV: one image goes to the GPU, and what its convolution gives comes back."""
+    """Returns the rows of Table IV: one image goes to the GPU, and its convolution's output comes back."""
     moved = transfers["what"].map({"to CPU": OUTPUT_BYTES}).fillna(IMAGE_BYTES)
     return transfers[transfers["bytes"] == moved]
 
 
-def transfer_us(root: Path, what: str) -> tuple[str, float] | None:
-    """The newest card's µs of a part of Table IV for one image, from pageable memory; None without a record."""
-    key = {"what": what, "memory": "pageable"}
+def transfer_us(root: Path, part: str) -> tuple[str, float] | None:
+    """Returns the newest card's µs of a part of Table IV for one image, from pageable memory; None without a record."""
+    key = {"what": part, "memory": "pageable"}
     return _of_newest(root, "convnext_transfers", lambda table: _where(of_one_image(table), **key)["median_us"])
 
 
 def block_us(root: Path, version: str) -> tuple[str, float] | None:
-    """The newest card's µs of a block of 64 channels at 32×32, in a graph or on its host's CPU; None without one."""
+    """Returns the newest card's µs of a block of 64 channels at 32×32, in a graph or on its host's CPU; or None."""
 
     def took(table: pd.DataFrame) -> pd.Series[float]:
-        found = times(table, "block", 1)
-        return found["graph_us"].fillna(found["processor_us"])[found.index == version]
+        versions = times(table, "block", 1)
+        return versions["graph_us"].fillna(versions["processor_us"])[versions.index == version]
 
     return _of_newest(root, "convnext_kernels", took)
 
 
 def _where(table: pd.DataFrame, **key: object) -> pd.DataFrame:
-    """The rows that have these values."""
+    """Returns the rows that have these values."""
     return table[(table[list(key)] == pd.Series(key)).all(axis=1)]
 
 
-def _of_newest(root: Path, name: str, found: Callable[[pd.DataFrame], pd.Series[float]]) -> tuple[str, float] | None:
-    """The newest card whose table has a value that is asked for, and the first of these; None without one."""
+def _of_newest(
+    root: Path, name: str, values_of: Callable[[pd.DataFrame], pd.Series[float]]
+) -> tuple[str, float] | None:
+    """Returns the newest card whose table has one of the values, and the first value; None without one."""
     for card, table in reversed(recorded(root, name).items()):
-        if len(values := found(table)):
+        if len(values := values_of(table)):
             return card, float(values.iloc[0])
     return None

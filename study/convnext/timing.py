@@ -1,4 +1,4 @@
-"""How long a computation takes: in a CUDA graph, launched from Python, and waited for each time."""
+"""Times a computation: in a CUDA graph, launched from Python, and waited for each time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPEATS = 50  # of a computation within one CUDA graph, or between two waits
 
 
 def launched(run: Callable[[], object], samples: int) -> list[float]:
-    """µs of one computation where Python launches `REPEATS` after another, waited for at the end."""
+    """Measures the µs of one computation if Python launches `REPEATS` after another and waits at the end."""
     times = []
     for _ in range(samples):
         torch.cuda.synchronize()
@@ -28,7 +28,7 @@ def launched(run: Callable[[], object], samples: int) -> list[float]:
 
 
 def graphed(run: Callable[[], object], samples: int, device: torch.device) -> list[float]:
-    """µs of one computation where a CUDA graph holds `REPEATS`; the data stay in L2 where they fit."""
+    """Measures the µs of one computation if a CUDA graph holds `REPEATS`; the data stay in L2 if they fit."""
 
     def repeated(marker: Tensor) -> Tensor:
         for _ in range(REPEATS):
@@ -48,7 +48,7 @@ def graphed(run: Callable[[], object], samples: int, device: torch.device) -> li
 
 
 def waited(run: Callable[[], object], samples: int, device: torch.device) -> list[float]:
-    """µs of one computation, waited for each time."""
+    """Measures the µs of one computation, waited for each time."""
     times = []
     for _ in range(samples):
         began = time.perf_counter()

@@ -21,7 +21,7 @@ CIFAR_ROW = 1 + 3 * SIDE * SIDE  # bytes of a label and an image in the binary v
 
 
 def digits(side: int = SIDE) -> Tensor:
-    """scikit-learn's 1797 handwritten digits of 8×8 (UCI, Alpaydin & Kaynak 1998), enlarged, in three equal channels.
+    """Loads scikit-learn's 1797 digits of 8×8 (UCI, Alpaydin & Kaynak 1998), enlarged, in three equal channels.
 
     Args:
         side: 8 or a multiple of it; 32 enlarges by linear interpolation.
@@ -37,7 +37,7 @@ def digits(side: int = SIDE) -> Tensor:
 
 
 def cifar(folder: Path) -> Tensor:
-    """The training images of CIFAR-10 (Krizhevsky 2009), from the files of its binary version.
+    """Reads the training images of CIFAR-10 (Krizhevsky 2009), from the files of its binary version.
 
     Returns:
         (50000, 3, 32, 32) float32 in [-1, 1].
@@ -67,7 +67,7 @@ def train(
     Args:
         images: (count, C, H, W) in [-1, 1].
         steps: of the optimizer.
-        device: where.
+        device: trains.
         batch: images of a step, drawn with replacement.
         rate: the first learning rate.
         widths: the network's.
@@ -85,11 +85,11 @@ def train(
     )
     optimizer = torch.optim.Adam(network.parameters(), rate, fused=device.type == "cuda")
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    held = images.to(device)
-    mask = held.new_zeros((batch, 0, 1, *images.shape[2:]))  # unconditional: a mask of no channels
+    on_device = images.to(device)
+    mask = on_device.new_zeros((batch, 0, 1, *images.shape[2:]))  # unconditional: a mask of no channels
     losses = torch.zeros(steps, device=device)
     for step in range(steps):
-        chosen = held[torch.randint(len(held), (batch,), device=device)]
+        chosen = on_device[torch.randint(len(on_device), (batch,), device=device)]
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = diffusion.loss(chosen[:, :, None], mask)
         optimizer.zero_grad()

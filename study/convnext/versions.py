@@ -1,4 +1,4 @@
-"""What is measured of each operator: our kernels, Triton's, and PyTorch's with its libraries, on the same numbers."""
+"""The versions of each operator: our kernels, Triton's, and PyTorch's with its libraries, on the same numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIME = 8  # width of a timestep's embedding where a block stands alone
 
 
 def block_products(channels: int) -> tuple[int, int]:
-    """A block's multiplications a pixel: of its depthwise convolution, and of its two products over channels."""
+    """Counts a block's multiplications a pixel: of its depthwise convolution, and of its two products over channels."""
     return 49 * channels, 8 * channels**2
 
 
@@ -86,8 +86,8 @@ class Version:
     Args:
         name: as in the record.
         run: computes it once, from prepared tensors.
-        output: gives the last result as (N, H, W, C); of `run` where that returns it.
-        settings: PyTorch's, within which it is run and timed: those under which it is fastest.
+        output: makes (N, H, W, C) of the last result, the value of `run` or the tensor that it wrote.
+        settings: PyTorch's, of which the fastest is chosen.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Version:
 
     @property
     def searched(self) -> bool:
-        """Returns whether its settings are to be chosen, which is so where cuDNN chooses an algorithm."""
+        """True if it has several settings to choose from, as if cuDNN chooses an algorithm."""
         return len(self.settings) > 1
 
 
@@ -106,10 +106,11 @@ class Problem:
     """A case's tensors, its versions and its result in float64.
 
     Args:
-        case: what is computed.
-        versions: how, in the record's order.
+        case: the operator and its size.
+        versions: in the record's order.
         exact: the result, (N, H', W', C) float64.
-        base: what of it is no work of the operator: a block's residual, subtracted before errors are taken.
+        base: the part of the result that the operator does not compute, a block's residual; errors are relative to the
+            rest.
     """
 
     case: Case
@@ -117,17 +118,17 @@ class Problem:
     exact: Tensor
     base: Tensor
 
-    def error(self, found: Tensor) -> float:
-        """‖found − exact‖ / ‖exact − base‖."""
-        apart = found.double() - self.exact
+    def error(self, result: Tensor) -> float:
+        """Returns ‖result − exact‖ / ‖exact − base‖."""
+        apart = result.double() - self.exact
         return float(apart.norm() / (self.exact - self.base).norm())
 
 
 def problem(case: Case, device: torch.device) -> Problem:
-    """The versions of a case on a device.
+    """Makes the versions of a case on a device.
 
     Args:
-        case: which operator, at which size.
+        case: the operator and its size.
         device: a GPU, or a CPU, where numba's simulator computes our kernels.
     """
     make = {"conv2d": _conv2d, "layer_norm": _layer_norm, "block": _block}[case.operator]
@@ -157,7 +158,7 @@ def _settings(switches: Switches, search: bool) -> Iterator[None]:
 
 
 def _library(name: str, switches: Switches, run: Callable[[], Tensor], output: Callable[..., Tensor]) -> Version:
-    """A library's version as its best users have it: cuDNN's own choice of an algorithm, or its search's.
+    """Returns a library's version with both of cuDNN's ways to choose an algorithm: by rule, and by search.
 
     The search times each algorithm once; where they take some microseconds it may keep a slower one.
     """
@@ -165,14 +166,14 @@ def _library(name: str, switches: Switches, run: Callable[[], Tensor], output: C
     return Version(name, run, output, both)
 
 
-def _whole(found: object) -> Tensor:
-    assert isinstance(found, Tensor)
-    return found
+def _whole(result: object) -> Tensor:
+    assert isinstance(result, Tensor)
+    return result
 
 
-def _last(found: object) -> Tensor:
-    """(N, C, H, W), of any memory order and precision, as (N, H, W, C)."""
-    return _whole(found).permute(0, 2, 3, 1)
+def _last(result: object) -> Tensor:
+    """Turns (N, C, H, W), of any memory order and precision, into (N, H, W, C)."""
+    return _whole(result).permute(0, 2, 3, 1)
 
 
 def _conv2d(case: Case, generator: torch.Generator) -> Problem:
@@ -245,18 +246,18 @@ def _block(case: Case, generator: torch.Generator) -> Problem:
 def _library_blocks(
     module: ConvNeXtBlock, x: Tensor, shift: Tensor, together: Tensor, w: BlockWeights
 ) -> list[Version]:
-    """Triton's version and PyTorch's: eager, and compiled; float32 as it comes, TF32, BF16 by autocast.
+    """Makes Triton's version and PyTorch's: eager and compiled, in float32, TF32, and BF16 by autocast.
 
     Autocast casts weights at each call, "cast once" has them in BF16.
     """
-    found = []
+    versions = []
     if importlib.util.find_spec("triton") and x.is_cuda:
         from study.convnext.kernels.block_triton import convnext_block
 
         out = torch.full_like(x, float("nan"))
         products = [m.weight.detach().bfloat16().contiguous() for m in (module.expand, module.project)]
         vectors = (w.taps(), w.gain, w.bias, products[0], w.expand_bias, products[1], w.project_bias)
-        found.append(Version("Triton", lambda: convnext_block(x, together, vectors, out, EPSILON), lambda _: out))
+        versions.append(Version("Triton", lambda: convnext_block(x, together, vectors, out, EPSILON), lambda _: out))
     last = x.permute(0, 3, 1, 2)  # channels-last, as ours
     dense = last.contiguous()
     device = x.device.type
@@ -272,7 +273,7 @@ def _library_blocks(
         return lambda: function(image, shift)
 
     body, cast = _Body(module), _Body(_products_in_bf16(module))
-    found += [
+    versions += [
         _library("PyTorch FP32", BASE, plain(body, dense), _last),
         _library("PyTorch TF32", OPT1, plain(body, dense), _last),
         _library("PyTorch TF32, channels-last", OPT1, plain(body, last), _last),
@@ -289,12 +290,12 @@ def _library_blocks(
             ("torch.compile BF16, cast once, max-autotune", mixed, cast, searched),
         ):
             compiled = torch.compile(copy.deepcopy(computed), dynamic=False, fullgraph=True, mode=mode)
-            found.append(_library(name, OPT1, how(compiled, last), _last))
-    return found
+            versions.append(_library(name, OPT1, how(compiled, last), _last))
+    return versions
 
 
 def _products_in_bf16(module: ConvNeXtBlock) -> ConvNeXtBlock:
-    """A copy whose weights autocast need not cast at each call."""
+    """Copies a block with weights in BF16, which autocast need not cast at each call."""
     cast = copy.deepcopy(module)
     for layer in (cast.depthwise, cast.expand, cast.project):
         layer.bfloat16()

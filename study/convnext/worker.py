@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Returns the program's arguments."""
     top = argparse.ArgumentParser(prog="python -m study.convnext.worker", description=__doc__)
     top.add_argument("--part", required=True, choices=PARTS)
     top.add_argument("--folder", type=Path, required=True, help="of the results")
@@ -90,7 +90,7 @@ def check_part(part: str, device: torch.device, toy: bool) -> None:
 
 
 def operators(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """The table `convnext_operators`: the same few steps of sampling, with operators moved to the GPU in turn."""
+    """Measures `convnext_operators`: the same few steps of sampling, with operators moved to the GPU in turn."""
     torch.manual_seed(0)
     network = ConvNeXtUNet(widths=(16, 16) if arguments.toy else (64, 128, 128)).eval()
     side, steps = (4, 2) if arguments.toy else (32, STEPS)
@@ -120,12 +120,12 @@ def operators(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
 
 
 def _processor_blocks(arguments: argparse.Namespace, cores: int) -> list[dict[str, Any]]:
-    """A ConvNeXt block on the CPU (Table V), with one thread and with all: version and times in µs."""
+    """Measures a ConvNeXt block on the CPU (Table V), with one thread and with all cores, in µs."""
     side, channels = (4, 16) if arguments.toy else (32, 64)
     torch.manual_seed(0)
     module = ConvNeXtBlock(channels, TIME)
     x = np.random.default_rng(0).standard_normal((1, side, side, channels), dtype=np.float32)
-    found = []
+    rows = []
     for name, threads in (("numba, one thread", 1), ("numba, all cores", cores)):
         numba.set_num_threads(threads)
         work = functools.partial(forward.block, module, x, np.zeros((1, TIME), np.float32), OperatorTimer())
@@ -134,26 +134,26 @@ def _processor_blocks(arguments: argparse.Namespace, cores: int) -> list[dict[st
         exact.load_state_dict(module.state_dict())
         image, shift = torch.from_numpy(x).double().permute(0, 3, 1, 2), module.shift.bias.double()[None]
         with torch.no_grad():
-            wanted = exact.body(image, shift).permute(0, 2, 3, 1).numpy()
-        error = float(np.linalg.norm(work() - wanted) / np.linalg.norm(wanted - x))
+            expected = exact.body(image, shift).permute(0, 2, 3, 1).numpy()
+        error = float(np.linalg.norm(work() - expected) / np.linalg.norm(expected - x))
         case = Case("block", 1, side, channels)
-        found.append(_row(case, name, "processor", waited(work, SAMPLES, torch.device("cpu")), error))
-    return found
+        rows.append(_row(case, name, "processor", waited(work, SAMPLES, torch.device("cpu")), error))
+    return rows
 
 
 # Kernels
 
 
 def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Rows of schema `KERNELS` of `schemas_convnext`: every version of every case, its error and its time."""
+    """Measures rows of schema `KERNELS` of `schemas_convnext`: every version of every case, its error and its time."""
     check_part("kernels", device, arguments.toy)
     rows, failed = list[dict[str, Any]](), {}
     for case in _cases(arguments.toy):
-        given = problem(case, device)
-        for version in given.versions:
+        case_problem = problem(case, device)
+        for version in case_problem.versions:
             try:
                 samples = 1 if arguments.toy else SAMPLES
-                measured = functools.partial(_measured, case, version, given.error, device, samples)
+                measured = functools.partial(_measured, case, version, case_problem.error, device, samples)
                 rows += within(fastest(version, device), measured) if version.searched else measured()
             except Exception as error:  # one version's compiler or kernel; the others stand
                 failed[f"{case.operator} {case.size}, {version.name}"] = f"{type(error).__name__}: {first_line(error)}"
@@ -161,7 +161,7 @@ def kernels(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
 
 
 def fastest(version: Version, device: torch.device) -> Settings:
-    """Those of a version's settings under which it takes the least time in a CUDA graph; on a CPU the first."""
+    """Returns the settings of a version under which it is fastest in a CUDA graph; on a CPU the first."""
 
     def median() -> float:
         version.run()
@@ -173,10 +173,10 @@ def fastest(version: Version, device: torch.device) -> Settings:
 
 
 def within(settings: Settings, work: Callable[[], Any], thread: ThreadPoolExecutor | None = None) -> Any:
-    """Returns what `work` returns under `settings`, in `thread` or in a thread of its own.
+    """Calls `work` under `settings`, in `thread` or in a new thread, and returns its result.
 
-    A thread of PyTorch's keeps the algorithm that cuDNN took for a convolution, by its own choice or after a search,
-    and does not ask again: with one thread for both, the second would time the first's algorithm.
+    A thread of PyTorch's keeps the algorithm that cuDNN chose for a convolution, by rule or by search: with one thread
+    for both, the second would time the first's algorithm.
     """
 
     def run() -> Any:
@@ -185,17 +185,17 @@ def within(settings: Settings, work: Callable[[], Any], thread: ThreadPoolExecut
 
     if thread is not None:
         return thread.submit(run).result()
-    with ThreadPoolExecutor(1) as own:
-        return own.submit(run).result()
+    with ThreadPoolExecutor(1) as new_thread:
+        return new_thread.submit(run).result()
 
 
 def _measured(
     case: Case, version: Version, error_of: Callable[[Tensor], float], device: torch.device, samples: int
 ) -> list[dict[str, Any]]:
-    found = version.run()
+    result = version.run()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    error = error_of(version.output(found))
+    error = error_of(version.output(result))
     for _ in range(3 if samples > 1 else 0):
         version.run()
     if device.type != "cuda":
@@ -216,11 +216,11 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
     from study.convnext.kernels.pointwise import between_versions
 
     for case in _cases(arguments.toy):
-        given = problem(case, device)
+        case_problem = problem(case, device)
         separate = launches.Launch(between_versions, (1,), 32, (torch.zeros(1, device=device),)).prepared()
         separate()
         with contextlib.ExitStack() as threads:
-            runs = [_kept(threads, version, device) for version in given.versions]
+            runs = [_in_one_thread(threads, version, device) for version in case_problem.versions]
             for run in runs:
                 for _ in range(3):
                     run()
@@ -235,8 +235,8 @@ def mark(arguments: argparse.Namespace, device: torch.device) -> None:
                 torch.cuda.profiler.stop()
 
 
-def _kept(threads: contextlib.ExitStack, version: Version, device: torch.device) -> Callable[[], object]:
-    """Returns what runs a version once as it is fastest, always in the same thread."""
+def _in_one_thread(threads: contextlib.ExitStack, version: Version, device: torch.device) -> Callable[[], object]:
+    """Returns a function that runs a version once under its fastest settings, always in one thread."""
     if not version.searched:
         return version.run
     settings, thread = fastest(version, device), threads.enter_context(ThreadPoolExecutor(1))
@@ -244,7 +244,7 @@ def _kept(threads: contextlib.ExitStack, version: Version, device: torch.device)
 
 
 def in_order(toy: bool, device: torch.device) -> list[tuple[Case, str]]:
-    """The cases and versions in the order in which `mark` runs them."""
+    """Returns the cases and versions in the order in which `mark` runs them."""
     return [(case, version.name) for case in _cases(toy) for version in problem(case, device).versions]
 
 
@@ -256,23 +256,23 @@ def _cases(toy: bool) -> tuple[Case, ...]:
 
 
 def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Rows of schema `TRANSFERS` of `schemas_convnext`."""
+    """Measures rows of schema `TRANSFERS` of `schemas_convnext`."""
     check_part("transfers", device, arguments.toy)
     rows: list[dict[str, Any]] = []
 
-    def add(what: str, memory: str, size: int, times: list[float]) -> None:
-        rows.append({"what": what, "memory": memory, "bytes": size, "us": times})
+    def add(part: str, memory: str, size: int, times: list[float]) -> None:
+        rows.append({"what": part, "memory": memory, "bytes": size, "us": times})
 
     for memory, size in itertools.product(("pageable", "pinned"), TRANSFERRED):
         pinned = memory == "pinned"
         host = torch.zeros(size // 4, pin_memory=pinned).normal_()
         near = host.to(device)
-        for what, run in (
+        for part, run in (
             ("to GPU", functools.partial(near.copy_, host, non_blocking=pinned)),
             ("to CPU", functools.partial(host.copy_, near, non_blocking=pinned)),
         ):
             waited(run, 10, device)
-            add(what, memory, size, waited(run, 100, device))
+            add(part, memory, size, waited(run, 100, device))
     for channels in (3, 64):
         host = torch.zeros(1, 32, 32, channels).normal_()
         weight, bias = torch.zeros(3, 3, channels, 64).normal_(), torch.zeros(64)
@@ -287,8 +287,8 @@ def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
             def whole(sent: Tensor = sent, w: Tensor = w, b: Tensor = b, back: Tensor = back) -> None:
                 near = sent.to(device, non_blocking=sent.is_pinned())
                 result = near.new_empty((1, 32, 32, 64))
-                for each in launches.convolution(CONVOLUTION, near, w, b, result, 1, 1):
-                    each()
+                for step in launches.convolution(CONVOLUTION, near, w, b, result, 1, 1):
+                    step()
                 back.copy_(result, non_blocking=back.is_pinned())
 
             waited(whole, 10, device)
@@ -301,7 +301,7 @@ def transfers(arguments: argparse.Namespace, device: torch.device) -> dict[str, 
 
 
 def trained(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Returns what `convnext_training` and `convnext_samples` are made of, and how long training and drawing took."""
+    """Trains and draws for `convnext_training` and `convnext_samples`; returns losses, samples and times."""
     side = 8 if arguments.toy else training.SIDE
     images = training.cifar(arguments.data) if arguments.data else training.digits(side)
     small: dict[str, Any] = {"widths": (16, 16), "timesteps": 4, "batch": 4} if arguments.toy else {}
@@ -309,8 +309,8 @@ def trained(arguments: argparse.Namespace, device: torch.device) -> dict[str, An
     diffusion, losses = training.train(images, arguments.steps, device, **small)
     seconds = time.perf_counter() - began
     began = time.perf_counter()
-    drawn = training.draw(diffusion, 2 if arguments.toy else DRAWN, images.shape[-1])
-    values = ((drawn.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    samples = training.draw(diffusion, 2 if arguments.toy else DRAWN, images.shape[-1])
+    values = ((samples.cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
     return {
         "data": "cifar-10" if arguments.data else "digits",
         "losses": [losses[start : start + WINDOW] for start in range(0, len(losses), WINDOW)],

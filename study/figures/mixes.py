@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from medddpm.measure.families import family_named
-from medddpm.measure.instructions import CLASSES
-from medddpm.measure.kernel_names import function_name
+from medddpm.measure.profile.families import family_named
+from medddpm.measure.profile.instructions import CLASSES
+from medddpm.measure.profile.kernel_names import function_name
 from study.figures.style import CLASS_COLOURS, KIND_COLOURS, name_rows, new_figure, say
 
 OTHERS = "other classes"

@@ -27,8 +27,8 @@ from study.parity.tables import (
     TITLES,
     Metric,
     better,
-    drawn,
     reach,
+    sampled_runs,
 )
 from study.parity.training import Slices
 
@@ -46,10 +46,10 @@ def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
     It is the first held-out subject. Of several models of a contrast, the one that was trained longest is shown.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of the models to show; contrasts without a model are not shown.
     """
-    runs = drawn(quality).sort_values("step", kind="stable")
+    runs = sampled_runs(quality).sort_values("step", kind="stable")
     columns: dict[str, tuple[Plane, Plane, Plane]] = {}
     for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
         run = runs[runs["contrast"] == contrast].iloc[-1]
@@ -73,12 +73,12 @@ def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str]
     """Shows samples of models of several settings and seeds from equal masks and noise; a row for each subject.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of one plan.
         settings: the ones to show.
         seeds: of trainings, the ones to show.
     """
-    runs = drawn(quality)
+    runs = sampled_runs(quality)
     chosen = [
         run
         for seed in seeds
@@ -119,10 +119,10 @@ def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
     """Shows the case, a sample for its mask, and one for the mirrored mask; a column for each modality.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of the plan brats.
     """
-    run = drawn(quality).iloc[-1]
+    run = sampled_runs(quality).iloc[-1]
     channels = ("t1", "t1ce", "t2", "flair")
     at, sample = f"0/{PLANES[0]}", f"{run['run']}/{run['what']}"
     rows = {
@@ -368,11 +368,11 @@ def samplers_slices(slices: Slices, quality: pd.DataFrame, samplers: Sequence[Sa
     """Shows samples for the first held-out mask from the same noise by several samplers, beside the mask's volume.
 
     Args:
-        slices: of `parity.results.Kept`.
+        slices: of `parity.results.QualityRecord`.
         quality: schema `QUALITY`, of the plan samplers.
         samplers: the ones to show, in this order.
     """
-    run = drawn(quality).iloc[-1]
+    run = sampled_runs(quality).iloc[-1]
     at = f"{run['contrast']}/0/{PLANES[0]}"
     names = [f"sample/{run['run']}/{name}-{steps}/{at}" for name, steps in samplers]
     titles = ["held out", *(f"{SAMPLER_NAMES[name]}\n{steps} steps" for name, steps in samplers)]

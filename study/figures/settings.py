@@ -26,14 +26,14 @@ NUMBER_NAMES = {
     "dram_pct": "DRAM throughput",
     "warps_per_cycle": "active warps",
 }
-"""A reader's names for the columns of `medddpm.measure.summaries.summary`."""
+"""A reader's names for the columns of `medddpm.measure.profile.summaries.summary`."""
 
 
 def priority_figure(scores: pd.DataFrame, ranks: Mapping[str, int]) -> Figure:
     """Draws summed priority scores by kind of kernel, one bar per setting; the paper's rank beside the kind's name.
 
     Args:
-        scores: ms, index gpu, view, config, one column per kind, from `medddpm.measure.summaries.priorities`.
+        scores: ms, index gpu, view, config, one column per kind, from `medddpm.measure.profile.summaries.priorities`.
         ranks: the paper's, by kind.
     """
     machines = scores.groupby(level=["gpu", "view"], sort=False)

@@ -1,4 +1,4 @@
-"""The place of a window of a hundred launches in a run, and its counters there (`medddpm.measure.windows`)."""
+"""The place of a window of a hundred launches in a run, and its counters there (`medddpm.measure.profile.windows`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from medddpm.measure.windows import PAPERS_START, WINDOW, first_step, phases
+from medddpm.measure.profile.windows import PAPERS_START, WINDOW, first_step, phases
 from study.figures.style import PHASE_COLOURS, SETTING_COLOURS, new_figure, say
 
 FAINT = 1e-3  # opacity: what has no ink at all cannot be pointed at
@@ -63,7 +63,7 @@ def starts_figure(
         ratios: index start, one column per counter of `STARTS`: what every window would show.
         measured: the same columns for the windows that were really profiled; index start.
         whole: the whole step's ratio by counter.
-        stretches: BASE's phases, from `medddpm.measure.windows.phases`.
+        stretches: BASE's phases, from `medddpm.measure.profile.windows.phases`.
         paper: the paper's lowest and highest ratio by counter.
     """
     figure = new_figure(height=0.3 + 2.0 * len(STARTS))

@@ -45,7 +45,7 @@ class HierarchicalGan(nn.Module):
         )  # the trunk's features → latent
 
     def forward(self, volume: Tensor) -> Tensor:
-        """The summed losses of discriminator, generator, slab encoder and encoder; each trains its own part only.
+        """Sums the losses of discriminator, generator, slab encoder and encoder, each of which trains only its part.
 
         Args:
             volume: (N, 1, S, S, S), S = 64 · start, in [-1, 1].
@@ -71,7 +71,7 @@ class HierarchicalGan(nn.Module):
             return loss + (l1_loss(slab, real[0]) + l1_loss(low, real[1])) / 2
 
     def generate(self, latent: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """The slab (N, 1, S/8, S, S) that begins at slice `at`, and the whole (N, 1, S/4, S/4, S/4)."""
+        """Makes the slab (N, 1, S/8, S, S) that begins at slice `at`, and the whole (N, 1, S/4, S/4, S/4)."""
         features = self.trunk(latent)
         first = at // LOW
         return self.to_slab(features[:, :, first : first + features.shape[2] // SLAB]), self.to_low(features)
@@ -91,7 +91,7 @@ class Trunk(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, latent: Tensor) -> Tensor:
-        """`latent`: (N, L)."""
+        """Computes the features of `latent` (N, L)."""
         volume: Tensor = self.first(latent).view(-1, self.widths[0], *[self.start] * 3)
         return self.layers(volume)
 
@@ -124,25 +124,25 @@ class Discriminator(nn.Module):
         self.whole = nn.Sequential(*wholes, _sn(8 * width, 1, (start,) * 3, (1, 1, 1), (0, 0, 0)), nn.Flatten())
 
     def forward(self, slab: Tensor, low: Tensor, place: float) -> Tensor:
-        """`slab`: (N, 1, S/8, S, S); `low`: (N, 1, S/4, S/4, S/4); `place`: the slab's, 0 to 1."""
-        seen = self.slab(slab)
-        seen = torch.cat([seen, torch.full_like(seen[:, :1], place)], dim=1)
-        logit: Tensor = (self.head(seen) + self.whole(low)) / 2
+        """Judges `slab` (N, 1, S/8, S, S) at its `place`, 0 to 1, and `low` (N, 1, S/4, S/4, S/4)."""
+        features = self.slab(slab)
+        features = torch.cat([features, torch.full_like(features[:, :1], place)], dim=1)
+        logit: Tensor = (self.head(features) + self.whole(low)) / 2
         return logit
 
 
 def conv(into: int, out: int) -> nn.Conv3d:
-    """A 3³ convolution that keeps the size."""
+    """Makes a 3³ convolution that keeps the size."""
     return nn.Conv3d(into, out, 3, padding=1)
 
 
 def block(into: int, out: int) -> nn.Sequential:
-    """Convolution, group norm, ReLU, at the same size."""
+    """Makes a convolution, a group norm and a ReLU, which keep the size."""
     return nn.Sequential(conv(into, out), nn.GroupNorm(GROUPS, out), nn.ReLU())
 
 
 def half(into: int, out: int) -> nn.Sequential:
-    """Convolution to half the size, group norm, ReLU."""
+    """Makes a convolution to half the size, a group norm and a ReLU."""
     return nn.Sequential(nn.Conv3d(into, out, 4, stride=2, padding=1), nn.GroupNorm(GROUPS, out), nn.ReLU())
 
 

@@ -1,4 +1,4 @@
-"""The IPC of a whole training step, from ncu's counters of its distinct launches and a plain trace that weighs them."""
+"""Computes the IPC of a training step, from ncu's counters of its distinct launches and a plain trace as weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure.kernel_names import function_name, launch_keys, same_name
-from medddpm.measure.ncu_csv import numbers, open_page
+from medddpm.measure.profile.kernel_names import function_name, launch_keys, same_name
+from medddpm.measure.profile.ncu_csv import numbers, open_page
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_table
 
@@ -64,28 +64,28 @@ def step_ipc(raw: Path, trace: Path) -> StepIpc:
     )
     cycles, instructions = np.where(np.isnan(exact), near, exact).T
     time = steps["duration_ns"].to_numpy()
-    found = (cycles > 0) & (instructions > 0)
-    if not found.any():
+    counted = (cycles > 0) & (instructions > 0)
+    if not counted.any():
         raise BadInput(trace, f"no launch of it is in {raw.name}", "trace and profile the same step")
-    logs = np.log(instructions[found] / cycles[found])
+    logs = np.log(instructions[counted] / cycles[counted])
     return StepIpc(
-        ipc_geometric=float(np.exp(np.average(logs, weights=np.maximum(time[found], 1e-9)))),
-        ipc_total=float(instructions[found].sum() / cycles[found].sum()),
+        ipc_geometric=float(np.exp(np.average(logs, weights=np.maximum(time[counted], 1e-9)))),
+        ipc_total=float(instructions[counted].sum() / cycles[counted].sum()),
         step_ms=float(time.sum() / 1e6),
         launches=len(steps),
-        matched=float(time[found].sum() / max(time.sum(), 1e-9)),
+        matched=float(time[counted].sum() / max(time.sum(), 1e-9)),
     )
 
 
 def _counters(raw: Path) -> pd.DataFrame:
-    """Columns kernel, grid, block, cycles, instructions; a row for each profiled launch."""
+    """Reads the columns kernel, grid, block, cycles, instructions; a row for each profiled launch."""
     page = open_page(raw, "raw")
-    wanted = [*_SHAPE, CYCLES, INSTRUCTIONS]
-    if missing := [name for name in wanted if name not in page.header]:
+    columns = [*_SHAPE, CYCLES, INSTRUCTIONS]
+    if missing := [name for name in columns if name not in page.header]:
         raise BadInput(raw, f"lacks the column {missing[0]}", f"profile again with --metrics {CYCLES},{INSTRUCTIONS}")
     if odd := [name for name in (CYCLES, INSTRUCTIONS) if page.units[name] not in ("cycle", "inst", "")]:
         raise BadInput(raw, f"{odd[0]} is in {page.units[odd[0]]}", "export it anew with --print-units base")
-    rows = [row for batch in page.batches(wanted) for row in batch]
+    rows = [row for batch in page.batches(columns) for row in batch]
     kernels, grids, blocks, cycles, instructions = zip(*rows, strict=True)
     return pd.DataFrame(
         {

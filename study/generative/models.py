@@ -1,6 +1,6 @@
 """The generative models of Figure 2: read from models.toml, built with random weights, and given inputs.
 
-Nothing is downloaded. The networks are those of `diffusers`, and where it has none, ours.
+Nothing is downloaded. The networks come from `diffusers`, or from this package if `diffusers` lacks them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from medddpm.errors import BadInput
 
 @dataclass(frozen=True)
 class Cost:
-    """What one training is published to have taken.
+    """The published cost of one training.
 
     Args:
-        source: who states it and where, or why there is no number.
-        gpu_hours: hours times GPUs; None where no such number was found.
+        source: of the number, or the reason why there is none.
+        gpu_hours: hours times GPUs; None if no number was published.
         hardware: the GPU they were counted on; None without a number.
     """
 
@@ -44,12 +44,12 @@ class Model:
         kind: "latent diffusion", "diffusion" or "GAN".
         network: module:class of the network.
         arguments: the network's, as published.
-        inputs: what its forward pass is given, at the resolution it was trained at; see models.toml.
+        inputs: of its forward pass, at the resolution it was trained at; see models.toml.
         resolution: the size of the image or volume, in pixels or voxels.
-        source: where the configuration is published.
-        cost: what its training took.
+        source: of the published configuration.
+        cost: of its training.
         tiny: `arguments` and `inputs` that make it a toy.
-        parameters: the number published, and by how much it may be off; None where none is published.
+        parameters: the published number and its tolerance; None if none is published.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Model:
     parameters: tuple[float, float] | None = None
 
     def build(self, device: torch.device | str, tiny: bool = False) -> nn.Module:
-        """The network with random weights, made on `device` ("meta": without memory), in training mode.
+        """Builds the network with random weights on `device` ("meta": without memory), in training mode.
 
         Raises:
-            BadInput: diffusers is not installed, or has the class no longer.
+            BadInput: diffusers is not installed, or no longer has the class.
         """
         module, _, name = self.network.partition(":")
         try:
@@ -82,22 +82,22 @@ class Model:
         return network.train()
 
     def draw(self, device: torch.device, tiny: bool = False) -> dict[str, Any]:
-        """The inputs of one step, by argument, batch 1."""
+        """Draws the inputs of one step, by argument, batch 1."""
         inputs = {**self.inputs, **(self.tiny["inputs"] if tiny else {})}
-        return {name: _drawn(given, device) for name, given in inputs.items()}
+        return {name: _tensors(shape, device) for name, shape in inputs.items()}
 
 
-def _drawn(given: Any, device: torch.device) -> Any:
-    """A new float32 or int64 tensor, or tensors by name."""
-    if isinstance(given, list):
-        return torch.randn(given, device=device)
-    if "below" in given:
-        return torch.randint(given["below"], given["shape"], device=device)
-    return {name: _drawn(inner, device) for name, inner in given.items()}
+def _tensors(shape: Any, device: torch.device) -> Any:
+    """Draws a float32 or int64 tensor of a shape, or tensors by name."""
+    if isinstance(shape, list):
+        return torch.randn(shape, device=device)
+    if "below" in shape:
+        return torch.randint(shape["below"], shape["shape"], device=device)
+    return {name: _tensors(inner, device) for name, inner in shape.items()}
 
 
 def loss_of(output: Any) -> Tensor:
-    """A scalar to train on: the network's own loss (a GAN's), or the squared error against fresh noise.
+    """Returns a scalar loss: the network's output if it is one (a GAN's), or the squared error against fresh noise.
 
     Args:
         output: a tensor, or diffusers' output with the prediction in `sample`.
@@ -107,10 +107,10 @@ def loss_of(output: Any) -> Tensor:
 
 
 def parse_names(text: str) -> list[str]:
-    """Model names from a comma-separated list; "all" is every one.
+    """Reads model names from a comma-separated list; "all" is every model.
 
     Raises:
-        BadInput: a name is unknown, or there is none.
+        BadInput: a name is unknown, or the list is empty.
     """
     names = list(MODELS) if text == "all" else [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in MODELS]:

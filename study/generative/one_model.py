@@ -1,8 +1,7 @@
 """The program that `python -m study.generative.run` starts for a model: its steps' traces, counters and IPC.
 
-One run of ncu serves all precisions: the distinct launches are profiled once, and the traces of the precisions tell
-which of them belong to which step. Traces and counters that the folder holds already are left alone. It writes
-FOLDER/MODEL_PRECISIONS.json.
+One run of ncu serves all precisions: the distinct launches are profiled once, and each precision's trace assigns them
+to its step. Traces and counters that the folder holds already are left alone. It writes FOLDER/MODEL_PRECISIONS.json.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs, trace
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta, of_machine
+from medddpm.measure.profile import ncu, trace
 from medddpm.measure.tables import meta_path, read_meta, write_meta
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_gzipped, write_json
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(model: Model, precisions: Sequence[str], out: Path) -> dict[str, Any]:
-    """Makes the traces and counters that `out` lacks; returns rows of schema `GENERATIVE`, and what failed.
+    """Makes the traces and counters that `out` lacks; returns rows of schema `GENERATIVE`, and the failures.
 
     Raises:
         BadInput: no precision could be measured.
@@ -59,10 +59,10 @@ def measure(model: Model, precisions: Sequence[str], out: Path) -> dict[str, Any
         raise BadInput(model.name, "; ".join(dict.fromkeys(failed.values())), "leave it out by --models")
     raw = raw_path(out, model, precisions)
     if not raw.is_file():
-        asked = collection(model, traced, sys.executable)
-        # Where one precision fails, the report still holds the other's launches.
-        text = asked.text(partial=True)
-        write_meta(machine_meta(asked.program), raw)
+        counters = collection(model, traced, sys.executable)
+        # If one precision fails, the report still holds the other's launches.
+        text = counters.text(partial=True)
+        write_meta(machine_meta(counters.program), raw)
         write_gzipped(trace.demangled(text).encode(), raw)
     rows = []
     for precision in traced:
@@ -76,12 +76,12 @@ def measure(model: Model, precisions: Sequence[str], out: Path) -> dict[str, Any
 
 
 def trace_command(name: str, precision: str, out: Path, python: str = "python") -> list[str]:
-    """The command that writes the plain trace of a model's step to `out`."""
+    """Returns the command that writes the plain trace of a model's step to `out`."""
     return [*_program(name, [precision], python), "--trace", str(out)]
 
 
 def collection(model: Model, precisions: Sequence[str], python: str = "python") -> ncu.Collection:
-    """Returns what ncu is asked for: each distinct launch of the profiled steps once, and two counters in one pass."""
+    """Returns ncu's collection: each distinct launch of the profiled steps once, and two counters in one pass."""
     return ncu.Collection(
         model.name,
         _program(model.name, precisions, python),

@@ -1,7 +1,7 @@
 """Measures the IPC of Figure 2's models under Nsight Compute: python -m study.generative.run --out DIR.
 
-Each model is a job for the harness. What the folder holds already is left alone, so a call that was killed goes on
-where it was.
+Each model is a job for the harness. Files that the folder holds already are left alone, so a call that was killed goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any
 import pandas as pd
 
 from medddpm.errors import BadInput
-from medddpm.measure import harness, ncu, programs
+from medddpm.measure import harness, programs
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu_csv import CLOSED
+from medddpm.measure.profile import ncu
+from medddpm.measure.profile.ncu_csv import CLOSED
 from medddpm.measure.store import Store, Table
 from medddpm.measure.tables import read_table
-from medddpm.runtime.exits import end
+from medddpm.runtime.exits import INTERRUPTED, end
 from study.generative.models import MODELS, Model, parse_names
 from study.generative.results import NAME, key_of, raw_path, rows_of, trace_path
 from study.generative.worker import parse_precisions
@@ -31,7 +32,7 @@ from study.records import schemas
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and prints what `parser` describes; returns the exit code: 1 where a model is missing at the end."""
+    """Measures and prints what `parser` describes; returns the exit code: 1 if a model is missing at the end."""
     arguments = parser().parse_args(argv)
     try:
         models = [MODELS[name] for name in parse_names(arguments.models)]
@@ -41,13 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"medddpm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("medddpm: interrupted; the same command goes on where it was", file=sys.stderr)
+        return INTERRUPTED
     shown = ["model", "precision", "parameters", "ipc_geometric", "ipc_total", "step_ms", "launches", "matched"]
     print(table[shown].to_string(index=False, float_format="{:.3f}".format))
     return int(len(table) < len(models) * len(precisions))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Returns the program's arguments."""
     top = argparse.ArgumentParser(prog="python -m study.generative.run", description=__doc__)
     top.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"folder of the raw tables and {NAME}")
     top.add_argument("--models", default="all", help=f"all, or some of {', '.join(MODELS)}, separated by commas")
@@ -58,13 +62,13 @@ def parser() -> argparse.ArgumentParser:
 def measure(
     models: Sequence[Model], precisions: Sequence[str], out: Path, command: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Makes the traces and counters that `out` lacks, a line each; a model that fails is named, and the rest go on.
+    """Makes the traces and counters that `out` lacks, a line each; stderr names a model that fails, the others go on.
 
     Returns:
         schema `GENERATIVE`: a row for each measured model and precision.
 
     Raises:
-        BadInput: nothing can be measured here (no GPU, no ncu, closed counters) or kept, or nothing was.
+        BadInput: nothing can be measured here (no GPU, no ncu, closed counters) or written, or nothing was measured.
     """
     ncu.need_gpu("generative")
     ncu.find()
@@ -74,7 +78,7 @@ def measure(
     store.check()
     with store.alone():
         for key, model in zip(keys, models, strict=True):
-            files = [raw_path(out, model, precisions), *(trace_path(out, model, each) for each in precisions)]
+            files = [raw_path(out, model, precisions), *(trace_path(out, model, precision) for precision in precisions)]
             if not all(path.is_file() for path in files):
                 store.remove(key)
         harness.run([_job(model, precisions, out) for model in models], store)
@@ -91,17 +95,17 @@ def _job(model: Model, precisions: Sequence[str], out: Path) -> Job:
         title=model.name,
         command=(sys.executable, "-m", "study.generative.one_model", *programs.options(words)),
         need=Need.ALONE,
-        told=_told,
+        describe=_describe,
         problem=_problem,
     )
 
 
-def _told(result: dict[str, Any]) -> str:
+def _describe(result: dict[str, Any]) -> str:
     return ", ".join(f"{row['precision']} {row['ipc_geometric']:.3f} inst/cycle" for row in result["rows"])
 
 
 def _problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a model's program failed; where the counters are closed, no other can be measured either."""
+    """Explains why a model's program failed; raises if the counters are closed, as for every other model."""
     if CLOSED in done.stdout:
         raise ncu.CountersClosed
     return programs.problem(done)

@@ -12,7 +12,7 @@ from study.records import schemas
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
-    """Every machine's record (schema `GENERATIVE`) in the repository at `root`, by its folder's name.
+    """Returns every machine's record (schema `GENERATIVE`) in the repository at `root`, by its folder's name.
 
     Raises:
         BadInput: there is none, or one does not fit its schema.

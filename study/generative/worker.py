@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from medddpm.errors import BadInput, first_line
-from medddpm.measure.trace import record
+from medddpm.measure.profile.trace import record
 from medddpm.runtime.exits import end
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.switches import BASE
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Returns the program's arguments."""
     top = argparse.ArgumentParser(prog="python -m study.generative.worker", description=__doc__)
     top.add_argument("--model", required=True, help=f"all, or some of {', '.join(MODELS)}, separated by commas")
     top.add_argument("--precision", default="fp32", help="fp32 (TF32 off), bf16 (autocast), or both with a comma")
@@ -74,7 +74,7 @@ def parse_precisions(text: str) -> list[str]:
 
 
 def training_step(model: Model, precision: str, device: torch.device, tiny: bool = False) -> Callable[[], float]:
-    """A new network's training step: forward, a scalar loss, backward, an update by fused Adam.
+    """Returns a new network's training step: forward, a scalar loss, backward, an update by fused Adam.
 
     Args:
         model: the model whose network is made.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from medddpm.measure import summaries, windows
+from medddpm.measure.profile import summaries, windows
 from study.numbers.texts import in_words
 from study.profile import tables
 

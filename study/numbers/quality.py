@@ -14,13 +14,13 @@ import pandas as pd
 
 from study.numbers.texts import in_words
 from study.parity import sentences, tables
-from study.parity.results import Kept
+from study.parity.results import QualityRecord
 
 _LOSS = ("held_out_loss", "all")
 
 
 @cache
-def _recorded(root: Path, plan: str) -> Kept:
+def _recorded(root: Path, plan: str) -> QualityRecord:
     return tables.recorded(root, "H100" if "fp32" in plan else "H200")
 
 
@@ -81,5 +81,5 @@ def redrawn_loss_above(root: Path, plan: str) -> str:
 def redrawn_slices_apart(root: Path, plan: str) -> str:
     """Returns how far one model's slices under FAST lie from those under BASE, in grey levels of 256: "0.08"."""
     records = _recorded(root, plan)
-    runs = {run["setting"]: run for run in tables.drawn(records.of(plan)).to_dict("records")}
+    runs = {run["setting"]: run for run in tables.sampled_runs(records.of(plan)).to_dict("records")}
     return f"{np.mean(sentences.slices_apart(records, runs['BASE'], runs['FAST'])):.2f}"

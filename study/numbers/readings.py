@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from medddpm.measure import summaries
+from medddpm.measure.profile import summaries
 from study.claims import findings, verdicts
 from study.claims.by_figure import PROFILED
 from study.claims.case import Case

@@ -1,1 +1,1 @@
-"""Whether a setting costs quality: models trained in pairs, evaluated, compared."""
+"""Tests whether a setting costs quality: trains models in pairs, evaluates and compares them."""

@@ -1,4 +1,4 @@
-"""What can be known of parity runs before the first of them trains for hours: each would fail later, in its process."""
+"""Checks parity runs before the first of them trains for hours; a fault would otherwise end its process later."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ OTHER_DATA = "give --data a folder with seg/ t1/ t1ce/ t2/ flair/"
 
 
 def check_runs(runs: Sequence[TrainingRun], out: Path, data: Path) -> None:
-    """Checks that each run can be trained, evaluated and kept.
+    """Checks that each run can be trained, evaluated and written.
 
     Args:
         runs: of `plans.planned`.
         out: gets a folder for each run.
-        data: keeps the subjects.
+        data: holds the subjects.
 
     Raises:
-        BadInput: a volume is too small or of no size that the network takes, a model is not one of these volumes, a
-            case is damaged, or a run's folder is another's or may not be written.
+        BadInput: a volume is too small or of no size that the network takes, a model is of other volumes, a case is
+            damaged, or a run's folder is another's or may not be written.
     """
     for case in sorted({run.data for run in runs if run.data is not None}):
         _check_case(Path(case))
@@ -57,7 +57,7 @@ def check_runs(runs: Sequence[TrainingRun], out: Path, data: Path) -> None:
 
 
 class _Model:
-    """What is asked of a checkpoint, read once for all runs that draw from it."""
+    """The properties of a checkpoint, read once for all runs that draw from it."""
 
     def __init__(self, path: str) -> None:
         diffusion = load_checkpoint(path)
@@ -66,7 +66,7 @@ class _Model:
         self.channels = network.in_channels, network.out_channels
 
     def check(self, run: TrainingRun, volumes: Volumes) -> None:
-        """Checks that the run can draw from it what its volumes are compared with."""
+        """Checks that the model draws volumes like the run's, by each of the run's samplers."""
         image, mask = volumes.layout.image_channels, volumes.layout.mask_channels
         if self.channels != (image + mask, image):
             problem = f"its network makes {self.channels[1]} channels of {self.channels[0]}, {image} of {image + mask}"

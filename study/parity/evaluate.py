@@ -1,4 +1,4 @@
-"""How good a parity run's model is: its samples for held-out masks as rows of quality, and a few of their slices."""
+"""Evaluates a parity run's model: its samples for held-out masks as rows of quality, and a few of their slices."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Row = dict[str, Any]
 def evaluate_run(
     run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, resamples: int = 1000
 ) -> tuple[list[Row], Slices]:
-    """Compares what each sampler of a run draws with the subjects that it is drawn for.
+    """Compares the samples of each of a run's samplers with the subjects whose masks they are drawn for.
 
     Args:
-        run: how it is sampled.
+        run: with its samplers.
         diffusion: the trained model, on its device.
         held_out: subjects never trained on; for BraTS, the case itself.
         resamples: bootstrap draws of each interval.
@@ -43,18 +43,18 @@ def evaluate_run(
     losses = held_out_losses(run, diffusion, held_out).numpy()
     loss = vars(bootstrap(mean_of(losses), (len(losses),), resamples=resamples))
     where = {"sampler": None, "sampler_steps": None, "metric": "held_out_loss", "channel": "all", "tissue": "all"}
-    kept = {"metric": "brightness_kept", "value": brightness_kept(run, diffusion, held_out), "n": 1}
-    rows: list[Row] = [{**where, **loss, "n": len(losses)}, {**where, **kept}]
+    brightness = {"metric": "brightness_kept", "value": brightness_kept(run, diffusion, held_out), "n": 1}
+    rows: list[Row] = [{**where, **loss, "n": len(losses)}, {**where, **brightness}]
     slices: Slices = {}
     device = diffusion.betas.device
     truth, masks = _references(run, held_out, run.held_out)
     truth = metrics.VolumeSet(truth.images.to(device), truth.labels, name="held-out subjects")
-    drawn = [draw(run, diffusion, masks, by) for by in run.samplers]  # timed, so first: the rest runs on the CPU
+    samples = [draw(run, diffusion, masks, by) for by in run.samplers]  # timed, so first: the rest runs on the CPU
     print("drawn", flush=True)
-    for by, (images, spent) in zip(run.samplers, drawn, strict=True):
+    for by, (images, spent) in zip(run.samplers, samples, strict=True):
         known = {"sampler": by.sampler, "sampler_steps": by.steps}
-        found = [_seconds(run, spent, len(images)), *_compared(run, images, truth, held_out, resamples)]
-        rows += [{**known, **row} for row in found]
+        measured = [_seconds(run, spent, len(images)), *_compared(run, images, truth, held_out, resamples)]
+        rows += [{**known, **row} for row in measured]
         slices |= _slices(run, images, truth, by, held_out)
         if run.contrast == BRATS:
             assert truth.labels is not None
@@ -68,10 +68,10 @@ def evaluate_run(
 
 @torch.no_grad()
 def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes) -> float:
-    """The share of a shift of a noised volume's brightness that the network takes for the image's.
+    """Measures the share of a shift of a noised volume's brightness that the network takes for the image's.
 
-    At 1 it believes any brightness that it is shown, and a sample keeps what its first steps gave it; at 0 it knows the
-    brightness from the mask. Measured at t = 0.8 T on the first held-out subject.
+    At 1 it believes any brightness that it is shown, and a sample keeps the brightness of its first steps; at 0 it
+    knows the brightness from the mask. Measured at t = 0.8 T on the first held-out subject.
 
     Args:
         run: gives the setting.
@@ -84,16 +84,16 @@ def brightness_kept(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Vo
     noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(device)
     share, spread = diffusion.sqrt_alphas_cumprod[t], diffusion.sqrt_one_minus_alphas_cumprod[t]
     noised = diffusion.add_noise(image, t, noise)
-    seen = []
+    means = []
     with SETTINGS[run.setting].on(diffusion.denoise_fn):
         for shown in (noised, noised + share * SHIFT):
             predicted = diffusion.denoise_fn(torch.cat([shown, mask], dim=1), t)
-            seen.append(((shown.double() - spread * predicted.double()) / share).mean())
-    return float((seen[1] - seen[0]) / SHIFT)
+            means.append(((shown.double() - spread * predicted.double()) / share).mean())
+    return float((means[1] - means[0]) / SHIFT)
 
 
 def snapshot(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, step: int) -> Slices:
-    """A sample along the way, of the first held-out subject: slices named "watch/…"."""
+    """Draws a sample along the way, of the first held-out subject: slices named "watch/…"."""
     truth, masks = _references(run, held_out, 1)
     images, _ = draw(run, diffusion, masks, QUICK)
     at = lesion_at(run, truth, 0)
@@ -103,11 +103,11 @@ def snapshot(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes, 
 
 
 def _references(run: TrainingRun, held_out: Volumes, count: int) -> tuple[metrics.VolumeSet, Tensor]:
-    """What samples are compared with, and the masks they are drawn for: a single case's mask as often as asked."""
+    """Returns the volumes that samples are compared with, and their masks; a single case's mask `count` times."""
     if run.contrast == BRATS:
-        one = metrics.VolumeSet.of(held_out, [0])
+        case = metrics.VolumeSet.of(held_out, [0])
         masks = held_out[0][1][None].expand(count, -1, -1, -1, -1)
-        return one, masks
+        return case, masks
     chosen = range(count)
     return metrics.VolumeSet.of(held_out, chosen), torch.stack([held_out[index][1] for index in chosen])
 
@@ -122,23 +122,23 @@ def _compared(
     if run.contrast != BRATS:
         samples = metrics.VolumeSet(images, truth.labels, name=run.key)
         return _rows(metrics.compare(samples, truth, paired=True, **known))
-    # One case: it is every sample's truth, and no set that samples could be as diverse as.
+    # One case is every sample's truth, and has no diversity to compare with.
     count = len(images)
     assert truth.labels is not None
     alike = metrics.VolumeSet(truth.images.expand(count, -1, -1, -1, -1), truth.labels.expand(count, -1, -1, -1))
     samples = metrics.VolumeSet(images, alike.labels, name=run.key)
     to_truth = metrics.compare(samples, alike, paired=True, metrics=("psnr", "ssim", "ms_ssim"), **known)
-    rest = ("wasserstein", "dice", "dice_reference", "lesion_contrast", "lesion_contrast_reference")
-    return _rows(pd.concat([to_truth, metrics.compare(samples, truth, metrics=rest, **known)]))
+    unpaired = ("wasserstein", "dice", "dice_reference", "lesion_contrast", "lesion_contrast_reference")
+    return _rows(pd.concat([to_truth, metrics.compare(samples, truth, metrics=unpaired, **known)]))
 
 
 def _mirrored(
     run: TrainingRun, images: Tensor, turned: metrics.VolumeSet, held_out: Volumes, resamples: int
 ) -> list[Row]:
-    """Rows of samples for the mask turned over, left for right: a model that only remembers does not follow it."""
+    """Evaluates samples for the mask mirrored left to right, which a model that only remembers does not follow."""
     rows = _compared(run, images, turned, held_out, resamples)
-    kept = ("dice", "lesion_contrast")
-    return [{**row, "metric": f"{row['metric']}_mirrored"} for row in rows if row["metric"] in kept]
+    mirrored = ("dice", "lesion_contrast")
+    return [{**row, "metric": f"{row['metric']}_mirrored"} for row in rows if row["metric"] in mirrored]
 
 
 def _rows(table: pd.DataFrame) -> list[Row]:
@@ -147,7 +147,7 @@ def _rows(table: pd.DataFrame) -> list[Row]:
 
 
 def _seconds(run: TrainingRun, spent: list[float], count: int) -> Row:
-    """Seconds a volume: median, tenth and ninetieth percentile; over full batches alone, where there are any."""
+    """Returns the seconds a volume: median, tenth and ninetieth percentile; over full batches only, if any."""
     full = spent[: count // run.batch] or spent
     size = run.batch if count >= run.batch else count
     low, value, high = (float(np.percentile(full, p)) / size for p in (10, 50, 90))
@@ -160,12 +160,12 @@ def _seconds(run: TrainingRun, spent: list[float], count: int) -> Row:
 
 
 def subjects_name(run: TrainingRun) -> str:
-    """Returns what the held-out subjects of a run are called in the names of slices."""
+    """Names the held-out subjects of a run, as the names of slices do."""
     return f"{run.contrast}-{'x'.join(map(str, run.size))}"
 
 
 def lesion_at(run: TrainingRun, truth: metrics.VolumeSet, subject: int) -> list[int]:
-    """The voxel (H, W, D) whose planes show most of a subject's lesion, or of its brain where it has none."""
+    """Returns the voxel (H, W, D) whose planes show most of a subject's lesion, or of its brain if it has none."""
     assert truth.labels is not None
     labels = _upright(run, truth.labels[subject]).cpu().numpy()
     lesion = np.isin(labels, tissues_of(run).lesions)
@@ -174,31 +174,31 @@ def lesion_at(run: TrainingRun, truth: metrics.VolumeSet, subject: int) -> list[
 
 def _slices(run: TrainingRun, images: Tensor, truth: metrics.VolumeSet, by: SamplerSteps, held_out: Volumes) -> Slices:
     names, subjects = channels_of(run, held_out), subjects_name(run)
-    found: Slices = {}
+    planes: Slices = {}
     assert truth.labels is not None
     most = run.shown if math.prod(run.size) <= 64**3 else 1  # the record grows too large
     for subject in range(min(most, len(images))):
-        own = min(subject, len(truth) - 1)
-        at = lesion_at(run, truth, own)
+        place = min(subject, len(truth) - 1)
+        at = lesion_at(run, truth, place)
         for channel, name in enumerate(names):
-            what = f"{run.key}/{by.sampler}-{by.steps}"
-            found |= _planes(run, images[subject, channel], at, f"sample/{what}/{name}/{subject}")
-            if subject == own:
-                found |= _planes(run, truth.images[own, channel], at, f"truth/{subjects}/-/{name}/{subject}")
-        if subject == own:
-            labels = truth.labels[own].float() / 127.5 - 1  # as grey levels they are the labels' numbers
-            found |= _planes(run, labels, at, f"mask/{subjects}/-/labels/{subject}")
-    return found
+            sample = f"{run.key}/{by.sampler}-{by.steps}"
+            planes |= _planes(run, images[subject, channel], at, f"sample/{sample}/{name}/{subject}")
+            if subject == place:
+                planes |= _planes(run, truth.images[place, channel], at, f"truth/{subjects}/-/{name}/{subject}")
+        if subject == place:
+            labels = truth.labels[place].float() / 127.5 - 1  # as grey levels they are the labels' numbers
+            planes |= _planes(run, labels, at, f"mask/{subjects}/-/labels/{subject}")
+    return planes
 
 
 def _upright(run: TrainingRun, volume: Tensor) -> Tensor:
-    """(D, W, H) as (H, W, D) of axes RAS, as `three_slices` takes it."""
+    """Turns (D, W, H) into (H, W, D) of axes RAS, as `three_slices` takes it."""
     turned = volume.permute(2, 1, 0)
     return turned.flip(0, 1) if run.contrast == BRATS else turned  # from LPS
 
 
 def _planes(run: TrainingRun, volume: Tensor, at: list[int], name: str) -> Slices:
-    """The three planes of (D, W, H) in [-1, 1] as grey levels."""
+    """Cuts the three planes of (D, W, H) in [-1, 1], as grey levels."""
     grey = _upright(run, ((volume.float().cpu().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)).numpy()
     planes = zip(PLANES, three_slices(grey, at), strict=True)
     return {f"{name}/{plane}": np.ascontiguousarray(cut) for plane, cut in planes}

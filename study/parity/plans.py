@@ -1,4 +1,4 @@
-"""The runs that show whether a setting costs quality: what is trained, on what, and how it is evaluated."""
+"""The runs that show whether a setting costs quality: their trainings, subjects and evaluations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLERS: tuple[SamplerSteps, ...] = (
 )
 BRATS = "brats"  # stands where a contrast does: the four-modality model
 EMA_EVERY = 10
-SPEC = "spec.json"  # what is to be done, in a run's folder
+SPEC = "spec.json"  # the run's fields, in its folder
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class TrainingRun:
 
     Args:
         plan: the key of `PLANS` that it belongs to.
-        config: how it is trained; `config.setting` is also the setting under which it is sampled.
+        config: of the training; `config.setting` is also the setting under which it is sampled.
         size: (H, W, D).
         contrast: of the phantom, or `BRATS`.
         steps: of training.
-        samplers: what its samples are drawn with; each is evaluated.
-        held_out: how many subjects it is evaluated on and never trained on; for `BRATS`, samples of the one case.
-        subjects: how many it is trained on.
+        samplers: draw its samples; each is evaluated.
+        held_out: number of subjects it is evaluated on and never trained on; for `BRATS`, samples of the one case.
+        subjects: number it is trained on.
         batch: volumes sampled at once.
         watch: steps between two held-out losses while it trains.
         watched: (subjects, timesteps) that each such loss averages over.
-        shown: subjects whose slices the record keeps; of volumes larger than 64³ it keeps one's.
+        shown: number of subjects whose slices the record keeps; 1 for volumes larger than 64³.
         snapshots: steps between two samples that are kept as it trains, a multiple of `watch`; 0 for none.
-        checkpoint: evaluated in place of a training; empty where the plan needs one to be given.
+        checkpoint: evaluated in place of a training; empty if the plan needs one to be given.
         data: folder of a `BRATS` case.
     """
 
@@ -93,7 +93,7 @@ class TrainingRun:
 
     @classmethod
     def of(cls, described: dict[str, Any]) -> TrainingRun:
-        """The run that `asdict` or `write` described."""
+        """Makes the run that `asdict` or `write` described."""
         config = dict(described["config"])
         config["channel_mult"] = None if config["channel_mult"] is None else tuple(config["channel_mult"])
         known: dict[str, Any] = {name: tuple(described[name]) for name in ("size", "watched")}
@@ -104,7 +104,7 @@ class TrainingRun:
 def training_run(
     plan: str, setting: str, seed: int, *, size: Size, contrast: str, steps: int, memory: float = 0.05, **known: Any
 ) -> TrainingRun:
-    """A run of these fields of `TrainingRun` and of `TrainConfig`, the others' defaults being the parity runs' own.
+    """Makes a run from fields of `TrainingRun` and `TrainConfig`; the parity runs have their own defaults.
 
     Args:
         plan, size, contrast, steps: as for `TrainingRun`.
@@ -112,18 +112,18 @@ def training_run(
         memory: half-life of the weights' average, as a share of the steps; at most the published one.
         known: further fields of either.
     """
-    own = {field.name: known.pop(field.name) for field in fields(TrainingRun) if field.name in known}
+    run_fields = {field.name: known.pop(field.name) for field in fields(TrainingRun) if field.name in known}
     training: dict[str, Any] = {
         "setting": setting, "seed": seed, "image_size": size[0], "num_res_blocks": 2 if contrast == BRATS else 1,
         "learning_rate": 1e-4, "accumulation": 1, "save_every": 0, "sample_every": 0, "keep": 1,
         "ema_decay": round(min(0.995, 0.5 ** (EMA_EVERY / max(1.0, memory * steps))), 4),
         "ema_every": EMA_EVERY, "ema_start": min(2000, steps // 4),
     }  # fmt: skip
-    return TrainingRun(plan, TrainConfig(**{**training, **known}), size, contrast, steps, **own)
+    return TrainingRun(plan, TrainConfig(**{**training, **known}), size, contrast, steps, **run_fields)
 
 
 def cube(side: int) -> Size:
-    """(side, side, side)."""
+    """Returns (side, side, side)."""
     return side, side, side
 
 
@@ -134,18 +134,17 @@ STEADY: dict[str, Any] = {"offset_noise": 0.1, "norm_groups": 8}
 # ended so. Clipping makes the jumps smaller; with two volumes a step as well, none was seen: 21_samplers.
 CALM: dict[str, Any] = {**STEADY, "clip_norm": 1.0}
 
-# Each plan: the settings and seeds that are trained, and fields of `training_run` that take the place of its own.
+# A plan takes settings, seeds and fields of `training_run` that replace its own, and returns runs.
 
 
 def short(
     settings: Sequence[str] = ("OPT1", "FAST"), seeds: Iterable[int] = range(6), **changes: Any
 ) -> list[TrainingRun]:
-    """Whether FAST learns and draws what OPT1 does: both from several seeds, on FLAIR, which shows lesions best.
+    """Compares FAST with OPT1: both from several seeds, on FLAIR, which shows lesions best, with the published noise.
 
-    Trained with the published noise. Six seeds, not three: where pairs of runs are as far apart as two seeds are, the
-    90% interval of their mean difference reaches 2.4 of the seeds' deviations to either side with three pairs, which no
-    margin of the seeds' own range can hold, and 1.2 with six, where that range is 2.5. See `parity.tables.MARGINS` for
-    the margins.
+    Six seeds, not three: if pairs of runs are as far apart as two seeds are, the 90% interval of their mean difference
+    reaches 2.4 of the seeds' deviations to either side with three pairs, more than any margin within the seeds' range,
+    and 1.2 with six, whose range is 2.5. See `parity.tables.MARGINS` for the margins.
     """
     # The network that is shipped with the package. A third of this rate leaves it far from done after as many steps.
     kind = {
@@ -158,12 +157,12 @@ def short(
 def offset(
     settings: Sequence[str] = ("OPT1", "FAST"), seeds: Iterable[int] = range(12), **changes: Any
 ) -> list[TrainingRun]:
-    """The same with `CALM`, so that the mask sets a sample's brightness and not a seed, and four volumes a step.
+    """Repeats `short` with `CALM`, so that the mask and not a seed sets a sample's brightness, and four volumes a step.
 
     With one volume, the lesions are half learned after 4000 steps. With four they still change as the training goes on,
-    which does not depend on the setting: an average over twice as many steps takes some of that out. Twelve seeds,
-    because of nine pairs trained before, with other plans, FAST drew the better lesions in seven: chance does that one
-    time in eleven, and twelve fresh pairs tell which it was.
+    under any setting; an average over twice as many steps smooths that. Twelve seeds, because in seven of nine earlier
+    pairs, with other plans, FAST drew the better lesions: chance does that one time in eleven, and twelve fresh pairs
+    decide it.
     """
     return short(settings, seeds, **{"plan": "offset", "batch_size": 4, "memory": 0.1, **CALM, **changes})
 
@@ -171,9 +170,9 @@ def offset(
 def fp32(
     settings: Sequence[str] = ("OPT1", "FAST", "BASE"), seeds: Iterable[int] = range(12), **changes: Any
 ) -> list[TrainingRun]:
-    """The same at 32³ with BASE beside the two, so that both are held against FP32, which no TF32 has rounded.
+    """Repeats `offset` at 32³ with BASE beside the two, so that both are compared with FP32, without TF32's rounding.
 
-    At 64³ a run under BASE takes a quarter of an hour of an H100, and twelve take three hours; 32³ is an eighth of it.
+    At 64³ a run under BASE takes a quarter of an hour of an H100, and twelve take three hours; 32³ takes an eighth.
     """
     return offset(settings, seeds, **{"plan": "fp32", "size": cube(32), **changes})
 
@@ -181,7 +180,7 @@ def fp32(
 def paper(
     settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0, 1, 2), **changes: Any
 ) -> list[TrainingRun]:
-    """The paper's four settings and FAST at the published size, from one seed; OPT1 and FAST from others too."""
+    """Trains under the paper's four settings and FAST at the published size, from one seed; OPT1 and FAST from more."""
     first, *others = seeds
     kind = {
         "plan": "paper", "size": cube(128), "contrast": "t1", "steps": 80, "samplers": (SamplerSteps("sde-dpm++", 25),),
@@ -192,7 +191,7 @@ def paper(
 
 
 def long(settings: Sequence[str] = ("FAST", "OPT1"), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """One long training at the published size, with samples along the way; under OPT1 it takes eight times as long."""
+    """Trains for long at the published size, with samples along the way; OPT1 takes eight times as long as FAST."""
     kind = {
         "plan": "long", "size": cube(128), "contrast": "flair", "steps": 16_000, **STEADY, "learning_rate": 2e-4,
         "watched": (8, 10), "held_out": 8, "batch": 1, "snapshots": 2000, "samplers": (SamplerSteps("sde-dpm++", 25),),
@@ -201,12 +200,12 @@ def long(settings: Sequence[str] = ("FAST", "OPT1"), seeds: Iterable[int] = (0,)
 
 
 def clipped(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """The beginning of the long training, step for step, with clipped gradients: does its loss jump back as well?"""
+    """Repeats the beginning of `long`, step for step, with clipped gradients, to see if its loss jumps back as well."""
     return long(settings, seeds, **{"plan": "clipped", "steps": 3000, "snapshots": 0, "clip_norm": 1.0, **changes})
 
 
 def contrasts(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """A model of T1 and one of T2, for Figure 1; FLAIR's is the long one."""
+    """Trains a model of T1 and one of T2, for Figure 1; FLAIR's is that of `long`."""
     kind = {
         "plan": "contrasts", "size": cube(128), "steps": 4000, **CALM, "learning_rate": 2e-4, "batch_size": 2,
         "watch": 1000, "watched": (8, 10), "held_out": 8, "batch": 1,
@@ -215,7 +214,7 @@ def contrasts(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), 
 
 
 def samplers(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """Steps against quality: every sampler from one trained model, a volume at a time as a user draws them."""
+    """Compares steps and quality: every sampler from one trained model, a volume at a time as a user draws them."""
     kind = {
         "plan": "samplers", "size": cube(128), "contrast": "flair", "steps": 0, "samplers": SAMPLERS, "held_out": 8,
         "batch": 1, "watched": (8, 10), "checkpoint": "",
@@ -231,23 +230,23 @@ _DRAWN: dict[str, Any] = {
 def redrawn(
     settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,), **changes: Any
 ) -> list[TrainingRun]:
-    """One trained model sampled under every setting: what sampling alone changes. By default the shipped model."""
+    """Samples one trained model, by default the shipped one, under every setting, for the effect of sampling alone."""
     return _every(settings, seeds, {"plan": "redrawn", **_DRAWN, "checkpoint": str(shipped.weights())}, changes)
 
 
 def redrawn_fp32(
     settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,), **changes: Any
 ) -> list[TrainingRun]:
-    """The same of a model whose weights are FP32's own, and with every subject's slices kept.
+    """Repeats `redrawn` with a model of FP32 weights, and keeps every subject's slices.
 
-    The shipped model's weights are BF16 numbers, so that FAST, which rounds weights to BF16, rounds nothing there. To
-    draw from: a BASE run of the plan "fp32".
+    The shipped model's weights are BF16 numbers, so FAST, which rounds weights to BF16, changes none of them. The model
+    is a BASE run of the plan "fp32".
     """
     return _every(settings, seeds, {"plan": "redrawn_fp32", **_DRAWN, "checkpoint": "", "shown": 16}, changes)
 
 
 def brats(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """The four-modality model overfitting one case: does the mask steer it?"""
+    """Overfits the four-modality model to one case, to see if the mask steers it."""
     kind = {
         "plan": "brats", "size": cube(64), "contrast": BRATS, "steps": 3000, **CALM, "batch_size": 4,
         "learning_rate": 2e-4, "held_out": 4, "subjects": 1, "watch": 1000, "watched": (1, 10), "batch": 2,
@@ -275,21 +274,21 @@ def planned(
     checkpoint: Path | None = None,
     **changes: Any,
 ) -> list[TrainingRun]:
-    """The runs of plans, in the order in which they begin.
+    """Makes the runs of plans, in the order in which they begin.
 
     Args:
         names: keys of `PLANS`.
         settings, seeds: in place of each plan's own.
         data: the BraTS folder.
-        checkpoint: what "samplers", "redrawn" and "redrawn_fp32" draw from; "redrawn" has the shipped model by default.
+        checkpoint: of "samplers", "redrawn" and "redrawn_fp32"; by default "redrawn" has the shipped model.
         changes: fields of `training_run` in place of each plan's own; None keeps the plan's.
 
     Raises:
-        BadInput: a plan lacks what it needs.
+        BadInput: a plan lacks its case or checkpoint.
     """
     changes |= {"settings": settings, "seeds": seeds}
-    given = {name: value for name, value in changes.items() if value is not None}
-    named = [(name, run) for name in names for run in PLANS[name](**given)]
+    plan_changes = {name: value for name, value in changes.items() if value is not None}
+    named = [(name, run) for name in names for run in PLANS[name](**plan_changes)]
     _check_given(named, data, checkpoint)
     runs = []
     for _, run in named:
@@ -302,7 +301,7 @@ def planned(
 
 
 def _check_given(named: Sequence[tuple[str, TrainingRun]], data: Path | None, checkpoint: Path | None) -> None:
-    """Refuses plans that lack what they need; names all of it at once."""
+    """Refuses plans that lack a case or a checkpoint; names everything that is missing at once."""
     undrawn = [name for name, run in named if run.checkpoint is not None and not (checkpoint or run.checkpoint)]
     untrained = [name for name, run in named if run.contrast == BRATS and data is None]
     problems, remedies = [], []
@@ -318,7 +317,7 @@ def _check_given(named: Sequence[tuple[str, TrainingRun]], data: Path | None, ch
 
 
 def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:
-    """The run with what the checkpoint's model is and, as far as it or its run's folder says, how it was trained."""
+    """Returns the run with the checkpoint's model and, as far as the checkpoint or its folder has it, its training."""
     content = read_checkpoint(checkpoint)
     if "config" not in content or "size" not in content:
         raise BadInput(checkpoint, "it does not say its size", "give a checkpoint of `medddpm train`")

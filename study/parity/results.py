@@ -1,4 +1,4 @@
-"""What the parity runs leave: two tables and a file of slices, joined with those of earlier calls."""
+"""Joins the parity runs' results with those of earlier calls: two tables and a file of slices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from medddpm.errors import BadInput
 from medddpm.measure.store import ONE_RUN, Store
 from medddpm.measure.tables import (
     check_table,
-    found_at,
     has_description,
     read_meta,
     read_table,
+    table_file,
     table_of,
     write_table,
 )
@@ -35,11 +35,11 @@ LARGEST = 3_000_000  # bytes of slices that a commit should carry
 
 
 def collect(store: Store, tables: Path) -> pd.DataFrame:
-    """Writes the results of this machine and commit, and joins them with what is in `tables`.
+    """Writes the results of this machine and commit to `tables`, joined with the runs there.
 
     Args:
         store: of the folder that holds a folder for each run.
-        tables: folder of the tables; a run that they hold already is replaced.
+        tables: folder of the tables; an older result of a run is replaced.
 
     Returns:
         the table of quality (schema `QUALITY`) of the runs in the store.
@@ -63,34 +63,34 @@ def collect(store: Store, tables: Path) -> pd.DataFrame:
 
 
 def key_of(run: TrainingRun) -> str:
-    """The key of a run's result: it lies in the run's folder."""
+    """Returns the key of a run's result, which lies in the run's folder."""
     return f"{run.key}/{RESULT.removesuffix('.json')}"
 
 
 def check_tables(tables: Path) -> None:
-    """Checks, before long work, that tables and slices may be written to a folder, beside what it holds of other runs.
+    """Checks, before long work, that tables and slices may be written to a folder, beside other runs there.
 
     Raises:
-        BadInput: they may not: it holds something else by one of their names, or one of them is broken.
+        BadInput: another file has one of their names, or one of them is broken.
     """
     for name in (QUALITY, LOSS):
         check_table(tables / name)
     check_output(tables / SLICES, ours=lambda _path: has_description(tables / QUALITY), force=True)
     try:
         read(tables)
-    except BadInput as error:  # without the first of them all are written anew, from the results of each run
-        remedy = f"restore it, or remove {found_at(tables / QUALITY)} and run the same again"
+    except BadInput as error:  # without `QUALITY` all are written anew, from the results of each run
+        remedy = f"restore it, or remove {table_file(tables / QUALITY)} and run the same again"
         raise BadInput(error.path, error.problem, remedy) from None
 
 
 def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices, meta: Mapping[str, Any]) -> None:
-    """Writes tables and slices to a folder; what is there of other runs stays.
+    """Writes tables and slices to a folder; those of other runs stay.
 
     Args:
         tables: the folder.
         quality, loss: schemas `QUALITY` and `LOSS`.
         slices: by their names, as `parity.evaluate` gives them.
-        meta: with "runs": what each run of the tables was, by its key.
+        meta: with "runs": the description of each run of the tables, by its key.
     """
     old = read(tables)
     runs = dict(meta["runs"])
@@ -117,12 +117,12 @@ def join(tables: Path, quality: pd.DataFrame, loss: pd.DataFrame, slices: Slices
 
 
 @dataclass(frozen=True)
-class Kept:
+class QualityRecord:
     """The tables of a folder.
 
     Args:
         quality, loss: schemas `QUALITY` and `LOSS`.
-        meta: of the first.
+        meta: of `quality`.
         slices: by their names, (rows, columns) uint8.
     """
 
@@ -132,25 +132,25 @@ class Kept:
     slices: Slices = field(default_factory=dict)
 
     def of(self, plan: str) -> pd.DataFrame:
-        """The rows of a plan."""
+        """Returns the rows of a plan."""
         return self.quality[self.quality["plan"] == plan]
 
 
-def read(tables: Path) -> Kept | None:
-    """The tables of a folder; nothing where there are none.
+def read(tables: Path) -> QualityRecord | None:
+    """Reads the tables of a folder; None if there are none.
 
     Raises:
         BadInput: one of them is broken.
     """
-    if not found_at(tables / QUALITY).is_file():
+    if not table_file(tables / QUALITY).is_file():
         return None
     quality, loss = (read_table(tables / n, s) for n, s in ((QUALITY, schemas.QUALITY), (LOSS, schemas.LOSS)))
     slices = read_slices(tables / SLICES, "restore it (git checkout)")
-    return Kept(quality, loss, read_meta(tables / QUALITY), slices)
+    return QualityRecord(quality, loss, read_meta(tables / QUALITY), slices)
 
 
 def read_slices(path: Path, remedy: str) -> Slices:
-    """The slices of a file, by their names.
+    """Reads the slices of a file, by their names.
 
     Raises:
         BadInput: it is missing or damaged.
@@ -161,8 +161,8 @@ def read_slices(path: Path, remedy: str) -> Slices:
                 if sum(entry.file_size for entry in archive.infolist()) > LARGEST_SLICES:
                     raise BadInput(path, f"it unpacks to more than {LARGEST_SLICES} bytes", remedy)
             stream.seek(0)
-            with np.load(stream) as kept:
-                return {name: kept[name] for name in kept.files}
+            with np.load(stream) as arrays:
+                return {name: arrays[name] for name in arrays.files}
     except BadInput:
         raise
     except Exception:  # a dozen kinds, by where the reader fails
@@ -176,15 +176,15 @@ def _known(run: TrainingRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run_meta(run: TrainingRun, found: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the rows of a run do not say, under the names that records have."""
+def _run_meta(run: TrainingRun, result: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Describes a run beyond its rows, under the names that records have."""
     config = run.config
     return {
-        "steps_wanted": run.steps, "step": found["step"], "learning_rate": config.learning_rate,
+        "steps_wanted": run.steps, "step": result["step"], "learning_rate": config.learning_rate,
         "accumulation": config.accumulation, "offset_noise": config.offset_noise, "norm_groups": config.norm_groups,
         "clip_norm": config.clip_norm, "volumes": config.batch_size, "ema_decay": config.ema_decay,
         "subjects": run.subjects, "held_out": run.held_out,
-        "training_s": found["training_s"], "judging_s": found["evaluation_s"],
+        "training_s": result["training_s"], "judging_s": result["evaluation_s"],
         **({"checkpoint": Path(run.checkpoint).name} if run.checkpoint else {}),
         **{name: meta[name] for name in (*ONE_RUN, "date")},
     }  # fmt: skip

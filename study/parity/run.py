@@ -1,4 +1,4 @@
-"""Does a setting cost quality? Trains models under several settings and seeds, and evaluates what they draw."""
+"""Tests whether a setting costs quality: trains models under several settings and seeds, and evaluates samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from medddpm.measure import harness
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store
-from medddpm.measure.tables import found_at
+from medddpm.measure.tables import table_file
 from medddpm.runtime.processes import pick_device
 from study.parity.checking import check_runs
 from study.parity.plans import SPEC, TrainingRun
@@ -39,7 +39,7 @@ def parity(
     device: str = "auto",
     dry_run: bool = False,
 ) -> int:
-    """Trains and evaluates every run that is not there yet, a process and a GPU each, and writes the tables after each.
+    """Trains and evaluates every unfinished run, a process and a GPU each, and writes the tables after each.
 
     Killed at any time, the same call goes on where it was.
 
@@ -48,15 +48,15 @@ def parity(
         out: gets a folder for each run.
         tables: folder of the tables; by default `out`.
         command: the command line, for the record.
-        gpus: how many to use at most.
+        gpus: the most to use.
         device: "auto", "cuda" or "cpu".
-        dry_run: print the commands and run nothing.
+        dry_run: prints the commands and runs nothing.
 
     Returns:
-        how many runs failed.
+        the number of runs that failed.
 
     Raises:
-        BadInput: a run or the tables cannot be made, which is known before any is begun; another process measures
+        BadInput: a run or the tables cannot be made, which is checked before the first run; another process measures
             there; or nothing was measured.
     """
     data, tables = out / "data", tables or out
@@ -75,12 +75,12 @@ def parity(
         table = collect(store, tables)
     if not len(table):
         raise BadInput(out, "nothing was measured", "read the lines above")
-    print(f"{found_at(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")
+    print(f"{table_file(tables / QUALITY)}: {table['run'].nunique()} runs, {len(table)} rows")
     return failed
 
 
 def train(runs: Sequence[TrainingRun], store: Store, device: str, cards: Sequence[str | None]) -> int:
-    """Does every run that is not there yet, one on each card; returns how many failed."""
+    """Carries out every unfinished run, one on each card; returns the number that failed."""
     for run in runs:
         folder = store.folder / run.key
         if not finished(store, run):
@@ -93,14 +93,14 @@ def train(runs: Sequence[TrainingRun], store: Store, device: str, cards: Sequenc
             title=run.key,
             command=tuple(worker_command(store.folder / run.key, store.folder / "data", device)),
             need=Need.QUEUE,
-            told=functools.partial(_told, resumed=(store.folder / run.key / WATCH).is_file()),
+            describe=functools.partial(_describe, resumed=(store.folder / run.key / WATCH).is_file()),
         )
         for run in runs
     ]
     return harness.run(jobs, store, device=device, cards=cards)
 
 
-def _told(result: Mapping[str, Any], resumed: bool) -> str:
+def _describe(result: Mapping[str, Any], resumed: bool) -> str:
     loss = next(row["value"] for row in result["quality"] if row["metric"] == "held_out_loss")
     training = f"{result['training_s']:.0f} s" + (" (with earlier calls)" if resumed else "")
     evaluation = f"{result['evaluation_s']:.0f} s"
@@ -108,18 +108,18 @@ def _told(result: Mapping[str, Any], resumed: bool) -> str:
 
 
 def finished(store: Store, run: TrainingRun) -> bool:
-    """Returns whether the store holds a result of this very run, by this machine and commit."""
+    """Returns whether the store holds a result of exactly this run, by this machine and commit."""
     result = store.read(key_of(run))
     return result is not None and TrainingRun.of(result["spec"]) == run
 
 
 def worker_command(folder: Path, data: Path, device: str, python: str = sys.executable) -> list[str]:
-    """The command of a run's process."""
+    """Returns the command of a run's process."""
     return [python, "-m", "study.parity.worker", str(folder), "--data", str(data), "--device", device]
 
 
 def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
-    """Returns what to type for a run: it writes what is to be done, which its process reads, and does it."""
+    """Returns the shell command of a run: it writes the run's fields for its process, and starts it."""
     words = worker_command(folder, data, device, "python")
     place, spec = (shlex.quote(str(path)) for path in (folder, folder / SPEC))
     described = shlex.quote(json.dumps(asdict(run)))
@@ -127,7 +127,7 @@ def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
 
 
 def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
-    """Returns what CUDA_VISIBLE_DEVICES calls the GPUs here, at most so many; a single None on a machine without.
+    """Returns CUDA_VISIBLE_DEVICES' names of the GPUs here, at most `most`; a single None on a machine without.
 
     Raises:
         BadInput: the device is a GPU, and there is none.
@@ -141,7 +141,7 @@ def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
 
 
 def trained_checkpoint(path: Path) -> Path:
-    """The file itself; for a folder of `medddpm train` or of a parity run, its newest checkpoint.
+    """Finds a checkpoint: the file itself, or the newest of a folder of `medddpm train` or of a parity run.
 
     Raises:
         BadInput: the folder has none.

@@ -1,4 +1,4 @@
-"""What the parity records show of samplers: each against all timesteps, and which to use."""
+"""Compares samplers in the parity records, each with all timesteps, and recommends one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLER_NAMES = {"ddpm": "DDPM", "ddim": "DDIM", "dpm++": "DPM-Solver++", "sde-d
 
 
 def samplers(quality: pd.DataFrame) -> pd.DataFrame:
-    """A row for each sampler and number of steps, in the order of `SAMPLERS`; a column for each metric and tissue.
+    """Makes a row for each sampler and number of steps, in `SAMPLERS`' order, a column for each metric and tissue.
 
     `SECONDS` is one of the columns.
     """
@@ -29,22 +29,22 @@ def samplers(quality: pd.DataFrame) -> pd.DataFrame:
 
 
 def shortfall(table: pd.DataFrame) -> pd.DataFrame:
-    """How many margins worse each row of `samplers` is than that of all timesteps, by metric; negative where better.
+    """Counts the margins by which each row of `samplers` is worse than all timesteps, by metric; negative if better.
 
     Raises:
         BadInput: the row of all timesteps, `FULL`, is not in the table.
     """
     if FULL not in table.index:
         raise BadInput("samplers", f"no {named(FULL)} to compare with", "measure it too")
-    found = {}
+    columns = {}
     for name in [name for name in MARGINS if name in table]:
         worse = badness(table, name)
-        found[name] = (worse - worse[FULL]) / MARGINS[name].of(float(table[name][FULL]))
-    return pd.DataFrame(found)
+        columns[name] = (worse - worse[FULL]) / MARGINS[name].of(float(table[name][FULL]))
+    return pd.DataFrame(columns)
 
 
 def advice(table: pd.DataFrame) -> str:
-    """Which sampler to use: the quickest that is no more than a margin worse than all timesteps by any metric."""
+    """Recommends the quickest sampler that is no more than a margin worse than all timesteps by any metric."""
     if FULL not in table.index or len(table) < 2:
         return NOT_MEASURED
     worst: dict[Any, float] = shortfall(table).max(axis="columns").to_dict()
@@ -66,5 +66,5 @@ def advice(table: pd.DataFrame) -> str:
 
 
 def named(row: tuple[str, int]) -> str:
-    """Returns what a reader calls a sampler and its number of steps."""
+    """Names a sampler and its number of steps for a reader."""
     return f"{SAMPLER_NAMES[row[0]]}, {row[1]} steps"

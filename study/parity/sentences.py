@@ -1,4 +1,4 @@
-"""What the notebook says of the parity runs: every sentence and table with numbers, from the records alone."""
+"""Writes the notebook's sentences and tables on the parity runs, from the records alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from medddpm.quality.metrics import METRICS
 from medddpm.switches import SETTINGS
 from study.parity import tables
 from study.parity.evaluate import PLANES
-from study.parity.results import Kept
+from study.parity.results import QualityRecord
 from study.parity.samplers import SECONDS, named, shortfall
 from study.parity.tables import (
     CONTRAST_NAMES,
@@ -22,18 +22,18 @@ from study.parity.tables import (
     NOT_MEASURED,
     REFERENCE,
     TITLES,
-    drawn,
     half_the_steps,
     in_words,
     reach,
+    sampled_runs,
     title,
     with_most_steps,
 )
 
 
-def plan(kept: Kept, name: str) -> str:
-    """Which runs a plan has in the record, and how far they were trained."""
-    rows = kept.of(name)
+def plan(record: QualityRecord, name: str) -> str:
+    """Describes the runs of a plan in the record, and the steps that they were trained."""
+    rows = record.of(name)
     if not len(rows):
         return f"{name}: {NOT_MEASURED}"
     settings = ", ".join(setting for setting in SETTINGS if setting in set(rows["setting"]))
@@ -41,9 +41,9 @@ def plan(kept: Kept, name: str) -> str:
     contrasts = ", ".join(CONTRAST_NAMES.get(contrast, "BraTS") for contrast in present)
     runs = rows.drop_duplicates("run")
     steps = sorted(set(runs["step"]))
-    wanted = {kept.meta["runs"][run].get("steps_wanted", 0) for run in runs["run"]}
+    planned_steps = {record.meta["runs"][run].get("steps_wanted", 0) for run in runs["run"]}
     trained = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
-    planned = f" of {max(wanted):,}" if max(wanted) > steps[0] else ""
+    planned = f" of {max(planned_steps):,}" if max(planned_steps) > steps[0] else ""
     how = f"{trained}{planned} steps" if steps[-1] else "a trained model evaluated"
     size = ", ".join(dict.fromkeys(runs["size"]))
     widths = ", ".join(map(str, sorted(set(runs["width"]))))
@@ -54,7 +54,7 @@ def plan(kept: Kept, name: str) -> str:
 
 
 def summary(quality: pd.DataFrame) -> pd.DataFrame:
-    """Samples and the held-out volumes: a row for each metric, a column for each run; value and interval.
+    """Compares samples and held-out volumes: a row for each metric, a column for each run; value and interval.
 
     Args:
         quality: schema `QUALITY`; each run's samples with most steps are shown.
@@ -69,19 +69,21 @@ def summary(quality: pd.DataFrame) -> pd.DataFrame:
             names[f"{metric}_reference", tissue] = f"{text}, of held-out"
     columns = {}
     ordered = rows.sort_values("contrast", key=lambda names: names.map(_place), kind="stable")
-    for run, own in ordered.groupby("run", sort=False):
-        found = own.drop_duplicates(METRIC).set_index(METRIC)
-        column = f"{CONTRAST_NAMES.get(str(own['contrast'].iloc[0]), 'BraTS')}, step {own['step'].iloc[0]:,}"
+    for run, rows_of_run in ordered.groupby("run", sort=False):
+        by_metric = rows_of_run.drop_duplicates(METRIC).set_index(METRIC)
+        column = (
+            f"{CONTRAST_NAMES.get(str(rows_of_run['contrast'].iloc[0]), 'BraTS')}, step {rows_of_run['step'].iloc[0]:,}"
+        )
         if quality["setting"].nunique() > 1:
-            column = f"{own['setting'].iloc[0]}, {column}"
-        values = {text: _interval(found.loc[name]) for name, text in names.items() if name in found.index}
+            column = f"{rows_of_run['setting'].iloc[0]}, {column}"
+        values = {text: _interval(by_metric.loc[name]) for name, text in names.items() if name in by_metric.index}
         columns[column if column not in columns else str(run)] = values
     table = pd.DataFrame(columns)
     return table.reindex([text for text in names.values() if text in table.index]).fillna("")
 
 
 def apart(distances: pd.DataFrame) -> str:
-    """How far settings and seeds lie apart at the end, from a table of `parity.tables.apart`."""
+    """Gives the distances of settings and seeds at the end, from a table of `parity.tables.apart`."""
     if not len(distances):
         return f"paper: {NOT_MEASURED}"
     lines = [
@@ -95,7 +97,7 @@ def apart(distances: pd.DataFrame) -> str:
 
 
 def losses(distances: pd.DataFrame) -> pd.DataFrame:
-    """A table of `parity.tables.apart`, its columns called as a reader calls them."""
+    """Makes a table of `parity.tables.apart` readable."""
     called = {
         "steps": "steps", "training": "training loss, all steps", "training_early": "training loss, first ten steps",
         "held_out": "held-out loss, end", "between_seeds": "held-out loss, two seeds",
@@ -104,15 +106,15 @@ def losses(distances: pd.DataFrame) -> pd.DataFrame:
 
 
 def half(loss: pd.DataFrame) -> str:
-    """Returns what training for half as long costs, to read the margin of the loss against."""
-    found = half_the_steps(loss)
-    if found is None:
+    """Gives the loss after half the steps, for comparison with the loss's margin."""
+    increase = half_the_steps(loss)
+    if increase is None:
         return f"half as many steps: {NOT_MEASURED}"
-    return f"for comparison: after half the steps {REFERENCE}'s held-out loss is {found:.0%} higher"
+    return f"for comparison: after half the steps {REFERENCE}'s held-out loss is {increase:.0%} higher"
 
 
 def power(table: pd.DataFrame) -> str:
-    """How far intervals reach with so many seeds, from a table of `parity.tables.parity`."""
+    """Gives the width of intervals by the number of seeds, from a table of `parity.tables.parity`."""
     if not len(table):
         return f"how far the intervals reach: {NOT_MEASURED}"
     seeds = int(table["seeds"].min())
@@ -120,11 +122,11 @@ def power(table: pd.DataFrame) -> str:
 
 
 def tests(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of `parity.tables.parity` as a reader reads it: a row for each metric, and for each setting if several.
+    """Makes a table of `parity.tables.parity` readable: a row for each metric, and for each setting if several.
 
     Returns:
         Columns reference (its mean), 90% interval (of the difference from it), margin (each in the metric's unit),
-        margin / SD (of the reference's seeds), equivalent, no worse and within seeds. Empty where nothing is measured.
+        margin / SD (of the reference's seeds), equivalent, no worse and within seeds. Empty if nothing is measured.
     """
     if not len(table):
         return pd.DataFrame()
@@ -145,7 +147,7 @@ def tests(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wide(table: pd.DataFrame) -> str:
-    """Which margins are wider than any difference between two of the reference's seeds; of a `parity.tables.parity`."""
+    """Names the margins of `parity.tables.parity` that are wider than any difference between the reference's seeds."""
     if not len(table):
         return f"margins and seeds: {NOT_MEASURED}"
     rows = table.drop_duplicates(METRIC)
@@ -156,22 +158,22 @@ def wide(table: pd.DataFrame) -> str:
     )
 
 
-def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
-    """How far one model's volumes under each setting lie from those under the reference, a line for each setting.
+def redrawn(record: QualityRecord, reference: str = "BASE", plan: str = "redrawn") -> str:
+    """Compares one model's volumes under each setting with those under the reference, a line for each setting.
 
     Args:
-        kept: the record.
+        record: of quality.
         reference: a setting.
         plan: "redrawn", or "redrawn_fp32".
     """
-    table = tables.redrawn(kept.quality, reference, plan)
+    table = tables.redrawn(record.quality, reference, plan)
     if not len(table):
         return f"{plan}: {NOT_MEASURED}"
-    runs = {run["setting"]: run for run in drawn(kept.of(plan)).to_dict("records")}
+    runs = {run["setting"]: run for run in sampled_runs(record.of(plan)).to_dict("records")}
     lines = []
-    found: dict[Any, dict[Any, float]] = table.to_dict("index")
-    for setting, margins in found.items():
-        apart = slices_apart(kept, runs[reference], runs[setting])
+    by_setting: dict[Any, dict[Any, float]] = table.to_dict("index")
+    for setting, margins in by_setting.items():
+        apart = slices_apart(record, runs[reference], runs[setting])
         farthest = max(margins, key=lambda name: abs(margins[name]))
         subjects = len(apart) // len(PLANES)
         most = f"the {in_words(farthest)} differs most, by {abs(margins[farthest]):.3f} of its margin"
@@ -183,15 +185,15 @@ def redrawn(kept: Kept, reference: str = "BASE", plan: str = "redrawn") -> str:
     return "\n".join(lines)
 
 
-def slices(kept: Kept, plan: str = "short") -> str:
-    """How far samples of one mask and noise lie apart, in grey levels, between settings and between seeds."""
-    runs = drawn(kept.of(plan)).to_dict("records")
+def slices(record: QualityRecord, plan: str = "short") -> str:
+    """Gives the distance of samples of one mask and noise, in grey levels, between settings and between seeds."""
+    runs = sampled_runs(record.of(plan)).to_dict("records")
     between: dict[str, list[float]] = {"settings": [], "seeds": []}
-    for one, two in itertools.combinations(runs, 2):
-        same_seed, same_setting = one["seed"] == two["seed"], one["setting"] == two["setting"]
+    for first, second in itertools.combinations(runs, 2):
+        same_seed, same_setting = first["seed"] == second["seed"], first["setting"] == second["setting"]
         if same_seed == same_setting:
             continue
-        between["settings" if same_seed else "seeds"] += slices_apart(kept, one, two)
+        between["settings" if same_seed else "seeds"] += slices_apart(record, first, second)
     if not between["settings"] or not between["seeds"]:
         return f"samples of two settings and seeds: {NOT_MEASURED}"
     settings, seeds = (float(np.mean(between[name])) for name in ("settings", "seeds"))
@@ -202,36 +204,36 @@ def slices(kept: Kept, plan: str = "short") -> str:
 
 
 def margins(table: pd.DataFrame) -> pd.DataFrame:
-    """Each sampler against all timesteps, from a table of `parity.samplers.samplers`; a row for each number of steps.
+    """Compares samplers with all timesteps, from a table of `parity.samplers.samplers`; a row for each number of steps.
 
     Returns:
-        Columns s per volume, metrics beyond the margin (how many), worst metric, and margins worse (by that metric).
-        Empty where all timesteps were not measured.
+        Columns s per volume, metrics beyond the margin (their number), worst metric, and margins worse (by that
+        metric). Empty if all timesteps were not measured.
     """
     try:
         worse = titled(shortfall(table))
     except (BadInput, KeyError):
         return pd.DataFrame()
-    found = {
+    columns = {
         "s per volume": table[SECONDS].round(3),
         "metrics beyond the margin": (worse > 1).sum(axis="columns"),
         "worst metric": worse.idxmax(axis="columns"),
         "margins worse": worse.max(axis="columns").round(2),
     }
-    return pd.DataFrame(found).set_axis([named(row) for row in worse.index], axis="index")
+    return pd.DataFrame(columns).set_axis([named(row) for row in worse.index], axis="index")
 
 
 def titled(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with a column for each metric and tissue, its columns called as a reader calls them."""
+    """Gives a table with a column for each metric and tissue readable column names."""
     names: list[Any] = table.columns.to_list()
     return table.set_axis([title(*name) for name in names], axis="columns")
 
 
 def brats(quality: pd.DataFrame) -> str:
-    """How well the model draws its one case, and whether it follows the mask when that is mirrored."""
+    """Gives the quality of the model's samples of its one case, and of its mirrored mask."""
     if not len(quality):
         return f"brats: {NOT_MEASURED}"
-    found = with_most_steps(quality, "brats").groupby(METRIC)["value"].mean()
+    means = with_most_steps(quality, "brats").groupby(METRIC)["value"].mean()
     lines = []
     for names, said in (
         ([("psnr", "all"), ("ssim", "all")],
@@ -241,23 +243,23 @@ def brats(quality: pd.DataFrame) -> str:
         ([("dice_mirrored", "brain"), ("dice_mirrored", "lesion")],
          "Dice with the mirrored mask: brain {0:.3f}, tumour {1:.3f}"),
     ):  # fmt: skip
-        values = [float(found[name]) if name in found else float("nan") for name in names]
+        values = [float(means[name]) if name in means else float("nan") for name in names]
         lines.append(said.format(*values))
     return "\n".join(lines)
 
 
-def slices_apart(kept: Kept, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
+def slices_apart(record: QualityRecord, one: Mapping[Any, Any], two: Mapping[Any, Any]) -> list[float]:
     """Returns the mean absolute difference of two runs' samples, in grey levels, for every slice that both have."""
-    found: list[float] = []
+    differences: list[float] = []
     for subject in itertools.count():
         for axis in PLANES:
             at = f"{one['contrast']}/{subject}/{axis}"
             names = [f"sample/{run['run']}/{run['what']}/{at}" for run in (one, two)]
-            if not all(name in kept.slices for name in names):
-                return found
-            first, second = (kept.slices[name].astype(float) for name in names)
-            found.append(float(np.abs(first - second).mean()))
-    return found
+            if not all(name in record.slices for name in names):
+                return differences
+            first, second = (record.slices[name].astype(float) for name in names)
+            differences.append(float(np.abs(first - second).mean()))
+    return differences
 
 
 def _interval(row: Any) -> str:
@@ -266,12 +268,12 @@ def _interval(row: Any) -> str:
 
 
 def _place(contrast: str) -> int:
-    """The place of a contrast in the order of the figures."""
+    """Returns the place of a contrast in the order of the figures."""
     return list(CONTRAST_NAMES).index(contrast) if contrast in CONTRAST_NAMES else len(CONTRAST_NAMES)
 
 
-def _said(held: bool) -> str:
-    return "yes" if held else "no"
+def _said(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The subjects that the parity runs are trained and evaluated on, drawn once for all runs and kept on disk."""
+"""Makes the subjects that the parity runs are trained and evaluated on, once for all runs, and stores them on disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TRAINED, HELD_OUT = 0, 1
 
 
 def volumes_of(run: TrainingRun, folder: Path) -> tuple[Volumes, Volumes]:
-    """Returns what a run is trained on, and what it is evaluated on; for BraTS the same case.
+    """Returns the volumes that a run is trained on, and those it is evaluated on; for BraTS one case is both.
 
     Args:
-        run: says which subjects.
-        folder: of `prepare`, where the phantom's subjects are or will be kept.
+        run: names the subjects.
+        folder: of `prepare`, for the phantom's subjects.
     """
     if run.contrast == BRATS:
         case = VolumeFolder(str(run.data), run.size)
@@ -31,7 +31,7 @@ def volumes_of(run: TrainingRun, folder: Path) -> tuple[Volumes, Volumes]:
 
 
 def phantoms(run: TrainingRun) -> tuple[Phantom, Phantom]:
-    """The subjects trained on, and those held out."""
+    """Returns the subjects trained on, and those held out."""
     contrast: Contrast = run.contrast  # type: ignore[assignment]
     return (
         Phantom(run.subjects, run.size, contrast, TRAINED, cache_gib=0),
@@ -40,21 +40,21 @@ def phantoms(run: TrainingRun) -> tuple[Phantom, Phantom]:
 
 
 def tissues_of(run: TrainingRun) -> Tissues:
-    """Returns what the labels of its masks mean."""
+    """Returns the tissues of the labels of a run's masks."""
     return BRATS_TISSUES if run.contrast == BRATS else HEAD_TISSUES
 
 
 def channels_of(run: TrainingRun, volumes: Volumes) -> list[str]:
-    """Names of its image channels."""
+    """Names the image channels of a run."""
     return list(volumes.layout.image_folders) if run.contrast == BRATS else [run.contrast]
 
 
 def prepare(runs: Sequence[TrainingRun], folder: Path) -> None:
-    """Draws the subjects of all runs that are not kept yet, on all cores.
+    """Draws the missing subjects of all runs, on all cores.
 
     Args:
-        runs: say which subjects.
-        folder: keeps the subjects.
+        runs: name the subjects.
+        folder: holds the subjects.
     """
     for run in runs:
         if run.contrast != BRATS:

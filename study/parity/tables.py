@@ -1,4 +1,4 @@
-"""What the parity records show: settings against seeds."""
+"""Compares settings and seeds in the parity records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scipy import stats
 from medddpm.quality.intervals import equivalence_table, seed_margin
 from medddpm.quality.metrics import METRICS
 from medddpm.switches import SETTINGS
-from study.parity.results import Kept, read
+from study.parity.results import QualityRecord, read
 
 REFERENCE = "OPT1"  # FAST is compared with it: of the paper's own steps the one that costs only TF32's rounding
 NOT_MEASURED = "not measured"
 EARLY = 10  # steps in which two settings have had no time to part
 Metric = tuple[str, str]
-"""A metric and its tissue, "all" where it is not of one: the two columns `METRIC` of `QUALITY`."""
+"""A metric and its tissue, or "all": the two columns `METRIC` of `QUALITY`."""
 METRIC = ["metric", "tissue"]
 METRIC_NAMES = {
     "held_out_loss": "held-out loss",
@@ -37,12 +37,12 @@ CONTRAST_NAMES = {"t1": "T1", "t2": "T2", "flair": "FLAIR", "t1ce": "T1ce"}
 
 @dataclass(frozen=True)
 class Margin:
-    """How large a difference would still not matter, stated before any run was made.
+    """The largest difference that would not matter, stated before any run was made.
 
     Args:
         value: in the metric's unit, or as a share of the reference's mean.
-        relative: which of the two.
-        why: in a reader's terms.
+        relative: whether it is a share.
+        why: the reason, in a reader's terms.
     """
 
     value: float
@@ -50,7 +50,7 @@ class Margin:
     why: str
 
     def of(self, reference: float) -> float:
-        """In the metric's unit."""
+        """Returns the margin in the metric's unit."""
         return self.value * abs(reference) if self.relative else self.value
 
 
@@ -71,7 +71,7 @@ MARGINS: dict[Metric, Margin] = {
 
 
 def title(metric: str, tissue: str, between: str = ", ") -> str:
-    """Returns what a reader calls a metric and its tissue, which some metrics' names say already."""
+    """Names a metric and its tissue, unless the metric's name has the tissue already, for a reader."""
     name = METRIC_NAMES[metric]
     return name if tissue == "all" or tissue in name else f"{name}{between}{tissue}"
 
@@ -79,13 +79,13 @@ def title(metric: str, tissue: str, between: str = ", ") -> str:
 TITLES = {name: title(*name) for name in MARGINS}
 
 
-def recorded(root: Path, gpu: str) -> Kept:
-    """A machine's tables in the repository at `root`, by its folder's name; empty where nothing is measured yet."""
-    return read(root / "figures" / "records" / gpu) or Kept()
+def recorded(root: Path, gpu: str) -> QualityRecord:
+    """Reads a machine's tables in the repository at `root`, by its folder's name; empty if nothing is measured yet."""
+    return read(root / "figures" / "records" / gpu) or QualityRecord()
 
 
 def with_most_steps(quality: pd.DataFrame, plan: str) -> pd.DataFrame:
-    """A plan's rows of the samples with most steps of each run, and those that belong to no sampler.
+    """Returns a plan's rows of the samples with most steps of each run, and those that belong to no sampler.
 
     Args:
         quality: schema `QUALITY`.
@@ -97,24 +97,24 @@ def with_most_steps(quality: pd.DataFrame, plan: str) -> pd.DataFrame:
 
 
 def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short") -> pd.DataFrame:
-    """Each setting against the reference, metric by metric, over the seeds that both were trained with to the end.
+    """Compares each setting with the reference, metric by metric, over the seeds whose runs of both reached the end.
 
     A run gives one number for each metric: the mean over the same held-out subjects, drawn with the same noise, so that
-    both cancel in the difference of two settings and what is left is the training's. It is tested over the seeds.
+    both cancel in the difference of two settings and only the training's part remains. It is tested over the seeds.
 
     Args:
         quality: schema `QUALITY`.
         reference: the setting that the others are compared with.
-        plan: whose runs.
+        plan: of the runs.
 
     Returns:
         Columns of `quality.intervals.equivalence_table` (difference, its 90% interval low to high, margin, p,
         equivalent, seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a
         loss: the interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's
         largest difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's
-        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN where the seeds do not differ) and wide
-        (whether the margin is larger than any difference between two of them, so that it says less than the seeds do).
-        Empty where fewer than two seeds have both.
+        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN if the seeds do not differ) and wide
+        (whether the margin is larger than any difference between two seeds, so that it says less than the seeds do).
+        Empty if fewer than two seeds have both.
     """
     runs = with_most_steps(quality, plan)
     runs = runs[runs["step"] == runs["step"].max()]
@@ -130,13 +130,17 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         margins = {name: margin.of(float(means[name])) for name, margin in MARGINS.items() if name in means}
         stated = equivalence_table(pair, margins, reference)
         values = present[present["seed"].isin(seeds)].groupby(METRIC)["value"]
-        spread = {name: seed_margin(own.tolist()) for name, own in values if name in margins and np.ptp(own) > 0}
-        held = equivalence_table(pair, spread, reference).set_index(METRIC)["equivalent"].to_dict() if spread else {}
+        spread = {
+            name: seed_margin(samples.tolist()) for name, samples in values if name in margins and np.ptp(samples) > 0
+        }
+        within_seeds = (
+            equivalence_table(pair, spread, reference).set_index(METRIC)["equivalent"].to_dict() if spread else {}
+        )
         wide = pair.pivot(index=["setting", "seed"], columns=METRIC, values="value")
         worse = pd.DataFrame({name: badness(wide, name) for name in margins}).rename_axis(columns=METRIC)
         most = equivalence_table(worse.melt(ignore_index=False).reset_index(), margins, reference)["high"]
         no_worse = most.to_numpy() < stated["margin"].to_numpy()
-        as_seeds = [held.get(name, False) for name in _names(stated)]
+        as_seeds = [within_seeds.get(name, False) for name in _names(stated)]
         deviation = np.array([float(values.get_group(name).std()) for name in _names(stated)])
         stated = stated.assign(no_worse=no_worse, as_seeds=as_seeds, seeds_sd=deviation)
         stated["margin_in_sd"] = stated["margin"] / stated["seeds_sd"].where(deviation > 0)
@@ -153,50 +157,50 @@ def _names(table: pd.DataFrame) -> list[Metric]:
 
 
 def reach(seeds: int) -> float:
-    """How far the 90% interval of so many pairs' mean reaches to either side, in deviations of a pair's difference."""
+    """Returns half the width of the 90% interval of the mean of `seeds` pairs, in deviations of a pair's difference."""
     return float(stats.t.ppf(0.95, seeds - 1)) / math.sqrt(seeds)
 
 
 def in_words(name: Metric) -> str:
-    """A metric's title within a sentence, which has commas of its own."""
+    """Returns a metric's title without a comma, for a sentence."""
     return title(*name, between=" of the ")
 
 
 def verdict(table: pd.DataFrame) -> str:
-    """Returns what a table of `parity` comes to, in a sentence for each setting."""
+    """Summarizes a table of `parity` in a sentence for each setting."""
     if not len(table):
         return f"parity: {NOT_MEASURED}"
-    said = []
+    sentences = []
     for setting, rows in table.groupby("setting", sort=False):
         shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
         open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
-        rest = f" (not shown for {', '.join(open_)})" if open_ else ""
-        said.append(
+        others = f" (not shown for {', '.join(open_)})" if open_ else ""
+        sentences.append(
             f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin on {shown} of "
-            f"{len(rows)} metrics{rest}; no more than a margin worse on {no_worse} of {len(rows)}; within the largest "
-            f"difference between two seeds of the reference on {as_seeds} of {len(rows)}"
+            f"{len(rows)} metrics{others}; no more than a margin worse on {no_worse} of {len(rows)}; within the "
+            f"largest difference between two seeds of the reference on {as_seeds} of {len(rows)}"
         )
-    return "\n".join(said)
+    return "\n".join(sentences)
 
 
 def apart(loss: pd.DataFrame, plan: str = "paper") -> pd.DataFrame:
-    """How far each setting's losses lie from BASE's of the same seed, and those of two seeds from each other.
+    """Returns the distance of each setting's losses from BASE's of the same seed, and of two seeds from each other.
 
     Args:
         loss: schema `LOSS`.
-        plan: whose runs.
+        plan: of the runs.
 
     Returns:
         By setting: steps (both have), training (mean relative difference of the training loss at the same step, where
         volume, timestep and noise are the same), training_early (over the first `EARLY` steps alone), held_out
         (relative difference at the last step that both were watched at) and between_seeds (the mean relative difference
-        of two seeds there; NaN where there is one). Empty without BASE.
+        of two seeds there; NaN if there is one). Empty without BASE.
     """
     rows = loss[loss["plan"] == plan]
     if "BASE" not in set(rows["setting"]):
         return pd.DataFrame()
     seed = int(rows[rows["setting"] == "BASE"]["seed"].min())
-    found = {}
+    by_setting = {}
     for setting in [name for name in SETTINGS if name in set(rows["setting"])]:
         one, two = (
             {part: _curve(rows, name, seed, part) for part in ("training", "held-out")} for name in ("BASE", setting)
@@ -207,14 +211,14 @@ def apart(loss: pd.DataFrame, plan: str = "paper") -> pd.DataFrame:
             continue
         relative = np.abs(both[:, 1] - both[:, 0]) / both[:, 0]
         first, second = watched.iloc[-1]
-        found[setting] = {
+        by_setting[setting] = {
             "steps": int(two["training"].index.intersection(one["training"].index).max()),
             "training": float(relative.mean()),
             "training_early": float(relative[:EARLY].mean()),
             "held_out": float(abs(second - first) / first),
             "between_seeds": _between_seeds(rows, setting, int(watched.index[-1])),
         }
-    return pd.DataFrame.from_dict(found, orient="index")
+    return pd.DataFrame.from_dict(by_setting, orient="index")
 
 
 def _curve(rows: pd.DataFrame, setting: str, seed: int, part: str) -> pd.Series[float]:
@@ -229,15 +233,15 @@ def _between_seeds(rows: pd.DataFrame, setting: str, step: int) -> float:
 
 
 def half_the_steps(loss: pd.DataFrame, plan: str = "short", setting: str = REFERENCE) -> float | None:
-    """By how much higher the held-out loss was at half the steps than at the end, relatively, the mean over seeds."""
+    """Returns the relative excess of the held-out loss at half the steps over that at the end, the mean over seeds."""
     rows = loss[(loss["plan"] == plan) & (loss["setting"] == setting) & (loss["part"] == "held-out")]
-    found = []
+    increases = []
     for _, curve in rows.groupby("seed"):
         curve = curve.sort_values("step")
         earlier = curve[curve["step"] <= curve["step"].max() / 2]
         if len(earlier):
-            found.append(float(earlier["loss"].iloc[-1] / curve["loss"].iloc[-1] - 1))
-    return float(np.mean(found)) if found else None
+            increases.append(float(earlier["loss"].iloc[-1] / curve["loss"].iloc[-1] - 1))
+    return float(np.mean(increases)) if increases else None
 
 
 _KNOWN = ["plan", "setting", "size"]  # of a run, in every row
@@ -246,7 +250,7 @@ _BEFORE = 10  # such means, whose median a mean is compared with; a run without 
 
 
 def leaps(loss: pd.DataFrame) -> pd.DataFrame:
-    """Where each run's training loss jumped back farthest, by run: plan, setting, size, step, times.
+    """Finds the largest jump back of each run's training loss, by run: plan, setting, size, step, times.
 
     Args:
         loss: schema `LOSS`.
@@ -256,7 +260,7 @@ def leaps(loss: pd.DataFrame) -> pd.DataFrame:
         the last of its steps.
     """
     rows = loss[loss["part"] == "training"].sort_values("step", kind="stable")
-    found = {}
+    by_run = {}
     for (run, *known), curve in rows.groupby(["run", *_KNOWN], sort=False):
         together = np.arange(len(curve)) // max(1, round(_SPAN / curve["steps"].iloc[0]))
         means = curve.groupby(together).agg({"step": "last", "loss": "mean"})
@@ -264,12 +268,12 @@ def leaps(loss: pd.DataFrame) -> pd.DataFrame:
         if len(times):
             most = int(times.to_numpy().argmax())
             step = int(means["step"].iloc[_BEFORE + most])
-            found[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
-    return pd.DataFrame.from_dict(found, orient="index")
+            by_run[run] = {**dict(zip(_KNOWN, known, strict=True)), "step": step, "times": float(times.iloc[most])}
+    return pd.DataFrame.from_dict(by_run, orient="index")
 
 
 def redrawn(quality: pd.DataFrame, reference: str = "BASE", plan: str = "redrawn") -> pd.DataFrame:
-    """One model sampled under every setting: how many margins each lies from the reference, by setting and metric.
+    """Returns the distance in margins of one model's samples under each setting from the reference, by metric.
 
     Args:
         quality: schema `QUALITY`.
@@ -284,13 +288,13 @@ def redrawn(quality: pd.DataFrame, reference: str = "BASE", plan: str = "redrawn
         return pd.DataFrame()
     values = rows.pivot(index="setting", columns=METRIC, values="value")
     names = [name for name in MARGINS if name in values]
-    own = values.loc[reference].to_dict()
-    apart = {name: (values[name] - own[name]) / MARGINS[name].of(own[name]) for name in names}
+    reference_values = values.loc[reference].to_dict()
+    apart = {name: (values[name] - reference_values[name]) / MARGINS[name].of(reference_values[name]) for name in names}
     return pd.DataFrame(apart).loc[[name for name in SETTINGS if name in values.index and name != reference]]
 
 
 def badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
-    """How bad each row of a table is by a metric: more is worse."""
+    """Returns a number for each row of a table by a metric: larger is worse."""
     metric, tissue = name
     how = better(metric)
     if how in ("higher", "lower"):
@@ -299,13 +303,13 @@ def badness(table: pd.DataFrame, name: Metric) -> pd.Series[float]:
 
 
 def better(metric: str) -> str:
-    """How a metric is better: "higher", "lower", or nearer to the metric of this name."""
+    """Returns the better direction of a metric: "higher", "lower", or the name of the metric to be near to."""
     return "lower" if metric == "held_out_loss" else METRICS[metric].better
 
 
-def drawn(quality: pd.DataFrame) -> pd.DataFrame:
-    """A row for each run that was sampled: run, setting, contrast, seed, subjects and what, as slices are named."""
+def sampled_runs(quality: pd.DataFrame) -> pd.DataFrame:
+    """Lists the runs that were sampled: run, setting, contrast, seed, and for slices' names subjects and what."""
     rows = quality[quality["sampler_steps"] > 0].sort_values("sampler_steps").drop_duplicates("run", keep="last")
     rows = rows.sort_values("run")
-    what = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]
-    return rows.assign(what=what, subjects=rows["contrast"] + "-" + rows["size"])
+    sample_names = [f"{sampler}-{steps}" for sampler, steps in zip(rows["sampler"], rows["sampler_steps"], strict=True)]
+    return rows.assign(what=sample_names, subjects=rows["contrast"] + "-" + rows["size"])

@@ -28,25 +28,25 @@ from medddpm.training.run_folder import claim, newest
 from medddpm.training.trainer import Trainer
 from study.parity.plans import SamplerSteps, TrainingRun
 
-SAVE_SECONDS = 75.0  # between checkpoints: what a killed run loses at most
-QUICK = SamplerSteps("sde-dpm++", 25)  # what samples along the way are drawn with
+SAVE_SECONDS = 75.0  # between checkpoints, and a killed run loses no more
+QUICK = SamplerSteps("sde-dpm++", 25)  # of samples along the way
 WATCH_SEED = 20_000
-WATCH = "watch.json"  # what was seen along the way, in a run's folder
+WATCH = "watch.json"  # held-out losses and times, in a run's folder
 
 Slices = dict[str, npt.NDArray[np.uint8]]
 
 
 @dataclass
 class Reached:
-    """Where a training stands.
+    """The state of a training.
 
     Args:
         step: made in all.
         losses: of every step.
         seconds: spent on steps, over all processes that worked on the run; watches and checkpoints aside.
-        timed: steps that `seconds` is of.
+        timed: number of steps in `seconds`.
         held_out: held-out loss by the step.
-        stopped: by a signal: nothing more is to be done now.
+        stopped: whether a signal asked to stop.
     """
 
     step: int = 0
@@ -70,15 +70,15 @@ def trained(
     `medddpm train` with the same arguments goes on with that run too.
 
     Args:
-        run: what is trained.
-        volumes: what it is trained on.
-        held_out: what it is watched on.
-        folder: the run's; watch.json beside the training says what was seen.
+        run: the trained one.
+        volumes: that it is trained on.
+        held_out: that it is watched on.
+        folder: the run's; watch.json beside the training has the held-out losses.
         device: that it is trained on.
-        keep: is given the averaged model and the step, every `run.snapshots` steps (0: at each watch) and at the end.
+        keep: gets the averaged model and the step, every `run.snapshots` steps (0: at each watch) and at the end.
 
     Returns:
-        the averaged model, and where the training stands.
+        the averaged model, and the state of the training.
 
     Raises:
         BadInput: a folder of another run, or a loss that is no number.
@@ -87,8 +87,8 @@ def trained(
     trainer = Trainer(run.config, DeviceCache(volumes, device), device)
     out = folder / "train"
     claim(out, run.config, volumes)
-    if found := newest(out):
-        trainer.load(found[1], found[0])
+    if checkpoint := newest(out):
+        trainer.load(checkpoint[1], checkpoint[0])
     reached = _read(folder / WATCH, trainer.step)
     with SETTINGS[run.setting].on(trainer.unet), deferred_signals() as stopped:
         _loop(run, trainer, reached, held_out, folder, stopped, keep)
@@ -137,21 +137,21 @@ def _loop(
 
 @torch.no_grad()
 def held_out_losses(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Volumes) -> Tensor:
-    """The loss of each of the first held-out subjects, (n,) on the CPU, at timesteps and noise that never change.
+    """Computes the losses of the first held-out subjects, (n,) on the CPU, at timesteps and noise that never change.
 
-    A training loss varies from step to step with the timestep that was drawn; this one does not, so that runs can be
-    compared, also of different seeds.
+    A training loss varies from step to step with its random timestep; this one does not, so that runs can be compared,
+    also of different seeds.
 
     Args:
-        run: how many subjects and timesteps, and under which setting.
-        diffusion: whose loss.
+        run: sets the numbers of subjects and timesteps, and the setting.
+        diffusion: the model.
         held_out: the subjects.
     """
     device = diffusion.betas.device
     times = ((torch.arange(run.watched[1]) + 0.5) * (diffusion.timesteps / run.watched[1])).long().to(device)
     # At once as many as keep every tensor of the network well below 2³¹ elements, which kernels count to.
     together = max(1, 2**30 // (4 * run.config.model_channels * math.prod(run.size)))
-    found = []
+    by_subject = []
     with SETTINGS[run.setting].on(diffusion.denoise_fn):
         for subject in range(min(run.watched[0], len(held_out))):
             image, mask = (tensor.to(device)[None] for tensor in held_out[subject])
@@ -162,20 +162,20 @@ def held_out_losses(run: TrainingRun, diffusion: GaussianDiffusion, held_out: Vo
                 noise = torch.randn(count, *image.shape[1:], generator=generator, device=device)
                 images, masks = (tensor.expand(count, -1, -1, -1, -1) for tensor in (image, mask))
                 losses.append(diffusion.loss(images, masks, t=part, noise=noise) * count)
-            found.append(torch.stack(losses).sum() / len(times))
-    return torch.stack(found).cpu()
+            by_subject.append(torch.stack(losses).sum() / len(times))
+    return torch.stack(by_subject).cpu()
 
 
 def draw(
     run: TrainingRun, diffusion: GaussianDiffusion, masks: Tensor, by: SamplerSteps, seed: int = 0
 ) -> tuple[Tensor, list[float]]:
-    """Samples for masks, and how long each batch took.
+    """Draws samples for masks, and times each batch.
 
     The noise of volume i is that of `seed` and i under every setting, drawn on the device.
 
     Args:
-        run: how many at once, and under which setting.
-        diffusion: what is sampled.
+        run: sets the batch and the setting.
+        diffusion: the model.
         masks: (N, M, D, W, H) on the host.
         by: sampler and steps.
         seed: of the noise.
@@ -184,7 +184,7 @@ def draw(
         (N, C, D, W, H) on the host, and the seconds of each batch, after a warm-up.
     """
     device = diffusion.betas.device
-    drawn, spent = [], []
+    batches, spent = [], []
     with SETTINGS[run.setting].on(diffusion.denoise_fn):
         diffusion.sample(masks[: run.batch].to(device), 2, "ddim")  # kernels are loaded and the graph is captured
         for start in range(0, len(masks), run.batch):
@@ -192,21 +192,21 @@ def draw(
             generators = [torch.Generator(device).manual_seed(1000 * (seed + 1) + start + i) for i in range(len(batch))]
             wait(device)
             began = time.perf_counter()
-            drawn.append(diffusion.sample(batch, by.steps, by.sampler, generator=generators))
+            batches.append(diffusion.sample(batch, by.steps, by.sampler, generator=generators))
             wait(device)
             spent.append(time.perf_counter() - began)
         cuda_graphs.forget(diffusion.denoise_fn)  # training needs its memory
-    return torch.cat(drawn).cpu(), spent
+    return torch.cat(batches).cpu(), spent
 
 
 def _read(path: Path, step: int) -> Reached:
-    """Returns what was seen up to `step`, where the training goes on."""
+    """Reads the held-out losses and times up to `step`, from which the training goes on."""
     try:
         if not path.exists():
             return Reached()
-        kept = read_json(path, "restore it, or choose another folder")
-        seen = {int(at): loss for at, loss in kept["held_out"].items() if int(at) <= step}
-        return Reached(seconds=kept["seconds"], timed=kept["timed"], held_out=seen)
+        content = read_json(path, "restore it, or choose another folder")
+        held_out = {int(at): loss for at, loss in content["held_out"].items() if int(at) <= step}
+        return Reached(seconds=content["seconds"], timed=content["timed"], held_out=held_out)
     except BadInput:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):

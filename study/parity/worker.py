@@ -1,7 +1,7 @@
 """The program that `parity` starts for each run: it trains and evaluates one model, in a process of its own.
 
-The run's folder holds spec.json (what is to be done), train/ (a run of `medddpm train`), watch.json and watch.npz (seen
-along the way) and, at the end, slices.npz and result.json. Killed at any time, the same command goes on.
+The run's folder holds spec.json (the run's fields), train/ (a run of `medddpm train`), watch.json and watch.npz (losses
+and samples along the way) and, at the end, slices.npz and result.json. Killed at any time, the same command goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOPPED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains and evaluates the run of a folder; returns the exit code. What went wrong is one line on stderr."""
+    """Trains and evaluates the run of a folder; returns the exit code. A failure is one line on stderr."""
     top = argparse.ArgumentParser(prog="python -m study.parity.worker", description=__doc__)
     top.add_argument("folder", type=Path, help="with spec.json, of a run")
     top.add_argument("--data", type=Path, required=True, help="folder of the subjects")
@@ -56,10 +56,10 @@ def work(folder: Path, device: torch.device, data: Path) -> int:
     volumes, held_out = volumes_of(run, data)
     if run.checkpoint is not None:
         diffusion, reached = load_checkpoint(run.checkpoint, device=device), Reached()
-        seen: Slices = {}
+        watched: Slices = {}
     else:
         print("training", flush=True)
-        diffusion, reached, seen = _trained(run, volumes, held_out, folder, device)
+        diffusion, reached, watched = _trained(run, volumes, held_out, folder, device)
         if reached.stopped:
             return STOPPED
     print(f"evaluating, at step {reached.step}", flush=True)
@@ -70,7 +70,7 @@ def work(folder: Path, device: torch.device, data: Path) -> int:
         value = 1e3 * reached.seconds / reached.timed
         where = {"metric": "ms_a_step", "channel": "all", "tissue": "all"}
         rows.append({"sampler": None, "sampler_steps": None, **where, "value": value, "n": reached.timed})
-    _save(folder / "slices.npz", slices | seen)
+    _save(folder / "slices.npz", slices | watched)
     result = {
         "spec": asdict(run),
         "step": reached.step,
@@ -83,9 +83,9 @@ def work(folder: Path, device: torch.device, data: Path) -> int:
     return 0
 
 
-def curve(reached: Reached, wanted: int) -> list[dict[str, Any]]:
-    """The losses by windows of steps, and the held-out ones: rows of part, step (the window's last), steps, loss."""
-    width = max(1, wanted // WINDOWS)
+def curve(reached: Reached, planned_steps: int) -> list[dict[str, Any]]:
+    """Returns training losses by windows of steps, and held-out losses: part, step (a window's last), steps, loss."""
+    width = max(1, planned_steps // WINDOWS)
     losses = np.asarray(reached.losses, np.float64)
     rows: list[dict[str, Any]] = []
     for start in range(0, len(losses), width):
@@ -99,17 +99,17 @@ def curve(reached: Reached, wanted: int) -> list[dict[str, Any]]:
 def _trained(
     run: TrainingRun, volumes: Volumes, held_out: Volumes, folder: Path, device: torch.device
 ) -> tuple[GaussianDiffusion, Reached, Slices]:
-    seen: Slices = {}
+    watched: Slices = {}
     path = folder / "watch.npz"
     if run.snapshots and path.is_file():
-        seen = read_slices(path, "remove it, and run the same again")
+        watched = read_slices(path, "remove it, and run the same again")
 
     def keep(diffusion: GaussianDiffusion, step: int) -> None:
-        seen.update(snapshot(run, diffusion, held_out, step))
-        _save(path, seen)
+        watched.update(snapshot(run, diffusion, held_out, step))
+        _save(path, watched)
 
     diffusion, reached = trained(run, volumes, held_out, folder, device, keep if run.snapshots else None)
-    return diffusion, reached, seen
+    return diffusion, reached, watched
 
 
 def _save(path: Path, arrays: Slices) -> None:

@@ -1,8 +1,8 @@
-"""Reads the kernels tables of every machine and run into one: what the figures and the claims are drawn from.
+"""Reads the kernels tables of every machine and run into one, for the figures and the claims.
 
 `figures/records/<gpu>/kernels_<setting>_<part>_run<N>.csv`, schema `KERNELS`. A part is "window" (the paper's), "step",
 or either measured otherwise, as "window-300", "window-cpu", "step-cache-none", "step-by-function" (kernels were told
-apart by their function's name alone) or, under another PyTorch, "step-torch-2-2-2" (`medddpm.measure.profile_run`).
+apart by their function's name alone) or, under another PyTorch, "step-torch-2-2-2" (`medddpm.measure.profile.run`).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Record:
     run: int
 
 
-def found(root: Path) -> list[Record]:
-    """Every such record of the repository at `root`, by machine (in the records' order), run, setting and part."""
+def records(root: Path) -> list[Record]:
+    """Lists a repository's tables of kernels and launches, by machine (in its records' order), run, setting, part."""
     machines = gpu_folders(root)
     listed = [record for folder in machines for record in _records_of(folder)]
     places = {folder.name: place for place, folder in enumerate(machines)}
@@ -61,11 +61,11 @@ def found(root: Path) -> list[Record]:
 
 
 def next_run(folder: Path, settings: Iterable[str]) -> int:
-    """The number of a machine's next run: the last if a setting or view of it is still missing, or else one more.
+    """Returns the number of a machine's next run: its last if a setting or view is still missing there, else one more.
 
     Args:
         folder: figures/records/<gpu>; need not exist.
-        settings: what a whole run holds, each of them in both `VIEWS`.
+        settings: of a whole run, each in both `VIEWS`.
     """
     taken = {(r.run, r.setting, r.part) for r in _records_of(folder) if r.table == "kernels" and r.part in VIEWS}
     last = max((run for run, *_ in taken), default=1)
@@ -74,7 +74,7 @@ def next_run(folder: Path, settings: Iterable[str]) -> int:
 
 
 def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
-    """Every kernels table of the wanted parts, one below the other.
+    """Reads every kernels table of some parts, one below the other.
 
     Args:
         root: the repository.
@@ -86,14 +86,14 @@ def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
     Raises:
         BadInput: there is none, or one does not fit its schema.
     """
-    wanted = [r for r in found(root) if r.table == "kernels" and r.part in parts]
-    if not wanted:
+    chosen = [r for r in records(root) if r.table == "kernels" and r.part in parts]
+    if not chosen:
         raise BadInput(
             root / "figures" / "records", f"holds no kernels table of {' or '.join(parts)}",
             "restore the records (git checkout), or measure on a GPU: python -m study book --from 02 --measure",
         )  # fmt: skip
     tables = []
-    for record in wanted:
+    for record in chosen:
         table = _read_kernels(record.path)
         tables.append(table.assign(gpu=record.gpu, run=record.run, part=record.part))
     joined = pd.concat(tables, ignore_index=True)
@@ -101,41 +101,41 @@ def kernels(root: Path, parts: tuple[str, ...] = VIEWS) -> pd.DataFrame:
 
 
 def launches(root: Path, gpu: str, part: str = "window") -> dict[str, pd.DataFrame]:
-    """A machine's newest table of launches from a run's first on (schema `TRACE`), by setting in the figures' order.
+    """Reads a machine's newest tables of launches from a run's first on (schema `TRACE`), by setting, in order.
 
     Args:
         root: the repository.
         gpu: the folder of the machine.
         part: see `Record`.
     """
-    newest = {r.setting: r.path for r in found(root) if (r.table, r.gpu, r.part) == ("launches", gpu, part)}
+    newest = {r.setting: r.path for r in records(root) if (r.table, r.gpu, r.part) == ("launches", gpu, part)}
     return {name: read_table(newest[name], TRACE) for name in sorted(newest, key=_place)}
 
 
 def each_run(tables: pd.DataFrame, summed: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-    """Returns what `summed` makes of each machine's run by itself; its index gains gpu and run in front.
+    """Applies `summed` to each run of each machine by itself; the index gains gpu and run in front.
 
     Args:
         tables: as `kernels` returns them.
-        summed: a function of `medddpm.measure.summaries`.
+        summed: a function of `medddpm.measure.profile.summaries`.
     """
     parts = {key: summed(group) for key, group in tables.groupby(MACHINE, sort=False)}
     return pd.concat(parts, names=MACHINE)
 
 
 def over_runs(by_run: pd.DataFrame) -> pd.DataFrame:
-    """The mean over each machine's runs of what `each_run` returns, settings in order; its index loses run."""
+    """Averages a table of `each_run` over each machine's runs, settings in order; its index loses run."""
     names = [name for name in by_run.index.names if name != "run"]
     return _in_order(by_run.groupby(level=names, sort=False).mean())
 
 
 def spread(by_run: pd.DataFrame) -> pd.DataFrame:
-    """How far a machine's runs lie apart: the largest minus the smallest value, divided by their mean.
+    """Returns the spread of a machine's runs: the largest minus the smallest value, divided by their mean.
 
     0.02 says that the two runs farthest apart differ by two percent. A single run has no spread: missing.
 
     Args:
-        by_run: what `each_run` returns.
+        by_run: as `each_run` returns it.
     """
     names = [name for name in by_run.index.names if name != "run"]
     groups = by_run.groupby(level=names, sort=False)
@@ -144,7 +144,7 @@ def spread(by_run: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """By machine and view as they come first, then by setting: a run may hold settings that an earlier run has not."""
+    """Sorts by machine and view as they come first, then by setting: a run may have settings that earlier ones lack."""
     places = table.index.to_frame(index=False)
     for name, values in places.items():
         places[name] = values.map(_place) if name == "config" else pd.factorize(values)[0]
@@ -152,7 +152,7 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(setting: str) -> tuple[int, str]:
-    """Where a setting comes among all: those of `ORDER`, then others by name."""
+    """Returns a setting's sorting key: those of `ORDER` first, then others by name."""
     return (ORDER.index(setting) if setting in ORDER else len(ORDER)), setting
 
 

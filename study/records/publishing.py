@@ -11,14 +11,14 @@ import pandas as pd
 
 from medddpm.measure.machine import MACHINE
 from medddpm.measure.schemas import Schema
-from medddpm.measure.tables import both_paths, found_at, meta_path, read_meta, read_table, write_table
+from medddpm.measure.tables import both_paths, meta_path, read_meta, read_table, table_file, write_table
 from medddpm.runtime.files import opened, replacing
 
 
 def copied(tables: Sequence[Path], folder: Path) -> list[Path]:
     """Copies tables, plain or compressed as they are, and their descriptions into `folder`; returns the copies."""
     copies = []
-    for table in map(found_at, tables):
+    for table in map(table_file, tables):
         for path in (table, meta_path(table)):
             copies.append(folder / path.name)
             with opened(path) as source, replacing(copies[-1]) as temporary, open(temporary, "wb") as copy:
@@ -45,7 +45,7 @@ def joined(
     Raises:
         BadInput: a table does not fit the schema.
     """
-    record = found_at(folder / out.name)
+    record = table_file(folder / out.name)
     if not record.is_file():
         return copied([out], folder)
     new, old = (read_table(path, schema) for path in (out, record))

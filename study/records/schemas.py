@@ -142,7 +142,7 @@ COVERAGE = Schema(
             "left: everything else that the step launches",
             allowed=("own", "product", "left"),
         ),
-        "family": Column("str", "the kernels' family, as medddpm.measure.families has it"),
+        "family": Column("str", "the kernels' family, as medddpm.measure.profile.families has it"),
         "ms": Column("float64", "their time in one eager training step, without the optimizer", unit="ms"),
         "launches": Column("int64", "how many there were"),
     }

@@ -1,4 +1,4 @@
-"""What `python -m study scaling` measures: one row each, and which rows a call measures."""
+"""The rows that `python -m study scaling` measures, and the plan of a call."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Case:
         gpus: processes, each with a GPU.
         measure: out of `MEASURES`.
         micro_steps: volumes of a step on each GPU, one after the other.
-        gradient_dtype: in which gradients are sent; None where none are.
+        gradient_dtype: in which gradients are sent; None if none are.
         side: of a volume, in voxels.
         channels: base width.
         weights: "replicated" on every GPU, or "sharded" (`study.scaling.sharded`).
-        bucket_mib: as for `TrainConfig`; None where no gradients of a step are summed.
+        bucket_mib: as for `TrainConfig`; None if no gradients of a step are summed.
     """
 
     network: str
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def word(self) -> str:
-        """What its launch is told of it: `step:2:`, `step:2:fp32:32` with the bucket, or `step:1:fp32:sharded`."""
+        """Its argument of a launch: `step:2:`, `step:2:fp32:32` with the bucket, or `step:1:fp32:sharded`."""
         sharded = ":sharded" if self.weights == "sharded" else ""
         bucket = "" if self.bucket_mib is None else f":{self.bucket_mib}"
         return f"{self.measure}:{self.micro_steps}:{self.gradient_dtype or ''}{sharded}{bucket}"
@@ -79,7 +79,7 @@ class Case:
 
 
 def case(word: str, **place: object) -> Case:
-    """The row of a `Case.word`, in a launch's place: its network, setting, gpus, side and channels."""
+    """Returns the row of a `Case.word`; `place` has its launch's network, setting, gpus, side and channels."""
     measure, micro_steps, dtype, *how = word.split(":")
     sharded = how == ["sharded"]
     return Case(
@@ -103,7 +103,7 @@ def plan(
     sharded: bool = False,
     buckets: Sequence[int] = BUCKETS,
 ) -> list[list[Case]]:
-    """The rows of each launch, in the order they are measured.
+    """Returns the rows of each launch, in the order they are measured.
 
     A launch has one setting, network and number of GPUs. Weak scaling keeps `WEAK` volumes on each GPU. Strong scaling
     shares out a step of as many volumes as the largest number of GPUs, at least 2.

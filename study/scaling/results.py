@@ -1,4 +1,4 @@
-"""What `python -m study scaling` keeps: a file for each row, and the table of them."""
+"""Makes the table of `python -m study scaling` from its results, a file for each row."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MIB = 2**20
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table of results (schema `SCALING`)."""
+    """Returns the table of results (schema `SCALING`)."""
     return ordered(table_of([_row(result) for result in results], schemas.SCALING)), {}
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Takes the table at `out` into a machine's records; rows that were not measured again stay there."""
+    """Copies the table at `out` into a machine's records; recorded rows that were not measured again stay."""
     return publishing.joined(out, folder, schemas.SCALING, KEY, ordered)
 
 
@@ -47,9 +47,14 @@ def ordered(table: pd.DataFrame) -> pd.DataFrame:
     return table.loc[places.sort_values(by, kind="stable", na_position="first").index].reset_index(drop=True)
 
 
-def _row(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of schema `SCALING`."""
-    case, alone, sent, peak = Case(**kept["case"]), kept.get("alone_ms"), kept.get("sent_bytes"), kept["peak_bytes"]
+def _row(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row of schema `SCALING`."""
+    case, alone, sent, peak = (
+        Case(**result["case"]),
+        result.get("alone_ms"),
+        result.get("sent_bytes"),
+        result["peak_bytes"],
+    )
     return {
         "network": case.network,
         "size": case.size,
@@ -61,10 +66,10 @@ def _row(kept: Mapping[str, Any]) -> dict[str, Any]:
         "micro_steps": case.micro_steps,
         "gradient_dtype": case.gradient_dtype,
         "bucket_mib": case.bucket_mib,
-        **spread(kept["ms"]),
+        **spread(result["ms"]),
         "alone_ms": None if alone is None else round(alone, 5),
         "sent_mib": None if sent is None else round(sent / MIB, 3),
         "peak_gib": None if peak is None else round(peak / GIB, 4),
-        "date": kept["date"],
-        **kept["machine"],
+        "date": result["date"],
+        **result["machine"],
     }

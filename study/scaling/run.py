@@ -30,7 +30,7 @@ SIGNAL = re.compile(r"Signal (\d+) \(\w+\) received")  # by which torchrun says 
 
 @dataclass(frozen=True)
 class Options:
-    """How every row is measured.
+    """The options of measuring, the same for every row.
 
     Args:
         samples: how often a row is timed at most.
@@ -46,12 +46,12 @@ class Options:
 
 
 def present(gpus: Sequence[int] | None, device: str) -> list[int]:
-    """The numbers of GPUs to measure on: those asked for, or those of `GPUS` that this machine has.
+    """Returns the numbers of GPUs to measure on: `gpus`, or by default those of `GPUS` that this machine has.
 
     On a CPU as many processes share its cores: by default 1 and 2.
 
     Raises:
-        BadInput: there are not so many GPUs, or the device is one of several.
+        BadInput: this machine has fewer GPUs, or the device is one of several.
     """
     if device not in ("auto", "cuda", "cpu"):
         raise BadInput("--device", "with --scaling each process takes a GPU of its own", "give auto, cuda or cpu")
@@ -70,7 +70,7 @@ def measure_cases(
 
     Args:
         planned: the rows of each launch; see `study.scaling.cases.plan`.
-        options: how every row is measured.
+        options: of measuring.
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         command: the command line, for the record.
         dry_run: whether to print the commands and run nothing.
@@ -90,7 +90,7 @@ def measure_cases(
             need=Need.ALONE,
             word=case.word,
             limit=options.limit,
-            told=_told,
+            describe=_describe,
             problem=_problem,
         )
         for cases in planned
@@ -104,28 +104,28 @@ def measure_cases(
 
 
 def launch_command(place: Case, options: Options, folder: Path) -> tuple[str, ...]:
-    """The command of a launch, all of whose rows share the place of one; their words follow."""
+    """Returns a launch's command, whose rows share the network, setting and sizes of `place`; their words follow."""
     words = {
         "network": place.network, "setting": place.setting, "side": place.side, "channels": place.channels,
         "samples": options.samples, "device": options.device, "folder": folder,
     }  # fmt: skip
-    given = programs.options(words)
-    return (sys.executable, "-m", *TORCHRUN, str(place.gpus), "-m", "study.scaling.worker", *given, "--rows")
+    worker_options = programs.options(words)
+    return (sys.executable, "-m", *TORCHRUN, str(place.gpus), "-m", "study.scaling.worker", *worker_options, "--rows")
 
 
 def _problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a launch failed: what the first process to fail said, or the signal that ended it."""
+    """Explains a launch's failure by the line of the first process to fail, or the signal that ended it."""
     if not done.returncode:
         return ""
     lines = done.stdout.splitlines()
     said = next((line.split(FAILED, 1)[1] for line in lines if FAILED in line), "")
-    signals = (int(found[1]) for line in lines if (found := SIGNAL.search(line)))
+    signals = (int(match[1]) for line in lines if (match := SIGNAL.search(line)))
     if not said and (number := next(signals, 0)):
         return programs.reason(-number, "")  # the last words are torchrun's
     return said or programs.problem(done)
 
 
-def _told(found: dict[str, Any]) -> str:
-    median = float(np.median(found["ms"]))
-    alone = found.get("alone_ms")
-    return f"{median:.4g} ms" + ("" if alone is None or found["case"]["gpus"] == 1 else f", alone {alone:.4g} ms")
+def _describe(result: dict[str, Any]) -> str:
+    median = float(np.median(result["ms"]))
+    alone = result.get("alone_ms")
+    return f"{median:.4g} ms" + ("" if alone is None or result["case"]["gpus"] == 1 else f", alone {alone:.4g} ms")

@@ -65,7 +65,7 @@ def shard(network: nn.Module, device: torch.device, dtype: torch.dtype | None = 
 
 
 def save_parts(trainer: Trainer, folder: Path) -> None:
-    """Writes a checkpoint to a folder, each process what it holds (`torch.distributed.checkpoint`); all call this."""
+    """Writes a checkpoint to a folder, each process its part (`torch.distributed.checkpoint`); all call this."""
     state_dict_saver.save(_parts(trainer), checkpoint_id=folder)
 
 
@@ -87,7 +87,7 @@ def load_parts(trainer: Trainer, folder: Path) -> None:
 
 
 def _parts(trainer: Trainer) -> dict[str, Any]:
-    """A trainer's state by the names of its weights, which are the same on one process and on many."""
+    """Returns a trainer's state by the names of its weights, which are the same on one process and on many."""
     trainer.read_losses()
     unet, optimizer = get_state_dict(trainer.unet, trainer.optimizer)
     average = get_model_state_dict(trainer.ema.denoise_fn)
@@ -115,4 +115,4 @@ class _Sums:
             self.network.set_requires_gradient_sync(False)
 
     def close(self) -> None:
-        """Nothing holds the parameters."""
+        """Does nothing, as it holds no parameters."""

@@ -15,7 +15,7 @@ WHAT = ["network", "size", "channels", "setting", "weights"]
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
-    """Every machine's record (schema `SCALING`) in the repository at `root`, by its folder's name; maybe none.
+    """Reads every machine's record (schema `SCALING`) in the repository at `root`, by its folder's name; maybe none.
 
     Raises:
         BadInput: one does not fit its schema.
@@ -24,10 +24,10 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def as_trained(table: pd.DataFrame) -> pd.DataFrame:
-    """One row of each step: as `medddpm train` sums gradients by default, or where only another way was measured, so.
+    """Keeps one row of each step: with `medddpm train`'s default sum of gradients, or else the first one measured.
 
     Args:
-        table: schema `SCALING`, or what `efficiency` returns.
+        table: schema `SCALING`, or as `efficiency` returns it.
     """
     key = table.columns.intersection([*WHAT, "measure", "gpus", "micro_steps", "gradient_dtype"])
     usual = table["bucket_mib"].fillna(TrainConfig.bucket_mib) == TrainConfig.bucket_mib
@@ -36,43 +36,45 @@ def as_trained(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def efficiency(table: pd.DataFrame) -> pd.DataFrame:
-    """Training steps on several GPUs against those on one.
+    """Compares training steps on several GPUs with those on one.
 
     Weak efficiency compares with one GPU's step of as many volumes as each GPU has; strong efficiency with one GPU's
     step of as many volumes as all GPUs have together. One GPU's step is measured with the others idle.
 
     Returns:
         a row for each step on several GPUs: `WHAT`, gradient_dtype, bucket_mib, gpus, micro_steps, median_ms, alone_ms;
-        weak and strong, in %, missing where one GPU's step was not measured; communication_pct, the part of the step
-        that is there only with communication.
+        weak and strong, in %, missing if one GPU's step was not measured; communication_pct, the part of the step that
+        is there only with communication.
     """
     steps = table[table["measure"] == "step"]
-    found = steps[steps["gpus"] > 1].copy()
+    several = steps[steps["gpus"] > 1].copy()
     single = steps[steps["gpus"] == 1].assign(weights="replicated").set_index([*WHAT, "micro_steps"])["median_ms"]
-    # Sharded weights are compared with the same network's on one GPU too, which needs all of them.
-    alike = found.assign(weights="replicated")
+    # Sharded weights are compared with replicated ones on one GPU, which needs all weights.
+    alike = several.assign(weights="replicated")
 
     def one_gpu(volumes: pd.Series[int]) -> pd.Series[float]:
         places = pd.MultiIndex.from_frame(alike[WHAT].assign(micro_steps=volumes))
-        return pd.Series(single.reindex(places).to_numpy(), index=found.index)
+        return pd.Series(single.reindex(places).to_numpy(), index=several.index)
 
-    found["weak"] = 100 * one_gpu(found["micro_steps"]) / found["median_ms"]
-    found["strong"] = 100 * one_gpu(found["micro_steps"] * found["gpus"]) / (found["gpus"] * found["median_ms"])
-    found["communication_pct"] = 100 * (1 - found["alone_ms"] / found["median_ms"])
+    several["weak"] = 100 * one_gpu(several["micro_steps"]) / several["median_ms"]
+    several["strong"] = (
+        100 * one_gpu(several["micro_steps"] * several["gpus"]) / (several["gpus"] * several["median_ms"])
+    )
+    several["communication_pct"] = 100 * (1 - several["alone_ms"] / several["median_ms"])
     columns = ["gradient_dtype", "bucket_mib", "gpus", "micro_steps", "median_ms", "alone_ms"]
-    return found[[*WHAT, *columns, "weak", "strong", "communication_pct"]].reset_index(drop=True)
+    return several[[*WHAT, *columns, "weak", "strong", "communication_pct"]].reset_index(drop=True)
 
 
 def sampling(table: pd.DataFrame) -> pd.DataFrame:
-    """Volumes drawn an hour.
+    """Computes the volumes drawn an hour.
 
     Returns:
-        a row for each number of GPUs: `WHAT`, gpus, volumes_an_hour, and efficiency against one GPU in %, missing where
+        a row for each number of GPUs: `WHAT`, gpus, volumes_an_hour, and efficiency against one GPU in %, missing if
         that was not measured.
     """
-    found = table[table["measure"] == "sample"].copy()
-    found["volumes_an_hour"] = found["gpus"] * 3.6e6 / found["median_ms"]
-    single = found[found["gpus"] == 1].set_index(WHAT)["volumes_an_hour"]
-    alone = single.reindex(pd.MultiIndex.from_frame(found[WHAT])).to_numpy()
-    found["efficiency"] = 100 * found["volumes_an_hour"] / (found["gpus"] * alone)
-    return found[[*WHAT, "gpus", "volumes_an_hour", "efficiency"]].reset_index(drop=True)
+    samples = table[table["measure"] == "sample"].copy()
+    samples["volumes_an_hour"] = samples["gpus"] * 3.6e6 / samples["median_ms"]
+    single = samples[samples["gpus"] == 1].set_index(WHAT)["volumes_an_hour"]
+    alone = single.reindex(pd.MultiIndex.from_frame(samples[WHAT])).to_numpy()
+    samples["efficiency"] = 100 * samples["volumes_an_hour"] / (samples["gpus"] * alone)
+    return samples[[*WHAT, "gpus", "volumes_an_hour", "efficiency"]].reset_index(drop=True)

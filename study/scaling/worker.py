@@ -1,7 +1,7 @@
 """The process of the scaling bench, one on each GPU: times training steps with the others and without them.
 
-torchrun starts it. Volumes are random and lie on the device, so that nothing is loaded: what is left is computing and
-communication. The first process writes FOLDER/KEY.json for each row as soon as it is measured.
+torchrun starts it. Volumes are random and lie on the device, so that only computing and communication are timed. The
+first process writes FOLDER/KEY.json for each row as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class RandomVolumes:
     def __init__(self, layout: Layout, size: Size) -> None:
         self.layout, self.size = layout, size
         shape = (2, layout.image_channels + layout.mask_channels, *reversed(size))
-        drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-        self._images, self._masks = drawn.split([layout.image_channels, layout.mask_channels], dim=1)
+        values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        self._images, self._masks = values.split([layout.image_channels, layout.mask_channels], dim=1)
 
     def __len__(self) -> int:
         return 2
@@ -62,15 +62,15 @@ class RandomVolumes:
         return self._images[index] * 2 - 1, (self._masks[index] > 0.5).float()
 
     def names(self) -> list[str]:
-        """Their numbers."""
+        """Returns the volumes' numbers."""
         return ["0", "1"]
 
     def digests(self) -> list[str]:
-        """They never change."""
+        """Returns the volumes' names, as their content never changes."""
         return self.names()
 
     def reference(self, index: int) -> nibabel.Nifti1Image:
-        """The mask of a volume, in voxels of 1 mm: they have no file of their own."""
+        """Returns the mask of a volume, in voxels of 1 mm, as the volumes have no files."""
         labels = (self._masks[index, 0] > 0.5).permute(2, 1, 0).to(torch.uint8)
         return nibabel.Nifti1Image(labels.numpy(), torch.eye(4).numpy())
 
@@ -100,11 +100,10 @@ class Bench:
         self._alone: dict[int, float] = {}  # median by micro-steps
 
     def measure(self, row: Case) -> dict[str, Any]:
-        """Times a row of this network and setting; every process calls this with the same one.
+        """Measures a row of this network and setting; every process calls this with the same row.
 
         Returns:
-            ms: of each sample, of the slowest process; alone_ms, sent_bytes and peak_bytes, as schema `SCALING` has
-            them.
+            ms: of each sample, of the slowest process; alone_ms, sent_bytes and peak_bytes, as in schema `SCALING`.
         """
         dtype = row.gradient_dtype
         if row.measure == "sample":
@@ -114,16 +113,16 @@ class Bench:
         if row.weights == "sharded":
             return self._step(row.micro_steps, dtype, sharded=True)
         if row.micro_steps not in self._alone:
-            found = self._step(row.micro_steps, None)
-            self._alone[row.micro_steps] = statistics.median(found["ms"])
+            result = self._step(row.micro_steps, None)
+            self._alone[row.micro_steps] = statistics.median(result["ms"])
         if self.ranks.world > 1:
-            found = self._step(row.micro_steps, dtype, row.bucket_mib)
-        return {**found, "alone_ms": self._alone[row.micro_steps]}
+            result = self._step(row.micro_steps, dtype, row.bucket_mib)
+        return {**result, "alone_ms": self._alone[row.micro_steps]}
 
     def _step(
         self, micro_steps: int, dtype: str | None, bucket_mib: int | None = None, sharded: bool = False
     ) -> dict[str, Any]:
-        """A training step; without a dtype each process's own, on all at once."""
+        """Measures a training step; without a dtype each process has its own, all at once."""
         with contextlib.closing(self._trainer(micro_steps, dtype, bucket_mib, sharded)) as trainer:
 
             def step() -> Tensor:
@@ -133,7 +132,7 @@ class Bench:
             return {**self._timed(step, trainer), "sent_bytes": _bytes(trainer, dtype)}
 
     def _all_reduce(self, dtype: str | None) -> dict[str, Any]:
-        """The sum of what a step's gradients are sent in, while nothing is computed."""
+        """Measures the sum of a step's buckets of gradients, while nothing is computed."""
         with (
             contextlib.closing(self._trainer(1, dtype)) as trainer,
             contextlib.closing(gradient_sum(list(trainer.unet.parameters()), trainer.config)) as gradients,
@@ -149,7 +148,7 @@ class Bench:
             return {**self._timed(work, trainer), "sent_bytes": _bytes(trainer, dtype)}
 
     def _sample(self) -> dict[str, Any]:
-        """A volume, drawn on every device at once."""
+        """Measures the drawing of a volume, on every device at once."""
         with contextlib.closing(self._trainer(1, None)) as trainer:
             mask = self.volumes[0][1][None].to(self.device)
             generator = torch.Generator(self.device).manual_seed(self.ranks.rank)
@@ -175,7 +174,7 @@ class Bench:
         return trainer
 
     def _timed(self, work: Callable[[], Tensor], trainer: Trainer) -> dict[str, Any]:
-        """Times `work` under the setting, all processes beginning at once."""
+        """Measures `work` under the setting, all processes beginning at once."""
         with SETTINGS[self.config.setting].on(trainer.unet):
             warm_up(work, self.device)
             once = timed(work, 1, self.device)[0][0]
@@ -184,20 +183,20 @@ class Bench:
             samples = self.ranks.told(min(self.samples, max(LEAST, int(1e3 * SECONDS / once))))
             times, _ = timed(work, samples, self.device)
             cuda_graphs.forget(trainer.unet)
-        found = self.ranks.gathered([*times, float(peak(self.device) or 0)])
-        *slowest, most = (max(column) for column in zip(*found, strict=True))
+        by_rank = self.ranks.gathered([*times, float(peak(self.device) or 0)])
+        *slowest, most = (max(column) for column in zip(*by_rank, strict=True))
         return {"ms": slowest, "peak_bytes": most or None}
 
 
 def _bytes(trainer: Trainer, dtype: str | None) -> int | None:
-    """Returns what a process sums with the others in a step; None where it sums nothing."""
+    """Returns the bytes that a process sums with the others in a step; None if it sums nothing."""
     if dtype is None:
         return None
     return sum(p.numel() * (2 if dtype == "bf16" else p.element_size()) for p in trainer.unet.parameters())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures the rows that the arguments describe. What ends it is one line on stderr that begins with `FAILED`."""
+    """Measures the rows that the arguments describe. A failure is one line on stderr that begins with `FAILED`."""
     arguments = parser().parse_args(argv)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
@@ -218,10 +217,10 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
         bench = Bench(**place, device=device, samples=arguments.samples)
         for word in arguments.rows:
             row = case(word, gpus=ranks.world, **place)
-            found = bench.measure(row)
-            found |= {"case": dataclasses.asdict(row), "date": now()}
+            result = bench.measure(row)
+            result |= {"case": dataclasses.asdict(row), "date": now()}
             if ranks.lead:
-                write_json(arguments.folder / f"{row.key}.json", found)
+                write_json(arguments.folder / f"{row.key}.json", result)
     except Exception as error:
         if ranks.world == 1 and isinstance(error, BadInput):
             raise
@@ -236,17 +235,17 @@ def _rows(arguments: argparse.Namespace, device: torch.device) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
-    found = argparse.ArgumentParser(prog="python -m study.scaling.worker", description=__doc__)
-    found.add_argument("--network", choices=NETWORKS, required=True)
-    found.add_argument("--setting", choices=list(SETTINGS), required=True)
-    found.add_argument("--side", type=int, required=True)
-    found.add_argument("--channels", type=int, required=True)
-    found.add_argument("--rows", nargs="+", required=True, metavar="WORD", help="each a `Case.word`, as step:2:fp32")
-    found.add_argument("--samples", type=int, default=20)
-    found.add_argument("--device", default="auto")
-    found.add_argument("--folder", type=Path, required=True, help="of the results")
-    return found
+    """Returns the program's arguments."""
+    top = argparse.ArgumentParser(prog="python -m study.scaling.worker", description=__doc__)
+    top.add_argument("--network", choices=NETWORKS, required=True)
+    top.add_argument("--setting", choices=list(SETTINGS), required=True)
+    top.add_argument("--side", type=int, required=True)
+    top.add_argument("--channels", type=int, required=True)
+    top.add_argument("--rows", nargs="+", required=True, metavar="WORD", help="each a `Case.word`, as step:2:fp32")
+    top.add_argument("--samples", type=int, default=20)
+    top.add_argument("--device", default="auto")
+    top.add_argument("--folder", type=Path, required=True, help="of the results")
+    return top
 
 
 if __name__ == "__main__":

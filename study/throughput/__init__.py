@@ -1,1 +1,1 @@
-"""The levers of training throughput, each a row: what it gives, what it costs, and what was expected of it."""
+"""The levers of training throughput, each a row: its gain, its cost, and the expected gain."""

@@ -48,7 +48,7 @@ class Options:
         steps: of the training.
         side: of a volume, voxels.
         channels: base width.
-        seconds: after which the training is ended; what was seen until then is kept.
+        seconds: after which the training is ended; its rows until then are kept.
         device: "auto", "cuda" or "cpu".
         every: seconds a row.
         again: whether a training of this name that was watched to its end is watched anew.
@@ -66,7 +66,7 @@ class Options:
 
     @property
     def source(self) -> str:
-        """Where the volumes come from, as schema `ENDURANCE` has it."""
+        """The volumes' source, as schema `ENDURANCE` has it."""
         return "nii.gz" if self.files else "phantom"
 
     @property
@@ -86,11 +86,11 @@ class Options:
 
     @property
     def watched(self) -> dict[str, Any]:
-        """Returns what makes a training another one."""
+        """The options that tell one training from another."""
         return asdict(replace(self, again=False))
 
     def training(self, run: Path) -> list[str]:
-        """The command line, for this Python."""
+        """Returns the training's command line, for this Python."""
         subjects = ["--data", str(run.with_name("data"))] if self.files else ["--phantom", str(SUBJECTS)]
         size = [*subjects, "--size", str(self.side), "--channels", str(self.channels)]
         how = ["--setting", "fast", "--steps", str(self.steps), "--device", self.device, "--out", str(run)]
@@ -98,23 +98,23 @@ class Options:
 
 
 def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool = False) -> int:
-    """Trains, unless that is there already, and writes a row every `options.every` seconds (schema `ENDURANCE`).
+    """Trains, unless the training's rows exist, and writes a row every `options.every` seconds (schema `ENDURANCE`).
 
-    The run itself is removed. Rows of other trainings stay in the table. After Ctrl-C or SIGTERM what was seen until
-    then is in it, and the next call watches anew.
+    The run itself is removed. Rows of other trainings stay in the table. After Ctrl-C or SIGTERM the table has the rows
+    until then, and the next call watches anew.
 
     Args:
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
-        options: what is trained.
+        options: of the training.
         command: the command line, for the record.
         dry_run: whether to print the command and run nothing.
 
     Returns:
-        1 where the training failed.
+        1 if the training failed.
 
     Raises:
         BadInput: the table cannot be written, or has another training of this name; another process measures there;
-            or the training failed or ended before a row was seen, and no other's rows are there.
+            or the training failed or ended before its first row, and the table has no other rows.
         KeyboardInterrupt: it was interrupted.
     """
     words = {
@@ -123,7 +123,7 @@ def watch(out: Path, options: Options, *, command: Sequence[str], dry_run: bool 
     }  # fmt: skip
     line = (sys.executable, "-m", "study.throughput.endurance", *programs.options(words))
     line += ("--files",) if options.files else ()
-    job = Job(options.key, options.title, line, Need.ALONE, limit=options.seconds + MARGIN, told=_told)
+    job = Job(options.key, options.title, line, Need.ALONE, limit=options.seconds + MARGIN, describe=_describe)
     if dry_run:
         return harness.show([job])
     check_cube(options.side, options.channels)
@@ -161,17 +161,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _watch(options: Options, results: Path) -> int:
-    """Writes what is seen of a training; returns the exit code."""
+    """Watches a training and writes its rows; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="medddpm-") as folder, ended_by_sigterm():
         run = Path(folder) / "run"
         if options.files:
             write_phantom(run.with_name("data"), SUBJECTS, (options.side,) * 3)
-        seen, status = _watched(options, run)
+        observed, status = _watched(options, run)
         if status not in (0, INTERRUPTED):
             remedy = programs.SMALLER if programs.ended_by(status) == signal.SIGKILL else "try the command by hand"
             raise BadInput("medddpm train", programs.killed(status) or f"ended with {status}", remedy)
         steps = logged_steps(run / "tensorboard")
-    rows = [{"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in seen]
+    rows = [
+        {"size": options.size, "source": options.source, "step": step_at(row["at"], steps), **row} for row in observed
+    ]
     if rows:
         result = {"watched": options.watched, "rows": rows, "partial": status == INTERRUPTED}
         write_json(results / f"{options.key}.json", result)
@@ -182,23 +184,25 @@ def _watch(options: Options, results: Path) -> int:
 
 
 def _rows(results: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table of results (schema `ENDURANCE`), a file for each size and source."""
-    return table_of([{**row, **each["machine"]} for each in results for row in each["rows"]], schemas.ENDURANCE), {}
+    """Makes the table of results (schema `ENDURANCE`), a file for each size and source."""
+    return table_of(
+        [{**row, **result["machine"]} for result in results for row in result["rows"]], schemas.ENDURANCE
+    ), {}
 
 
-def _told(result: Mapping[str, Any]) -> str:
+def _describe(result: Mapping[str, Any]) -> str:
     last = result["rows"][-1]
     return f"step {last['step']} after {last['seconds']:.0f} s"
 
 
 def publish(out: Path, folder: Path) -> list[Path]:
-    """Takes the table at `out` into a machine's records; rows of another size or source stay there."""
+    """Copies the table at `out` into a machine's records; recorded rows of another size or source stay."""
     key = ("size", "source")
     return publishing.joined(out, folder, schemas.ENDURANCE, key, lambda table: table.sort_values([*key, "seconds"]))
 
 
 def logged_steps(folder: Path) -> list[tuple[float, int]]:
-    """When (Unix time) each step was logged, in order; empty if none was."""
+    """Reads the Unix time at which each step was logged, in order; empty if none was."""
     if not folder.is_dir():  # it ended before its first step
         return []
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -211,18 +215,18 @@ def logged_steps(folder: Path) -> list[tuple[float, int]]:
 
 
 def step_at(moment: float, steps: Sequence[tuple[float, int]]) -> int:
-    """The last step logged by a moment; 0 before the first."""
+    """Returns the last step logged by a moment; 0 before the first."""
     place = bisect.bisect_right([when for when, _ in steps], moment)
     return steps[place - 1][1] if place else 0
 
 
 def _watched(options: Options, run: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows of a training, and its exit status; 0 where it was ended after `options.seconds`.
+    """Returns the rows of a training, and its exit status; 0 if it was ended after `options.seconds`.
 
-    It is `INTERRUPTED` where Ctrl-C or SIGTERM ended the training or this function.
+    The status is `INTERRUPTED` if Ctrl-C or SIGTERM ended the training or this function.
     """
     began, rows = time.time(), list[dict[str, Any]]()
-    process = subprocess.Popen(options.training(run), close_fds=False)  # it has the lock too, as in `programs.run`
+    process = subprocess.Popen(options.training(run), close_fds=False)  # it inherits the lock, as in `programs.run`
     try:
         with _card(pick_device(options.device)) as card:
             while time.time() < began + options.seconds:
@@ -261,20 +265,20 @@ def _row(process: subprocess.Popen[bytes], card: tuple[Any, Any] | None, every: 
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of memory that a process and those that it started hold; what several share is counted once."""
+    """Returns the bytes of memory that a process and its children hold; shared memory is counted once."""
     taken = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         first = psutil.Process(pid)
         for process in (first, *first.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                found = process.memory_full_info()
-                taken += getattr(found, "pss", found.uss)  # Linux tells the proportional share
+                memory = process.memory_full_info()
+                taken += getattr(memory, "pss", memory.uss)  # Linux tells the proportional share
     return taken
 
 
 @contextlib.contextmanager
 def _card(device: torch.device) -> Iterator[tuple[Any, Any] | None]:
-    """NVML and its handle of the device's card; None on a CPU."""
+    """Opens NVML, with its handle of the device's card; None on a CPU."""
     if device.type != "cuda":
         yield None
         return

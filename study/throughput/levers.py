@@ -1,4 +1,4 @@
-"""What people are told to change so that a GPU is kept busy: each piece of advice, as a training of its own."""
+"""Common advice for keeping a GPU busy, each piece as a training of its own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Lever:
-    """One training: everything as `medddpm train --setting fast` has it, but for what is named.
+    """One training, as `medddpm train --setting fast` but for one change.
 
     Args:
-        group: what is varied.
-        choice: to what.
-        costs: what it takes beside time, in a few words.
+        group: the kind of change.
+        choice: its value.
+        costs: its price beside time, in a few words.
         setting: a name in `medddpm.switches.SETTINGS`.
         brats: four modalities at 192×192×144, two blocks a level; else one at 128³.
         batch: volumes in a micro-step; a step has one micro-step.
@@ -23,8 +23,8 @@ class Lever:
         recompute: of `medddpm.unet.RECOMPUTED`.
         graph: whether a step is one CUDA graph.
         fused: whether Adam's update is one kernel; else PyTorch's default, a few kernels for many weights at once.
-        source: where a volume comes from: "device" memory; the "disk" cache, or the same on a "RAM disk"; prepared on
-            the way, from "phantom", "nii.gz" or "nii"; or from .nii.gz once, into MONAI's "CacheDataset" or
+        source: of a volume: "device" memory; the "disk" cache, also on a "RAM disk"; prepared at every epoch from
+            "phantom", "nii.gz" or "nii"; or prepared once from .nii.gz into MONAI's "CacheDataset" or
             "PersistentDataset".
         workers: processes that load.
         pinned: whether batches come in page-locked memory, from which a GPU copies while it computes.
@@ -48,7 +48,7 @@ class Lever:
 
     @property
     def loads_otherwise(self) -> bool:
-        """Returns whether its loader differs from the trainer's in more than the number of processes."""
+        """True if its loader differs from the trainer's in more than the number of processes."""
         return (self.pinned, self.prefetch) != (_ONE.pinned, _ONE.prefetch)
 
     @property
@@ -77,8 +77,8 @@ LEVERS = (
           autocast="float16", graph=False),
     Lever("graph", "no CUDA graph", "nothing", graph=False),
     Lever("optimizer", "Adam, not fused", "nothing", fused=False),
-    *(Lever("recompute", what, "time", recompute=what) for what in ("attention", "1", "2", "all")),
-    *(Lever("recompute BraTS", what, "time", brats=True, recompute=what) for what in ("none", "1", "2", "all")),
+    *(Lever("recompute", level, "time", recompute=level) for level in ("attention", "1", "2", "all")),
+    *(Lever("recompute BraTS", level, "time", brats=True, recompute=level) for level in ("none", "1", "2", "all")),
     *_loading("phantom", "cores, at every epoch", 0, 2, 8),
     *_loading("nii.gz", "cores, at every epoch", 0, 2, 8),
     *_loading("nii", "cores, and disk", 2),

@@ -12,13 +12,13 @@ from medddpm.data.volumes import Volumes
 
 
 class Read(Transform):
-    """MONAI's kind of step that reads a volume by its number: nothing in it is random, so that its result is kept."""
+    """A MONAI transform that reads a volume by its number; it is not random, so MONAI caches its result."""
 
     def __init__(self, volumes: Volumes) -> None:
         self.volumes = volumes
 
     def __call__(self, data: int) -> tuple[Tensor, Tensor]:
-        """The volume's image and mask."""
+        """Returns the volume's image and mask."""
         return self.volumes[data]
 
 
@@ -26,7 +26,7 @@ class Cached:
     """Volumes behind one of MONAI's caches, filled here; as `medddpm.data.volumes.Volumes`.
 
     Args:
-        volumes: what is kept.
+        volumes: the cached ones.
         kind: out of `study.throughput.sources.CACHES`.
         folder: of the files that `PersistentDataset` writes.
     """
@@ -35,17 +35,17 @@ class Cached:
         self.layout, self.size, self.names, self.digests = volumes.layout, volumes.size, volumes.names, volumes.digests
         self.reference = volumes.reference
         numbers, read = range(len(volumes)), Read(volumes)
-        self._kept = (
+        self._data = (
             CacheDataset(numbers, read, progress=False, num_workers=1)
             if kind == "CacheDataset"
             else PersistentDataset(numbers, read, cache_dir=folder)
         )
         for index in numbers:
-            self._kept[index]
+            self._data[index]
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self._kept[index]
+        image, mask = self._data[index]
         return image, mask

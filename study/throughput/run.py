@@ -19,7 +19,7 @@ from study.throughput.results import check_place, rows_of
 
 @dataclass(frozen=True)
 class Options:
-    """How every lever is measured.
+    """The options of measuring, the same for every lever.
 
     Args:
         side: of a volume, in voxels; for BraTS 128 stands for 192×192×144.
@@ -45,7 +45,7 @@ def measure_levers(
 
     Args:
         levers: out of `study.throughput.levers.LEVERS`.
-        options: how every lever is measured.
+        options: of measuring.
         out: the table, NAME.csv; NAME.meta.json and the folder NAME.rows are written beside it.
         command: the command line, for the record.
         dry_run: whether to print the commands and run nothing.
@@ -64,7 +64,7 @@ def measure_levers(
             command=lever_command(lever, options, folder),
             need=Need.ALONE,
             limit=options.limit,
-            told=lambda result: f"{result['volumes_a_second']:.4g} volumes/s",
+            describe=lambda result: f"{result['volumes_a_second']:.4g} volumes/s",
         )
         for lever in levers
     ]
@@ -78,7 +78,7 @@ def measure_levers(
 
 
 def lever_command(lever: Lever, options: Options, folder: Path) -> tuple[str, ...]:
-    """The command of a lever's process."""
+    """Returns the command of a lever's process."""
     words = {
         "lever": lever.key, "side": options.side, "channels": options.channels, "seconds": options.timed,
         "device": options.device, "folder": folder,

@@ -1,4 +1,4 @@
-"""The data sets of the throughput's levers: where a volume comes from, step by step."""
+"""Makes the data sets of the throughput's levers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHES = ("CacheDataset", "PersistentDataset")
 
 
 class Synthetic(Phantom):
-    """Noise in the shape of the BraTS layout: what a step costs does not depend on what it sees."""
+    """Noise in the shape of the BraTS layout, as a step's time does not depend on its input."""
 
     def __init__(self, count: int, size: tuple[int, int, int]) -> None:
         super().__init__(count, size, cache_gib=0)
@@ -32,17 +32,17 @@ class Synthetic(Phantom):
 
 
 def source(lever: Lever, size: tuple[int, int, int], count: int, folder: Path) -> Volumes:
-    """The data set of a lever; `folder` takes files that it needs, on a RAM disk where the lever says so."""
+    """Makes the data set of a lever; its files go to `folder`, which lies on a RAM disk if the lever asks for one."""
     if lever.brats:
         return Synthetic(count, size)
     phantom = Phantom(count, size, cache_gib=0)
     if lever.source == "phantom":
         return phantom
     if lever.source in ("disk", "device", "RAM disk"):
-        kept = DiskCache(phantom, folder if lever.source == "RAM disk" else default_folder())
-        kept.prepare()
-        return kept
-    write_phantom(folder, 2, size)  # two subjects, each under many names: what reading one costs is the same
+        cache = DiskCache(phantom, folder if lever.source == "RAM disk" else default_folder())
+        cache.prepare()
+        return cache
+    write_phantom(folder, 2, size)  # two subjects, each under many names: reading one takes no less time
     for kind in ("image", "mask"):
         for index in range(2):
             written = folder / kind / f"phantom_{index:04d}.nii.gz"
@@ -52,8 +52,8 @@ def source(lever: Lever, size: tuple[int, int, int], count: int, folder: Path) -
                 written.unlink()
                 written = written.with_name(f"phantom_{index:04d}.nii")
                 write_volume(written, image.get_fdata(dtype="float32"), image)
-            for other in range(index + 2, count, 2):
-                written.with_name(f"phantom_{other:04d}{ending}").hardlink_to(written)
+            for copy in range(index + 2, count, 2):
+                written.with_name(f"phantom_{copy:04d}{ending}").hardlink_to(written)
     volumes = VolumeFolder(folder, size, cache_gib=0)
     if lever.source not in CACHES:
         return volumes

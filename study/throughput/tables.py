@@ -13,11 +13,11 @@ from study.records import schemas
 NAME = "throughput.csv"
 ENDURANCE = "endurance.csv"
 SETTLED = 0.1  # of the steps: caches fill, and the graph is captured
-LATE = 0.5  # of the steps: a volume has been drawn and a checkpoint written, whose buffers stay
+LATE = 0.5  # of the steps: a volume was sampled and a checkpoint written before, whose buffers stay
 
 
 def recorded(root: Path) -> dict[str, pd.DataFrame]:
-    """Every machine's record (schema `THROUGHPUT`) in the repository at `root`, by its folder's name; maybe none.
+    """Reads every machine's record (schema `THROUGHPUT`) in the repository at `root`, by its folder's name; maybe none.
 
     Raises:
         BadInput: one does not fit its schema.
@@ -26,7 +26,7 @@ def recorded(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def watched(root: Path) -> dict[str, pd.DataFrame]:
-    """Every machine's record (schema `ENDURANCE`) in the repository at `root`, by its folder's name; maybe none.
+    """Reads every machine's record (schema `ENDURANCE`) in the repository at `root`, by its folder's name; maybe none.
 
     Raises:
         BadInput: one does not fit its schema.
@@ -35,7 +35,7 @@ def watched(root: Path) -> dict[str, pd.DataFrame]:
 
 
 def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A group's rows, by choice, after the reference's.
+    """Returns a group's rows, by choice, after the reference's.
 
     Returns:
         index choice; volumes_a_second, of_reference, predicted, ratio, device_pct, sm_active_pct, peak_gib,
@@ -57,7 +57,7 @@ def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def endured(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns what a watched training was like once it had settled, after a tenth of its steps; its memory, after half.
+    """Summarizes a watched training after the first tenth of its steps, and its memory after the first half.
 
     Args:
         table: schema `ENDURANCE`.
@@ -69,24 +69,24 @@ def endured(table: pd.DataFrame) -> pd.DataFrame:
         NaN for a slope of fewer than three rows.
     """
     rows = []
-    for (size, source), seen in table.groupby(["size", "source"], sort=False):
-        settled = seen[seen["step"] >= SETTLED * seen["step"].max()]
+    for (size, source), watch in table.groupby(["size", "source"], sort=False):
+        settled = watch[watch["step"] >= SETTLED * watch["step"].max()]
         row: dict[str, object] = {
             "size": size,
             "source": source,
-            "steps": seen["step"].max(),
-            "seconds": seen["seconds"].max(),
+            "steps": watch["step"].max(),
+            "seconds": watch["seconds"].max(),
             "busy_pct": settled["busy_pct"].mean(),
             "busy_least_pct": settled["busy_pct"].min(),
         }
-        late = seen[seen["step"] >= LATE * seen["step"].max()]
+        late = watch[watch["step"] >= LATE * watch["step"].max()]
         for place in ("host", "card"):
             memory = late[f"{place}_mib"]
             row[f"{place}_mib"] = memory.mean()
             slope, within = float("nan"), float("nan")
             if memory.notna().all() and late["step"].nunique() > 2:
                 line = stats.linregress(late["step"] / 1000, memory)
-                off = line.stderr if memory.nunique() > 1 else 0.0  # of a constant linregress tells NaN
+                off = line.stderr if memory.nunique() > 1 else 0.0  # linregress gives NaN for a constant
                 slope, within = line.slope, off * stats.t.ppf(0.975, len(late) - 2)
             row |= {f"{place}_slope": slope, f"{place}_slope_within": within}
         rows.append(row)

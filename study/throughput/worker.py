@@ -85,19 +85,19 @@ def measure(arguments: argparse.Namespace) -> None:
         began = time.perf_counter()
         volumes[1]
         seconds = time.perf_counter() - began
-        found = trained(lever, config, volumes, device, arguments.seconds)
+        result = trained(lever, config, volumes, device, arguments.seconds)
     if lever.recompute != "none":
-        found["again"] = again(config, size, lever.brats)
-    found |= {"prepare_seconds": seconds, "size": "x".join(map(str, size)), "lever": lever.key}
-    found |= {"side": arguments.side, "channels": arguments.channels}
-    found["date"] = now()
-    write_json(arguments.folder / f"{lever.key}.json", found)
+        result["again"] = again(config, size, lever.brats)
+    result |= {"prepare_seconds": seconds, "size": "x".join(map(str, size)), "lever": lever.key}
+    result |= {"side": arguments.side, "channels": arguments.channels}
+    result["date"] = now()
+    write_json(arguments.folder / f"{lever.key}.json", result)
 
 
 def trained(
     lever: Lever, config: TrainConfig, volumes: Volumes, device: torch.device, seconds: float
 ) -> dict[str, Any]:
-    """Trains for about `seconds` and counts what that took."""
+    """Trains for about `seconds`; returns times, rates, waits and memory."""
     trainer = Trainer(config, volumes, device, graph=lever.graph)
     if not lever.fused:
         default = {"lr": config.learning_rate, "capturable": trainer.optimizer.defaults["capturable"]}
@@ -144,7 +144,7 @@ def trained(
 
 
 def recorded(trainer: Trainer, steps: int) -> dict[str, float]:
-    """Returns what `steps` steps wait for, by `medddpm.training.waits`."""
+    """Measures the waits of `steps` steps, by `medddpm.training.waits`."""
     watch = waits.Waits(trainer)
     watch.start()
     for _ in range(steps):
@@ -154,29 +154,29 @@ def recorded(trainer: Trainer, steps: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def active_share(device: torch.device) -> Iterator[list[float]]:
-    """After it, the list holds the mean share of SMs active within, in %, by NVML's GPM (Hopper and later)."""
-    found: list[float] = []
+    """On leaving, fills the list with the mean share of active SMs, in %, by NVML's GPM (Hopper and later)."""
+    share: list[float] = []
     with contextlib.ExitStack() as stack:
         try:
             library, handle = stack.enter_context(nvml(torch.cuda.get_device_properties(device).uuid))
             samples = [library.nvmlGpmSampleAlloc() for _ in range(2)]
             library.nvmlGpmSampleGet(handle, samples[0])
         except Exception:  # no GPU, no NVML, an older card or driver, no permission: each has an exception of its own
-            yield found
+            yield share
             return
-        yield found
+        yield share
         with contextlib.suppress(library.NVMLError):
             library.nvmlGpmSampleGet(handle, samples[1])
-            asked = library.c_nvmlGpmMetricsGet_t()
-            asked.version, asked.numMetrics = library.NVML_GPM_METRICS_GET_VERSION, 1
-            asked.sample1, asked.sample2 = samples
-            asked.metrics[0].metricId = library.NVML_GPM_METRIC_SM_UTIL
-            library.nvmlGpmMetricsGet(asked)
-            found.append(float(asked.metrics[0].value))
+            query = library.c_nvmlGpmMetricsGet_t()
+            query.version, query.numMetrics = library.NVML_GPM_METRICS_GET_VERSION, 1
+            query.sample1, query.sample2 = samples
+            query.metrics[0].metricId = library.NVML_GPM_METRIC_SM_UTIL
+            library.nvmlGpmMetricsGet(query)
+            share.append(float(query.metrics[0].value))
 
 
 def again(config: TrainConfig, size: tuple[int, int, int], brats: bool) -> float:
-    """The share of a forward pass's multiplications in convolutions that `recompute` makes a second time."""
+    """Returns the share of a forward pass's multiplications in convolutions that `recompute` makes a second time."""
     layout = BRATS if brats else Phantom(1, (16, 16, 16)).layout
     channels = layout.image_channels + layout.mask_channels
     with torch.device("meta"):

@@ -34,7 +34,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a run of two steps."""
     out = tmp_path_factory.mktemp("with space") / "run"
     config = TrainConfig(
-        image_size=16, model_channels=32, accumulation=1, sample_every=0, ema_start=1, learning_rate=1e-2
+        image_size=16,
+        model_channels=32,
+        channel_mult=(1, 1, 2),
+        accumulation=1,
+        sample_every=0,
+        ema_start=1,
+        learning_rate=1e-2,
     )
     train(config, Phantom(1, (16, 16, 16)), out, 2, device="cpu", progress=False)
     return max((out / "checkpoints").iterdir())
@@ -131,7 +137,7 @@ def test_weights_of_another_network_are_named(checkpoint: Path, tmp_path: Path) 
 
 def test_training_does_not_go_on_from_it(checkpoint: Path, tmp_path: Path) -> None:
     path = release(read_checkpoint(checkpoint), tmp_path / "model.safetensors")
-    config = TrainConfig(image_size=16, model_channels=32)
+    config = TrainConfig(image_size=16, model_channels=32, channel_mult=(1, 1, 2))
     trainer = Trainer(config, Phantom(1, (16, 16, 16)), torch.device("cpu"))
     with pytest.raises(BadInput):
         trainer.load(read_checkpoint(path), path)

@@ -28,7 +28,8 @@ from medddpm.data import checking
 from medddpm.data.phantom import write_phantom
 from medddpm.fast.reports import log
 
-TINY = ["--size", "8", "--channels", "32", "--sample-every", "0", "--device", "cpu", "--quiet"]
+TINY = ["--size", "8", "--channels", "32", "--channel-mult", "1", "2", "--sample-every", "0"]
+TINY += ["--device", "cpu", "--quiet"]
 
 
 @pytest.fixture(scope="module")

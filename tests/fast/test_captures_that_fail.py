@@ -97,7 +97,9 @@ def noisy(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "options", [{"clip_norm": 0.1, "scaled": True}, {"accumulate": 2}, {"average": True}], ids=" ".join
 )
-@pytest.mark.parametrize("error", [FULL, LARGE, ODD], ids=["memory", "graph", "capture"])
+@pytest.mark.parametrize(
+    "error", [FULL, pytest.param(LARGE, marks=pytest.mark.long), ODD], ids=["memory", "graph", "capture"]
+)
 @pytest.mark.parametrize("where", ["warm-up", "forward", "backward", "update"])
 def test_a_step_goes_on_as_a_loop_would(
     where: str, error: Exception, options: dict[str, Any], caplog: pytest.LogCaptureFixture

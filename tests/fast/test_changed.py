@@ -1,4 +1,4 @@
-"""A network that a user has changed somewhere is, accelerated, the changed network: some changes of most networks.
+"""A network that a user has changed somewhere is, accelerated, the changed network: some changes of some networks.
 
 `tests/changed_networks.py` tries all.
 """
@@ -9,18 +9,22 @@ import changed_networks
 import pytest
 from helpers.changes import CHANGES, Case, faults, prepared
 from helpers.more_networks import HEAVY
-from helpers.networks import block, volume
+from helpers.networks import NETWORKS, block, volume
 from torch import nn
 
 from medddpm.fast import forward
 
-SOME = 6
 
-
-@pytest.mark.parametrize("name", [name for name in changed_networks.NAMES if name not in HEAVY])
-def test_a_network_with_one_module_changed(name: str) -> None:
-    found = {str(case): fault for case, fault in faults(name, SOME)}
-    assert len(found) == SOME
+@pytest.mark.parametrize(
+    ("name", "some"),
+    [
+        *((name, 3) for name in ("UNet3D", *NETWORKS)),
+        *(pytest.param(name, 12, marks=pytest.mark.long) for name in changed_networks.NAMES if name not in HEAVY),
+    ],
+)
+def test_a_network_with_one_module_changed(name: str, some: int) -> None:
+    found = {str(case): fault for case, fault in faults(name, some)}
+    assert len(found) == some
     assert not {case: fault for case, fault in found.items() if fault}
 
 

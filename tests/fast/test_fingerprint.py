@@ -19,7 +19,7 @@ class Held(nn.Module):
         super().__init__()
         self.first, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
         self.wave = nn.Parameter(torch.ones(4, dtype=torch.complex64))
-        self.scales, self.settings, self.offset = [1.0, 2.0], {"power": 2}, 0.0
+        self.scales, self.settings, self.offset = [1.0, 2.0], {"power": 2, "root": 3}, 0.0
 
 
 CHANGES: dict[str, Callable[[Held], Any]] = {
@@ -28,6 +28,7 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
     "the mode": lambda network: network.eval(),
     "a list": lambda network: network.scales.append(3.0),
     "a dict": lambda network: network.settings.update(power=3),
+    "a dict's order": lambda network: network.settings.update(power=network.settings.pop("power")),
     "another parameter": lambda network: setattr(network.first, "weight", nn.Parameter(network.first.weight.data)),
     "a parameter's memory": lambda network: setattr(network.first.weight, "data", network.first.weight.data.clone()),
     "a parameter's order": lambda network: setattr(network.first.weight, "data", network.first.weight.data.t()),
@@ -47,7 +48,7 @@ CHANGES: dict[str, Callable[[Held], Any]] = {
 }
 EQUAL: dict[str, tuple[Callable[[Held], Any], Callable[[Held], Any]]] = {
     "a dict": (
-        lambda network: setattr(network, "settings", {"power": 2}),
+        lambda network: setattr(network, "settings", {"power": 2, "root": 3}),
         lambda network: network.settings.update(power=3),
     ),
     "a list": (lambda network: setattr(network, "scales", [1.0, 2.0]), lambda network: network.scales.append(3.0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.networks import NETWORKS, distance, volume
 from torch import Tensor, nn
 
 from medddpm import UNet3D, accelerate, restore
+from medddpm.errors import BadArgument
 from medddpm.fast import known
 from medddpm.fast.known import is_known, known_networks, register, unknown_in
 
@@ -60,6 +62,65 @@ def test_a_subclass_counts_while_it_keeps_the_methods() -> None:
             return 2 * super().forward(input)
 
     assert [is_known(layer) for layer in (Same(), Other(2), Forward(2))] == [True, False, False]
+
+
+class Everything(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gain * self.kept + self.of_class(x) + self.static(x)
+
+    @property
+    def gain(self) -> float:
+        return 1.0
+
+    @cached_property
+    def kept(self) -> float:
+        return 1.0
+
+    @classmethod
+    def of_class(cls, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def static(x: Tensor) -> Tensor:
+        return x
+
+
+OVERRIDES: dict[str, Any] = {
+    "gain": property(lambda self: X),
+    "kept": cached_property(lambda self: X),
+    "of_class": classmethod(lambda cls, x: X),
+    "static": staticmethod(lambda x: X),
+    "__call__": lambda self, x: X,
+    "__getattr__": lambda self, name: X,
+    "__getattribute__": lambda self, name: object.__getattribute__(self, name),
+}
+
+
+@pytest.mark.parametrize(("name", "override"), OVERRIDES.items(), ids=OVERRIDES)
+def test_a_subclass_that_overrides_any_kind_of_method_does_not_count(name: str, override: Any) -> None:
+    register(Everything)
+    assert is_known(Everything())
+    changed = type("Changed", (Everything,), {name: override})
+    assert not is_known(changed())
+    register(changed)
+    assert is_known(changed())
+
+
+@pytest.mark.parametrize("wrong", [3, "Net", None, int, type("Bare", (nn.Module,), {}), nn.Identity(), len])
+def test_what_is_no_class_with_a_forward_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadArgument, match="is no function, and no class with a forward; give one of these"):
+        register(wrong)
+
+
+def test_a_forward_that_is_a_staticmethod_can_be_registered() -> None:
+    class Static(nn.Module):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x
+
+    assert not is_known(Static())
+    register(Static)
+    assert is_known(Static())
 
 
 def test_what_was_put_into_a_network_makes_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

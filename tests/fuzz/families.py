@@ -28,7 +28,7 @@ from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import write
 from medddpm.data.nifti import read_image, read_mask
 from medddpm.diffusion import GaussianDiffusion
-from medddpm.measure.parse import parse
+from medddpm.measure.profile.parse import parse
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table
 from medddpm.switches import SETTINGS

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests of pages; a test that asks for it is skipped where there is none."""
+"""Headless Chromium for tests of pages; a test that asks for it is long, and skipped where there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import http.server
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 ARGUMENTS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install the package chromium")
+
+def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test as long, and as one to skip where there is no Chromium."""
+    missing = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install the package chromium")
+    return pytest.mark.long(missing(test))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.measure import schemas
-from medddpm.measure.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
 from medddpm.measure.tables import write_table
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8"

@@ -67,7 +67,7 @@ def drawing_on_the_device(patch: pytest.MonkeyPatch) -> None:
                 torch.set_rng_state(torch.frombuffer(bytearray(place), dtype=torch.uint8))
             yield
 
-    patch.setattr(graphs, "generator_place_on", drawn)
+    patch.setattr(graphs, "generator_place", drawn)
     patch.setattr(graphs, "_host_random", lambda: None)
     patch.setattr(graphed_pass, "generator_place", drawn)
     patch.setattr(graphed_pass, "generator_at", redrawn)

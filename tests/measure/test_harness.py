@@ -6,10 +6,12 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +53,11 @@ time.sleep(0.2)
 for number in rounds():
     note(f"go{{number}}")
     for word in [word for word in how if word.startswith("key:")] or [f"key:{{name}}"]:
-        if "fails" in word:
+        if word == "key:fails" or word == f"key:fails{{number}}":
             sys.exit("it broke")
+        if word == "key:damaged":
+            (folder / "damaged.json").write_text('{{"value": ')
+            continue
         leave(word.removeprefix("key:"), number, card=os.environ.get("CUDA_VISIBLE_DEVICES"))
     if "hangs" in how:
         (folder.parent / "hanging").touch()
@@ -87,7 +92,7 @@ def job(store: Store, name: str, *how: str, need: Need = Need.READY, **known: An
     code = PROGRAM.format(root=str(Path(harness.__file__).parents[2]))
     command = (sys.executable, "-c", code, str(store.folder), name, *how)
     known.setdefault("gib", 1.0)
-    return Job(name, f"job {name}", command, need, told=lambda result: f"{result['value']:g} ms", **known)
+    return Job(name, f"job {name}", command, need, describe=lambda result: f"{result['value']:g} ms", **known)
 
 
 def events(folder: Path) -> list[tuple[float, str, str]]:
@@ -159,17 +164,53 @@ def test_after_a_result_that_fails_those_behind_it_are_measured(tmp_path: Path, 
     assert read_meta(tmp_path / "t.csv")["failed"] == {"fails": "it broke"}
 
 
+def test_in_a_round_that_fails_the_job_that_failed_is_named_and_the_others_have_every_round(
+    tmp_path: Path, store: Store, capsys
+) -> None:
+    code = job(store, "a").command
+    jobs = [Job(key, key, code, Need.READY, word=f"key:{key}", rounds=2) for key in ("one", "fails", "three")]
+    assert harness.run(jobs, store, device="cpu") == 1
+    assert capsys.readouterr().err == "medddpm: [2/3] fails, round 1 of 2: it broke\n"
+    found = read_table(tmp_path / "t.csv", SCHEMA)
+    assert sorted(zip(found["name"], found["value"], strict=True)) == [
+        (name, number) for name in ("one", "three") for number in (1.0, 2.0)
+    ]
+
+
+@pytest.mark.parametrize("need", list(Need))
+def test_a_damaged_result_is_a_failure_and_the_others_are_measured(store: Store, need: Need, capsys) -> None:
+    jobs = [job(store, "damaged", "key:damaged", need=need), job(store, "b", need=need)]
+    assert harness.run(jobs, store, device="cpu") == 1
+    assert capsys.readouterr().err == "medddpm: [1/2] job damaged: it left no result\n"
+    assert store.read("b")
+
+
 def test_what_cannot_prepare_fails_and_the_others_go(tmp_path: Path, store: Store, capsys) -> None:
     assert harness.run([job(store, "a", "unprepared"), job(store, "b")], store, device="cpu") == 1
     said = capsys.readouterr()
     assert said.err == "medddpm: [1/2] job a: no such network\n"
-    assert said.out.splitlines()[0] == "[2/2] job b: 1 ms"
+    assert said.out.startswith("[2/2] job b: 1 ms (")
 
 
 def test_a_program_by_hand_goes_at_once(store: Store) -> None:
     store.folder.mkdir()
     subprocess.run(job(store, "a").command, check=True, stdin=subprocess.DEVNULL)
     assert json.loads(store.path("a").read_text())["value"] == 1
+
+
+@pytest.mark.parametrize("given", [subprocess.DEVNULL, subprocess.PIPE])
+def test_a_harness_that_is_none_is_not_waited_for(store: Store, given: int) -> None:
+    store.folder.mkdir()
+    environment = {**os.environ, "MEDDDPM_HARNESS": "ready"}
+    subprocess.run(job(store, "a").command, check=True, stdin=given, env=environment, timeout=60)
+    assert json.loads(store.path("a").read_text())["value"] == 1
+
+
+def test_a_program_that_closed_its_input_measures_nothing(store: Store) -> None:
+    store.folder.mkdir()
+    environment = {**os.environ, "MEDDDPM_HARNESS": "ready"}
+    subprocess.run(job(store, "a").command, check=True, preexec_fn=lambda: os.close(0), env=environment, timeout=60)
+    assert not store.path("a").exists(), "others may have their turn"
 
 
 # results
@@ -180,7 +221,8 @@ def test_what_is_there_is_not_measured_again_unless_asked(tmp_path: Path, store:
     assert harness.run(jobs[:1], store, device="cpu") == 0
     capsys.readouterr()
     assert harness.run(jobs, store, device="cpu") == 0
-    assert capsys.readouterr().out.splitlines()[:2] == ["[1/2] job a: there already", "[2/2] job b: 1 ms"]
+    said = [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()[:2]]
+    assert said == ["[1/2] job a: there already", "[2/2] job b: 1 ms"]
     assert order(tmp_path).count("a begin") == 1
     assert harness.run(jobs, store, again=True, device="cpu") == 0
     assert harness.run(jobs, a_store(tmp_path, commit="another"), device="cpu") == 0
@@ -204,12 +246,13 @@ def test_the_table_is_written_after_each_result_and_says_what_is_left(tmp_path: 
         rows.append(len(read_table(tmp_path / "t.csv", SCHEMA)) if (tmp_path / "t.csv").exists() else 0)
         return "done"
 
-    jobs = [replace(job(store, name), told=told) for name in "abc"]
+    jobs = [replace(job(store, name), describe=told) for name in "abc"]
     assert harness.run(jobs, store, device="cpu") == 0
     assert rows == [0, 1, 2]
     lines = capsys.readouterr().out.splitlines()
     assert all(" left)" in line for line in lines[:2])
-    assert lines[2:] == ["[3/3] job c: done", f"{tmp_path / 't.csv'}: 3 rows"]
+    assert re.fullmatch(r"\[3/3\] job c: done \(\d+ s\)", lines[2]), "nothing is left"
+    assert lines[3:] == [f"{tmp_path / 't.csv'}: 3 rows"]
 
 
 def test_a_result_that_does_not_fit_the_schema_is_refused(store: Store) -> None:
@@ -223,6 +266,26 @@ def test_what_takes_too_long_is_given_up(store: Store, need: Need, capsys) -> No
     jobs = [job(store, "a", "hangs", need=need, limit=1.5), job(store, "b", need=need)]
     assert harness.run([replace(jobs[0], key="none"), jobs[1]], store, device="cpu") == 1
     assert capsys.readouterr().err == "medddpm: [1/2] job a: it took more than 1.5 s\n"
+
+
+def test_what_is_given_up_leaves_no_program_of_its_own(tmp_path: Path, store: Store, monkeypatch) -> None:
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(f'0 a begin {os.getpid()}\\n'); time.sleep(600)"
+    parent = f"import sys; sys.path.insert(0, {str(Path(harness.__file__).parents[2])!r}); "
+    parent += "from medddpm.measure import programs; programs.run([sys.executable, '-c', *sys.argv[1:]])"
+    begun = tmp_path / "events"
+
+    def now() -> float:  # its time is over as soon as its child has begun
+        return math.inf if begun.exists() and begun.read_text().endswith("\n") else time.monotonic()
+
+    monkeypatch.setattr(harness, "time", types.SimpleNamespace(monotonic=now, sleep=time.sleep))
+    slow = Job("a", "job a", (sys.executable, "-c", parent, child, str(begun)), Need.ALONE, limit=300)
+    try:
+        with pytest.raises(BadInput, match="nothing was measured"):
+            harness.run([slow], store, device="cpu")
+        assert living(tmp_path) == set()
+    finally:
+        for pid in living(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_nothing_measured_is_an_error(store: Store, capsys) -> None:

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta
+from medddpm.measure.profile import ncu
 from medddpm.measure.store import Store
 from medddpm.runtime import locks
 

@@ -15,7 +15,7 @@ from helpers.repository import ROOT
 from medddpm.errors import BadInput
 from medddpm.measure.machine import gpu_folder_name, machine_meta
 from medddpm.measure.schemas import KERNELS, TRACE, Column, Schema
-from medddpm.measure.tables import LARGEST, check_table, found_at, gpu_folders, read_meta, read_table, write_table
+from medddpm.measure.tables import LARGEST, check_table, gpu_folders, read_meta, read_table, table_file, write_table
 from study.records.schemas import PAPER, TRAINING
 
 SCHEMA = Schema(
@@ -313,7 +313,7 @@ def test_every_record_holds_the_rows_and_columns_that_its_description_says() -> 
     for path in sorted((ROOT / "figures" / "records").rglob("*.meta.json")):
         meta = read_meta(path.with_name(path.name.replace(".meta.json", ".csv")))
         if "rows" in meta:  # ncu's own pages have a description of how they were measured alone
-            table = pd.read_csv(found_at(path.with_name(path.name.replace(".meta.json", ".csv"))), dtype=str)
+            table = pd.read_csv(table_file(path.with_name(path.name.replace(".meta.json", ".csv"))), dtype=str)
             found = len(table), list(table.columns), int(table.duplicated().sum())
             assert found == (meta["rows"], list(meta["columns"]), 0), path.name
             described += 1

@@ -139,7 +139,9 @@ def test_at_the_committed_parameters_an_assertion_stops(tmp_path: Path) -> None:
     nb.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nb.cells[0].metadata["tags"] = ["parameters"]
     nbformat.write(nb, tmp_path / "notebooks" / "01_a.ipynb")
-    assert isinstance(run_cells(tmp_path / "notebooks" / "01_a.ipynb")[1], AssertionError)
+    _, stopped = run_cells(tmp_path / "notebooks" / "01_a.ipynb")
+    assert isinstance(stopped, AssertionError)
+    assert str(stopped) == "Long.", "make book's message names the sentence"
     printed, error = run_cells(tmp_path / "notebooks" / "01_a.ipynb", top=2)
     assert error is None
     assert printed.splitlines()[-3:] == [

@@ -203,6 +203,7 @@ def test_a_slow_process_is_named(head_folder: Path, tmp_path: Path) -> None:
     assert not any("takes" in ended.stderr for ended in others)
 
 
+@pytest.mark.long
 def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
     """The steps stay what they were, so that the weights do but for the order in which gradients are summed."""
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -239,6 +240,7 @@ def children(process: BaseProcess) -> dict[int, int]:
     return processes
 
 
+@pytest.mark.long
 def test_a_killed_process_is_started_again_and_the_weights_are_the_same(head_folder: Path, tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("reads /proc")

@@ -113,7 +113,7 @@ class Pretended(Ranks):
 @pytest.mark.parametrize("world", [2, 4])
 def test_shards_are_disjoint_and_cover_and_seeds_are_one_processs(world: int) -> None:
     """Whatever number of processes shares the 4 micro-steps of a step, together they draw what one process draws."""
-    config = TrainConfig(image_size=8, model_channels=32, batch_size=2, accumulation=4)
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), batch_size=2, accumulation=4)
     volumes = Phantom(24, (8, 8, 8))
 
     def sampled(rank: int, world: int) -> tuple[list[list[int]], list[int]]:

@@ -13,7 +13,7 @@ from medddpm.training import waits
 from medddpm.training.config import TrainConfig
 from medddpm.training.run import train
 
-CONFIG = TrainConfig(image_size=8, accumulation=1, model_channels=32, save_every=0, sample_every=0)
+CONFIG = TrainConfig(image_size=8, accumulation=1, model_channels=32, channel_mult=(1, 2), save_every=0, sample_every=0)
 
 
 def event(category: str, name: str, begin: float, end: float) -> dict[str, Any]:

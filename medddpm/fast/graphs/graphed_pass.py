@@ -81,13 +81,11 @@ class GraphedPass:
 
         versions = [nested.version(t) for t in self.buffers]
         self.outputs, self._forward = pool.capture(forward)
-        statistics = {
+        statistics = {  # of a norm in training nothing reads them
             id(t) for m in network.modules() if isinstance(m, _NormBase) and m.training for t in m.buffers(False)
         }
         changed = (t for t, v in zip(self.buffers, versions, strict=True) if nested.version(t) != v)
-        self.changed = [
-            t for t in changed if id(t) not in statistics
-        ]  # of a norm in training nothing reads its statistics
+        self.changed = [t for t in changed if id(t) not in statistics]
         if not {id(t) for t in leaves(graph_of)} <= {id(t) for t in self.needed}:
             raise RuntimeError("its forward reads a parameter that none of its modules holds")
         self.learns = [t.requires_grad for t in graph_of]
@@ -249,8 +247,10 @@ def leaves(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
         stack += new
 
 
-def generator_place(device: torch.device) -> tuple[int, int]:
-    """Returns the seed of the device's generator and its offset."""
+def generator_place(device: torch.device) -> tuple[int, int] | None:
+    """Returns the seed and the offset of the device's generator; None on a CPU."""
+    if device.type != "cuda":
+        return None
     generator = torch.cuda.default_generators[device.index or 0]
     return generator.initial_seed(), generator.get_offset()
 

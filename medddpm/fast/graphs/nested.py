@@ -161,9 +161,8 @@ class Lent:
             if _state(copied) == before:
                 continue
             if isinstance(original, Tensor):
-                if (
-                    original is not copied and original.data_ptr() != copied.data_ptr()
-                ):  # of one channel the copy may be a view
+                # Of one channel the copy may be a view.
+                if original is not copied and original.data_ptr() != copied.data_ptr():
                     original.copy_(copied)
             elif isinstance(original, list):
                 original[:] = map(original_of, copied)

@@ -24,7 +24,7 @@ def without_graph(work: Callable[[], Any], networks: Sequence[nn.Module], device
     Returns None where memory is short.
     """
     buffers = [(t, t.clone()) for network in networks for t in network.buffers()]
-    place = generator_place(device) if device.type == "cuda" else None
+    place = generator_place(device)
     try:
         for learns in (False, True):  # a loss may ask for gradients itself
             try:

@@ -45,8 +45,8 @@ class Fingerprint:
         self.hooks = [table for module in self.modules if module is not network for table in hook_tables(module)]
         self.tables = self.attributes + [names for names in parts if names]
         self.leaves = [names for names in parts if not names]
-        self.order = self._order()
         self.containers = list(_containers(self.attributes))  # which a user changes in place
+        self.order = self._order()
         self.before, self.copies = [table.copy() for table in self.tables], [each.copy() for each in self.containers]
         self.classes = list(map(type, self.modules))
         self.loose = [(each, name) for each in self.attributes for name, t in each.items() if isinstance(t, Tensor)]
@@ -74,7 +74,7 @@ class Fingerprint:
         # The same objects are equal without being compared.
         same = self.tables == self.before and self.containers == self.copies
         same = same and not any(self.leaves) and not any(self.hooks)
-        # Equal dicts may be in another order, in which a sequence calls its parts.
+        # Equal dicts may be in another order, in which a sequence calls its parts, or a forward reads a setting.
         same = same and self._order() == self.order
         return same and list(map(type, self.modules)) == self.classes
 
@@ -83,9 +83,10 @@ class Fingerprint:
         stores = [own["_parameters"] for own in self.attributes] + [own["_buffers"] for own in self.attributes]
         return [t for store in stores if store for t in store.values() if t is not None]
 
-    def _order(self) -> list[list[str]]:
-        """Returns the names of each module's parts, in order, where there are several."""
-        return [list(own["_modules"]) for own in self.attributes if len(own["_modules"]) > 1]
+    def _order(self) -> list[list[Any]]:
+        """Returns the names of each module's parts and the keys of each dict, in order, where there are several."""
+        parts = [list(own["_modules"]) for own in self.attributes if len(own["_modules"]) > 1]
+        return parts + [list(each) for each in self.containers if isinstance(each, dict) and len(each) > 1]
 
     def _now(self) -> list[Any]:
         """Returns which tensors there are, and where and how each lies in memory."""

@@ -357,14 +357,14 @@ class Watched:
             if hasattr(forward, "look_again"):
                 forward.look_again()
         before = self.fingerprint = Fingerprint(network)
-        host, place = _host_random(), generator_place_on(device)
+        host, place = _host_random(), generator_place(device)
         waits: list[str] = []
         hooked: list[object] = []
         with _waiting(waits) if self.calls else contextlib.nullcontext(), _hooking(hooked), sparing():
             out = run(value)  # sparing: the last backward pass, on a thread of its own, left workspaces
         self.calls += 1
         self.threads.add(threading.get_ident())
-        self.draws = place != generator_place_on(device)
+        self.draws = place != generator_place(device)
         if before.why:
             self.why = before.why
         elif not before.holds():
@@ -408,11 +408,6 @@ def _is_as_it_was(t: Tensor, before: Tensor | int) -> bool:
     if isinstance(before, int):
         return t._version == before
     return bool(((t == before) | (t != t)).all())
-
-
-def generator_place_on(device: torch.device) -> tuple[int, int] | None:
-    """Returns the seed and the offset of the device's generator; None on a CPU."""
-    return generator_place(device) if device.type == "cuda" else None
 
 
 def _host_random() -> Hashable:

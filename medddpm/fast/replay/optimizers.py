@@ -68,6 +68,17 @@ def numbers(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
+def gradients_restored(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """On leaving, the parameters have the gradients that they had: a graph that failed leaves memory never written."""
+    gradients = [p.grad for p in parameters]
+    try:
+        yield
+    finally:
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+
+
+@contextlib.contextmanager
 def numbers_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """On leaving, its numbers are as they were; new state that has some is dropped, and after an error all new state.
 

@@ -23,7 +23,6 @@ from medddpm.fast.replay.captured_step import Captured
 from medddpm.fast.replay.checks import CHECKED, difference, without_graph
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.replay.graphs import FULL, UNCHECKED, UPDATE, Watched, flags, graphable, make_pool, replayable
-from medddpm.fast.replay.warm_up import gradients_restored
 from medddpm.fast.root import root_of
 
 CHANGES = 3  # of settings that a graph has in it, each within `OFTEN` calls of the one before
@@ -531,7 +530,7 @@ class TrainingStep:
         """
         self._others = {}
         try:
-            with gradients_restored(self.parameters):
+            with optimizers.gradients_restored(self.parameters):
                 yield
         finally:
             for t, gradient in self._others.items():
@@ -557,7 +556,7 @@ class TrainingStep:
         try:
             with (
                 torch.random.fork_rng(devices),
-                gradients_restored(self.parameters),
+                optimizers.gradients_restored(self.parameters),
                 optimizers.numbers_restored(self.optimizer),
             ):
                 yield

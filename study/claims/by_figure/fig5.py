@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medddpm.measure import summaries
+from medddpm.measure.profile import summaries
 from study.claims.case import Case, lacks
 from study.claims.kernels import GEMMS, NORMS, POINTWISE, TIE
 from study.claims.numbers import rank

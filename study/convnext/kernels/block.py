@@ -22,7 +22,7 @@ CHANNELS = (32, 64, 128)  # that the kernel serves
 
 @functools.cache
 def block_fused(channels):
-    """The kernel for C = `channels`, one of `CHANNELS`.
+    """Returns the kernel for C = `channels`, one of `CHANNELS`.
 
     Returns:
         a kernel of (x, depthwise, shift, gain, bias, expand, expand_bias, project, project_bias, out, epsilon), with x
@@ -128,5 +128,5 @@ def block_fused(channels):
 
 
 def tiles(shape):
-    """The grid of `block_fused` for images of `shape` (N, H, W, C)."""
+    """Returns the grid of `block_fused` for images of `shape` (N, H, W, C)."""
     return -(-shape[1] // HIGH) * -(-shape[2] // WIDE), shape[0]

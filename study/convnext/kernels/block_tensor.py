@@ -32,7 +32,7 @@ SPARE = 4  # words between rows of a matrix in shared memory, so that a warp's r
 
 @functools.cache
 def block_tensor(channels, asynchronous):
-    """The kernel for C = `channels`, one of `CHANNELS`.
+    """Returns the kernel for C = `channels`, one of `CHANNELS`.
 
     Args:
         channels: C.
@@ -164,5 +164,5 @@ def block_tensor(channels, asynchronous):
 
 
 def tiles(shape):
-    """The grid of `block_tensor` for images of `shape` (N, H, W, C)."""
+    """Returns the grid of `block_tensor` for images of `shape` (N, H, W, C)."""
     return -(-shape[1] // TILE) * -(-shape[2] // TILE), shape[0]

@@ -1,4 +1,4 @@
-"""The ConvNeXt block in one Triton kernel: what `block_tensor` does, with the compiler choosing layouts and copies."""
+"""The ConvNeXt block in one Triton kernel, as `block_tensor`, with the compiler choosing layouts and copies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ CHUNK = 16  # input channels that lie in shared memory at once
 
 @cuda.jit
 def conv2d_direct(x, weight, bias, out, stride, padding):
-    """One output a thread, every operand from global memory.
+    """Computes one output a thread, every operand from global memory.
 
     Args:
         x: (N, H, W, I).
@@ -46,7 +46,7 @@ def conv2d_direct(x, weight, bias, out, stride, padding):
 
 @cuda.jit
 def depthwise_direct(x, weight, shift, out, padding):
-    """A depthwise convolution of stride 1: one output a thread, all from global memory.
+    """Computes a depthwise convolution of stride 1: one output a thread, all from global memory.
 
     Args:
         x: (N, H, W, C).
@@ -76,7 +76,7 @@ def depthwise_direct(x, weight, shift, out, padding):
 
 @functools.cache
 def tiled_parts(side, stride, pixels, chunk):
-    """What the kernels with tiles share: device functions of K = `side`, a stride, `pixels` outputs a thread.
+    """Returns the device functions of the kernels with tiles, for K = `side`, a stride, `pixels` outputs a thread.
 
     Args:
         side, stride, pixels: as `conv2d_tiled` takes them.
@@ -126,7 +126,7 @@ def tiled_parts(side, stride, pixels, chunk):
 
 @functools.cache
 def conv2d_tiled(side, stride, pixels):
-    """The kernel for K = `side` and a stride: a tile of the input and its halo in shared memory, padding folded in.
+    """Returns the kernel for K = `side` and a stride: the input's tile and halo in shared memory, padding folded in.
 
     A block computes `WARPS` × `pixels` outputs of `LANES` channels each. A warp has `pixels` neighbours of one row, a
     lane one channel: with `pixels` 1 a thread has one output, as in the report; with more, each weight that it reads
@@ -178,12 +178,12 @@ def conv2d_tiled(side, stride, pixels):
 
 
 def tile(pixels):
-    """Rows and columns of the outputs of a block of `conv2d_tiled`."""
+    """Returns rows and columns of the outputs of a block of `conv2d_tiled`."""
     return {1: (2, 4), 2: (4, 4), 4: (4, 8)}[pixels]
 
 
 def tiles(shape, pixels):
-    """The grid of `conv2d_tiled` for an output of `shape` (N, H', W', O)."""
+    """Returns the grid of `conv2d_tiled` for an output of `shape` (N, H', W', O)."""
     high, wide = tile(pixels)
     images, rows, columns, outputs = shape
     return -(-rows // high) * -(-columns // wide), -(-outputs // LANES), images

@@ -23,7 +23,7 @@ MULTIPLE = 4  # of both numbers of channels: a copy moves four
 
 @functools.cache
 def conv2d_async(side, stride, pixels):
-    """The kernel for K = `side` and a stride: `conv.conv2d_tiled` with cp.async and `STAGES` stages.
+    """Returns the kernel for K = `side` and a stride: `conv.conv2d_tiled` with cp.async and `STAGES` stages.
 
     With one image a card has one thread block for each SM, too few to hide the latency of a load that a thread waits
     for. Here no thread waits for its own loads, and a stage has one barrier.

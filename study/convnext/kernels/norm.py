@@ -15,7 +15,7 @@ WARPS = THREADS // 32
 
 @cuda.jit
 def layer_norm_direct(x, gain, bias, out, epsilon):
-    """One thread a row, each reading its row three times.
+    """Computes the norm with one thread a row, each reading its row three times.
 
     Args:
         x, out: (rows, C).
@@ -40,7 +40,7 @@ def layer_norm_direct(x, gain, bias, out, epsilon):
 
 @cuda.jit(device=True)
 def warp_sum(value):
-    """The sum over the 32 lanes of a warp, in every lane, by five shuffles."""
+    """Returns the sum over the 32 lanes of a warp, in every lane, by five shuffles."""
     for power in range(5):
         value += shuffle_xor(value, 16 >> power)
     return value
@@ -48,7 +48,7 @@ def warp_sum(value):
 
 @functools.cache
 def layer_norm_shuffled(warps):
-    """The kernel in which `warps` warps of a block share a row: lanes by shuffles, warps through shared memory.
+    """Returns the kernel in which `warps` warps of a block share a row: lanes by shuffles, warps through shared memory.
 
     Args:
         warps: 1, and a block has 8 rows, with no shared memory; or 8, and it has one, as in the report.

@@ -1,4 +1,4 @@
-"""The rest of a ConvNeXt block, a kernel each: what fusion replaces."""
+"""The other operators of a ConvNeXt block, a kernel each, which fusion replaces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HALF_ROOT = math.sqrt(0.5)
 
 @cuda.jit(device=True)
 def gelu_of(value):
-    """x·Φ(x) by the exact error function."""
+    """Computes x·Φ(x) by the exact error function."""
     return float32(0.5) * value * (float32(1) + math.erf(value * float32(HALF_ROOT)))
 
 
 @cuda.jit
 def linear_direct(x, weight, bias, out):
-    """One output a thread: x (rows, I) times weight (I, O) plus bias (O,) to out (rows, O)."""
+    """Computes one output a thread: x (rows, I) times weight (I, O) plus bias (O,) to out (rows, O)."""
     place = cuda.grid(1)
     if place >= out.shape[0] * out.shape[1]:
         return
@@ -32,7 +32,7 @@ def linear_direct(x, weight, bias, out):
 
 @cuda.jit
 def gelu(x, out):
-    """GELU of a flat array."""
+    """Computes the GELU of a flat array."""
     place = cuda.grid(1)
     if place < x.shape[0]:
         out[place] = gelu_of(x[place])
@@ -40,7 +40,7 @@ def gelu(x, out):
 
 @cuda.jit
 def add(x, y, out):
-    """The sum of two flat arrays."""
+    """Computes the sum of two flat arrays."""
     place = cuda.grid(1)
     if place < x.shape[0]:
         out[place] = x[place] + y[place]
@@ -48,6 +48,6 @@ def add(x, y, out):
 
 @cuda.jit
 def between_versions(x):
-    """Does next to nothing: in a profile it tells where one version's launches end and the next one's begin."""
+    """Does next to nothing: in a profile it separates the launches of two versions."""
     if cuda.grid(1) < x.shape[0]:
         x[cuda.grid(1)] += float32(1)

@@ -20,13 +20,13 @@ EVERY_LANE = 0xFFFFFFFF
 
 @cuda.jit(device=True, inline=True)
 def shuffle_xor(value, mask):
-    """The float32 that the lane with number (own xor mask) of the same warp passes."""
+    """Returns the float32 of the lane whose number is this lane's xor mask, in the same warp."""
     return cuda.shfl_xor_sync(EVERY_LANE, value, mask)
 
 
 @intrinsic
 def load_four(typingctx, shared, place):
-    """Four neighbours of a flat float32 array in one load; their address is a multiple of 16 bytes."""
+    """Loads four neighbours of a flat float32 array at once; their address is a multiple of 16 bytes."""
 
     def lower(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -41,7 +41,7 @@ def load_four(typingctx, shared, place):
 
 @intrinsic
 def pack_bf16(typingctx, low, high):
-    """Two float32 rounded to bfloat16, the nearest even, as one int32: `low` in the lower 16 bits."""
+    """Rounds two float32 to bfloat16, the nearest even, in one int32: `low` in the lower 16 bits."""
 
     def lower(context, builder, signature, arguments):
         code = ir.InlineAsm(ir.FunctionType(I32, [F32, F32]), "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f")
@@ -52,7 +52,7 @@ def pack_bf16(typingctx, low, high):
 
 @intrinsic
 def multiply_bf16(typingctx, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """D = A·B + C of a warp: A 16×16 and B 16×8 in bfloat16, C and D 16×8 in float32 (mma.m16n8k16).
+    """Computes D = A·B + C of a warp: A 16×16 and B 16×8 in bfloat16, C and D 16×8 in float32 (mma.m16n8k16).
 
     Each lane passes its own parts. With g = lane // 4 and t = lane % 4, a0 holds A[g, 2t:2t+2], a1 A[g+8, 2t:2t+2], a2
     and a3 the same rows at 2t+8; b0 holds B[2t:2t+2, g], b1 B[2t+8:2t+10, g]; c0, c1 are C[g, 2t:2t+2], and c2, c3
@@ -128,7 +128,7 @@ def wait_copies(typingctx, pending):
 
 
 def _plain(text):
-    """The lowering of an instruction without operands that memory operations stay in order with."""
+    """Returns the lowering of an instruction without operands that memory operations stay in order with."""
 
     def lower(context, builder, signature, arguments):
         code = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", side_effect=True)

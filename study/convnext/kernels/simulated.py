@@ -16,25 +16,25 @@ _making = threading.Lock()
 
 
 def shuffle_xor(value, mask):
-    """The float32 that the lane with number (own xor mask) of the same warp passes."""
+    """Returns the float32 of the lane whose number is this lane's xor mask, in the same warp."""
     lane, values = _exchange(value)
     return values[lane ^ mask]
 
 
 def load_four(shared, place):
-    """Four neighbours of a flat array; see `ptx.load_four`."""
+    """Loads four neighbours of a flat array; see `ptx.load_four`."""
     return shared[place], shared[place + 1], shared[place + 2], shared[place + 3]
 
 
 def pack_bf16(low, high):
-    """Two float32 rounded to bfloat16, the nearest even, as one int32: `low` in the lower 16 bits."""
+    """Rounds two float32 to bfloat16, the nearest even, in one int32: `low` in the lower 16 bits."""
     bits = np.array([low, high], dtype=np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.uint32(rounded[0] | (rounded[1] << 16)).astype(np.int32)
 
 
 def multiply_bf16(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """D = A·B + C of a warp, A 16×16 and B 16×8 in bfloat16; see `ptx.multiply_bf16`."""
+    """Computes D = A·B + C of a warp, A 16×16 and B 16×8 in bfloat16; see `ptx.multiply_bf16`."""
     lane, parts = _exchange((a0, a1, a2, a3, b0, b1))
     a, b = np.zeros((16, 16), np.float32), np.zeros((16, 8), np.float32)
     for other, (x0, x1, x2, x3, y0, y1) in enumerate(parts):
@@ -54,11 +54,11 @@ def copy_async(shared, to, source, start, count):
 
 
 def end_copies():
-    """Nothing: each copy is done when it returns."""
+    """Does nothing, as each copy is done when it returns."""
 
 
 def wait_copies(pending):
-    """Nothing: each copy is done when it returns."""
+    """Does nothing, as each copy is done when it returns."""
 
 
 def _unpacked(word):
@@ -67,7 +67,7 @@ def _unpacked(word):
 
 
 def _exchange(value):
-    """This thread's lane, and what each lane of its warp passes."""
+    """Exchanges a value within a warp; returns this thread's lane, and the values of all lanes."""
     thread: Any = threading.current_thread()
     warp, lane = divmod(thread.thread_id, 32)
     with _making:
@@ -75,6 +75,6 @@ def _exchange(value):
         barrier, values = warps.setdefault(warp, (threading.Barrier(32, timeout=SECONDS), [None] * 32))
     values[lane] = value
     barrier.wait()
-    seen = list(values)
+    of_all = list(values)
     barrier.wait()  # nobody writes anew before all have read
-    return lane, seen
+    return lane, of_all

@@ -90,6 +90,7 @@ def fold(work: Path) -> Path:
     return work / "results" / DATASET / "Short__nnUNetPlans__3d_fullres" / "fold_0"
 
 
+@pytest.mark.long
 def test_nnunet_trains_the_accelerated_network(work: Path) -> None:
     (log,) = [path.read_text() for path in fold(work).glob("training_log_*.txt")]
     assert log.count("fast path: bf16") == 1
@@ -99,6 +100,7 @@ def test_nnunet_trains_the_accelerated_network(work: Path) -> None:
     assert np.isfinite(losses).all()
 
 
+@pytest.mark.long
 def test_nnunet_validates_and_predicts_with_it(work: Path) -> None:
     summary = json.loads((fold(work) / "validation" / "summary.json").read_text())
     assert summary["foreground_mean"]["Dice"] > 0
@@ -109,6 +111,7 @@ def test_nnunet_validates_and_predicts_with_it(work: Path) -> None:
     assert set(np.unique(predicted.get_fdata())) <= {0, 1, 2}
 
 
+@pytest.mark.long
 def test_its_network_computes_what_nnunets_does_from_one_checkpoint(work: Path) -> None:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
@@ -154,6 +157,7 @@ def test_nnunet_finds_the_trainers(name: str, monkeypatch: pytest.MonkeyPatch, t
     assert not found._do_i_compile(None)
 
 
+@pytest.mark.long
 def test_the_benchmark_plans_what_it_says_and_what_is_on_record(tmp_path: Path) -> None:
     write_benchmark(tmp_path)
     write_stubs(tmp_path / "stubs", "timm")

@@ -22,7 +22,14 @@ from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 
 TINY = TrainConfig(
-    image_size=8, model_channels=32, accumulation=1, ema_start=2, ema_every=1, ema_decay=0.9, learning_rate=1e-3
+    image_size=8,
+    model_channels=32,
+    channel_mult=(1, 2),
+    accumulation=1,
+    ema_start=2,
+    ema_every=1,
+    ema_decay=0.9,
+    learning_rate=1e-3,
 )
 
 

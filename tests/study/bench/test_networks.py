@@ -12,7 +12,15 @@ SIDES = {"monai-swinunetr": 64}  # the least at which its last level is no singl
 BROKEN = {"monai-basic-unet": 9, "monai-swinunetr": 2}  # it asks torch.jit.isinstance; it checks its input by NumPy
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in ("med-ddpm-brats", "maisi-autoencoder")])
+QUICK = ("med-ddpm", "monai-unet", "monai-basic-unet")
+EVERY = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+    for name in NETWORKS
+    if name not in ("med-ddpm-brats", "maisi-autoencoder")
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_network_compiles_as_one_graph_but_two(name: str) -> None:
     graphs = list[fx.GraphModule]()
 

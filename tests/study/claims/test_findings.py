@@ -10,7 +10,7 @@ import pytest
 from helpers.repository import ROOT
 
 from medddpm.errors import BadInput
-from medddpm.measure.instructions import CLASSES
+from medddpm.measure.profile.instructions import CLASSES
 from medddpm.measure.schemas import KERNELS
 from medddpm.measure.tables import read_table, write_table
 from study.claims import findings, takeaways, verdicts

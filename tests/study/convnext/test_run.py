@@ -16,8 +16,9 @@ from helpers.gpu import DEVICE
 from helpers.ncu_pages import page
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta
+from medddpm.measure.profile import ncu
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_meta, read_table
 from study.cli.convnext import PARTS

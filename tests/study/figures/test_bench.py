@@ -39,7 +39,7 @@ def row(network: str, setting: str, measure: str, ms: float, **known: object) ->
         "peak_gib": None, "tflops": 1e3 * work / ms, "rel_error_output": None, "rel_error_grad": None,
         "sm_mhz": None, "watts": None, "host_ms": None,
         "date": "2026-12-01T10:00:00+00:00", "gpu": "NVIDIA H200", "driver": None, "cuda": "13.0", "cudnn": "91900",
-        "torch": "2.11.0", "triton": None, "commit": "abc",
+        "torch": "2.11.0", "triton": None, "commit": "abc", "host": "f00", "card": "cad",
     } | known  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.colours import apart, closest, lab
 
-from medddpm.measure.instructions import CLASSES
+from medddpm.measure.profile.instructions import CLASSES
 from study.figures import style
 from study.figures.claims import STATUS_COLOURS
 

@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from medddpm.measure.families import FAMILIES, OTHER
-from medddpm.measure.instructions import CLASSES
-from medddpm.measure.windows import WINDOW
+from medddpm.measure.profile.families import FAMILIES, OTHER
+from medddpm.measure.profile.instructions import CLASSES
+from medddpm.measure.profile.windows import WINDOW
 from study.figures.mixes import by_kind, folded, kind_of, largest, stack_figure
 from study.figures.settings import priority_figure, spread_figure
 from study.figures.style import CLASS_COLOURS, KIND_COLOURS, PHASE_COLOURS, SETTING_COLOURS

@@ -18,7 +18,7 @@ from study.parity import results, sentences
 from study.parity import samplers as parity_samplers
 from study.parity import tables as parity_tables
 from study.parity.plans import FULL, SAMPLERS, brats, contrasts, long, paper, redrawn, samplers, short
-from study.parity.results import Kept
+from study.parity.results import QualityRecord
 from study.parity.samplers import SECONDS
 from study.parity.tables import MARGINS, METRIC
 
@@ -26,13 +26,13 @@ compares_picture = pytest.mark.mpl_image_compare(style="default", tolerance=5, s
 
 
 @pytest.fixture(scope="module")
-def records() -> Kept:
+def records() -> QualityRecord:
     runs = every_run()
     quality, loss = tables(runs)
-    return Kept(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(runs))
+    return QualityRecord(quality, loss, {"runs": {run.key: {"steps_wanted": run.steps} for run in runs}}, slices(runs))
 
 
-def shown(records: Kept) -> pd.DataFrame:
+def shown(records: QualityRecord) -> pd.DataFrame:
     """Returns the rows of Figure 1."""
     quality = records.quality
     return quality[quality["plan"].isin(("contrasts", "long")) & (quality["setting"] == "FAST")]
@@ -221,20 +221,20 @@ def test_a_loss_that_leaps_is_found_and_timesteps_that_leap_are_not() -> None:
     assert table.loc["leapt", "step"] == 2080
     assert table.loc["leapt", "times"] == pytest.approx(4, rel=0.4)
     assert table.loc["calm", "times"] < 1.5
-    assert parity_tables.leaps(Kept().loss).empty
+    assert parity_tables.leaps(QualityRecord().loss).empty
 
 
 # one model under every setting
 
 
-def test_settings_that_draw_a_model_otherwise_are_said_to(records: Kept) -> None:
+def test_settings_that_draw_a_model_otherwise_are_said_to(records: QualityRecord) -> None:
     table = parity_tables.redrawn(records.quality)
     assert list(table.index) == ["OPT1", "OPT2", "OPT12", "FAST"]
     rows = records.of("redrawn").query("metric == 'psnr'").set_index("setting")["value"]
     assert table.loc["FAST", ("psnr", "all")] == pytest.approx((rows["FAST"] - rows["BASE"]) / 0.5)
     fast = redrawn(["FAST"])[0].key
     moved = {name: plane // 2 if f"/{fast}/" in name else plane for name, plane in records.slices.items()}
-    one, *_, last = sentences.redrawn(Kept(records.quality, records.loss, records.meta, moved)).splitlines()
+    one, *_, last = sentences.redrawn(QualityRecord(records.quality, records.loss, records.meta, moved)).splitlines()
     assert one.startswith(
         "OPT1: slices of 2 subjects differ from BASE's by 0.00 of 256 grey levels on average, 0.00 at most; of 11"
     )
@@ -252,7 +252,7 @@ def test_settings_that_draw_a_model_otherwise_are_said_to(records: Kept) -> None
 # samplers
 
 
-def test_the_quickest_sampler_within_the_margins_is_advised(records: Kept) -> None:
+def test_the_quickest_sampler_within_the_margins_is_advised(records: QualityRecord) -> None:
     table = parity_samplers.samplers(records.quality)
     ddim = ("ddim", 10)
     assert list(table.index[:2]) == [FULL, ddim]
@@ -266,7 +266,7 @@ def test_the_quickest_sampler_within_the_margins_is_advised(records: Kept) -> No
     assert "the masks (one model, untested) no more than a margin worse on any" in parity_samplers.advice(table)
 
 
-def test_where_no_sampler_is_good_enough_all_steps_are_advised(records: Kept) -> None:
+def test_where_no_sampler_is_good_enough_all_steps_are_advised(records: QualityRecord) -> None:
     table = parity_samplers.samplers(records.quality)
     table.loc[table.index != FULL, ("psnr", "all")] -= [6, 5, 4, 3, 2, 1, 5, 3, 0.75]
     said = parity_samplers.advice(table)
@@ -281,7 +281,7 @@ def test_where_no_sampler_is_good_enough_all_steps_are_advised(records: Kept) ->
 
 
 def test_every_sentence_stands_without_a_record_too() -> None:
-    none = Kept()
+    none = QualityRecord()
     said = [sentences.plan(none, "short"), sentences.apart(parity_tables.apart(none.loss))]
     said += [sentences.half(none.loss), sentences.slices(none), sentences.brats(none.of("brats"))]
     said += [sentences.redrawn(none), sentences.redrawn(none, plan="redrawn_fp32"), sentences.wide(pd.DataFrame())]
@@ -293,7 +293,7 @@ def test_every_sentence_stands_without_a_record_too() -> None:
     assert parity_tables.recorded(Path("nowhere"), "H200").quality.empty
 
 
-def test_sentences_have_the_records_numbers(records: Kept) -> None:
+def test_sentences_have_the_records_numbers(records: QualityRecord) -> None:
     said = sentences.plan(records, "short")
     assert said == "short: 8 runs, OPT1, FAST, 4 seeds, FLAIR, 64x64x64, 32 channels, 40 of 4,000 steps"
     assert "a trained model evaluated" in sentences.plan(records, "samplers")
@@ -309,11 +309,11 @@ def test_sentences_have_the_records_numbers(records: Kept) -> None:
     assert margins.loc["DDIM, 10 steps", "worst metric"] == parity_tables.TITLES[worse.idxmax()]
 
 
-def test_slices_are_compared_between_settings_and_between_seeds(records: Kept) -> None:
+def test_slices_are_compared_between_settings_and_between_seeds(records: QualityRecord) -> None:
     moved = dict(records.slices)
     for name in [name for name in moved if name.startswith("sample/short_") and "_s0_" not in name]:
         moved[name] = (moved[name] // 2 + 20).astype(np.uint8)
-    said = sentences.slices(Kept(records.quality, records.loss, records.meta, moved))
+    said = sentences.slices(QualityRecord(records.quality, records.loss, records.meta, moved))
     assert "two settings trained from one seed differ by 0.0 of 256" in said
     assert "by 0.0" not in said.split("slices of two seeds")[1]
 
@@ -322,7 +322,7 @@ def test_slices_are_compared_between_settings_and_between_seeds(records: Kept) -
 
 
 @compares_picture
-def test_figure_1_looks_as_stored(records: Kept) -> Figure:
+def test_figure_1_looks_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.figure_1(records.slices, shown(records))
     assert [axis.get_title() for axis in figure.axes[:3]] == ["T1", "T2", "FLAIR"]
     assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
@@ -333,7 +333,7 @@ def test_figure_1_looks_as_stored(records: Kept) -> Figure:
 
 
 @compares_picture
-def test_parity_samples_look_as_stored(records: Kept) -> Figure:
+def test_parity_samples_look_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.parity_slices(records.slices, records.of("short"), ["OPT1", "FAST"], [0, 1])
     titles = [axis.get_title() for axis in figure.axes[:5]]
     assert titles == ["held out", "OPT1\nseed 0", "FAST\nseed 0", "OPT1\nseed 1", "FAST\nseed 1"]
@@ -341,7 +341,7 @@ def test_parity_samples_look_as_stored(records: Kept) -> Figure:
 
 
 @compares_picture
-def test_samples_along_the_way_look_as_stored(records: Kept) -> Figure:
+def test_samples_along_the_way_look_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.along_the_way(records.slices, long()[0].key)
     assert [axis.get_title() for axis in figure.axes[:8]] == [
         f"{step} steps" for step in (10, 20, 40, 50, 60, 70, 90, 100)
@@ -350,14 +350,14 @@ def test_samples_along_the_way_look_as_stored(records: Kept) -> Figure:
 
 
 @compares_picture
-def test_the_brats_case_looks_as_stored(records: Kept) -> Figure:
+def test_the_brats_case_looks_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.brats_slices(records.slices, records.of("brats"))
     assert len(figure.axes) == 12
     return figure
 
 
 @compares_picture
-def test_losses_look_as_stored(records: Kept) -> Figure:
+def test_losses_look_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.losses_figure(records.loss)
     left, right = figure.axes
     assert [line.get_label() for line in left.lines] == list(SETTING_COLOURS)
@@ -388,7 +388,7 @@ def test_the_pairs_losses_look_as_stored() -> Figure:
 
 
 @compares_picture
-def test_long_losses_look_as_stored(records: Kept) -> Figure:
+def test_long_losses_look_as_stored(records: QualityRecord) -> Figure:
     loss = records.loss[records.loss["plan"] == "long"]
     cut = loss[(loss["setting"] == "FAST") | (loss["step"] <= 40)]
     figure = figures_quality.long_figure(cut, {"FAST": 39.0, "OPT1": 228.0})
@@ -399,7 +399,7 @@ def test_long_losses_look_as_stored(records: Kept) -> Figure:
 
 
 def test_losses_that_nobody_measured_are_said_not_to_be() -> None:
-    figure = figures_quality.losses_figure(Kept().loss)
+    figure = figures_quality.losses_figure(QualityRecord().loss)
     assert [axis.texts[0].get_text() for axis in figure.axes] == ["not measured"] * 2
 
 
@@ -433,7 +433,7 @@ def test_an_interval_that_is_cut_ends_in_a_triangle_though_its_mean_is_inside() 
 
 
 @compares_picture
-def test_samplers_look_as_stored(records: Kept) -> Figure:
+def test_samplers_look_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.samplers_figure(parity_samplers.samplers(records.quality))
     assert [axis.get_title() for axis in figure.axes][:2] == ["PSNR, dB ↑", "Wasserstein, brain ↓"]
     assert sorted({text.get_text() for axis in figure.axes for text in axis.texts}) == ["10", "25", "250", "50"]
@@ -441,7 +441,7 @@ def test_samplers_look_as_stored(records: Kept) -> Figure:
 
 
 @compares_picture
-def test_samples_of_samplers_look_as_stored(records: Kept) -> Figure:
+def test_samples_of_samplers_look_as_stored(records: QualityRecord) -> Figure:
     figure = figures_quality.samplers_slices(records.slices, records.of("samplers"), [FULL, SAMPLERS[-1], SAMPLERS[3]])
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["held out", "DDPM\n250 steps", "SDE-DPM-Solver++\n50 steps", "DDIM\n50 steps"]

@@ -187,7 +187,7 @@ def test_a_described_network_is_left_as_it_was() -> None:
 
 
 def test_every_setting_trains_from_the_same_start(head_folder: Path) -> None:
-    config = TrainConfig(image_size=8, model_channels=32, learning_rate=1e-3)
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), learning_rate=1e-3)
     volumes = VolumeFolder(head_folder, (8, 8, 8))
     table = training_curves(config, volumes, 3, torch.device("cpu"))
     assert table.groupby("setting", sort=False)["step"].apply(list).to_dict() == {name: [1, 2, 3] for name in SETTINGS}
@@ -200,7 +200,7 @@ def test_every_setting_trains_from_the_same_start(head_folder: Path) -> None:
 @pytest.mark.parametrize(("without", "with_tf32"), [("BASE", "OPT1"), ("OPT2", "OPT12")])
 def test_tf32_changes_nothing_on_a_cpu(head_folder: Path, without: str, with_tf32: str) -> None:
     """Asked for alone, each is trained; together they are trained once."""
-    config = TrainConfig(image_size=8, model_channels=32, learning_rate=1e-3)
+    config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), learning_rate=1e-3)
     volumes, cpu = VolumeFolder(head_folder, (8, 8, 8)), torch.device("cpu")
     choices = ([without], [with_tf32], [without, with_tf32])
     first, second, both = (training_curves(config, volumes, 2, cpu, names)["loss"].tolist() for names in choices)

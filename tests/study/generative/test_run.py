@@ -24,9 +24,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu, programs, trace
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu import CountersClosed
+from medddpm.measure.profile import ncu, trace
+from medddpm.measure.profile.ncu import CountersClosed
 from medddpm.measure.schemas import TRACE
 from medddpm.measure.tables import read_meta, read_table, write_meta
 from study.figures import generative
@@ -53,7 +54,10 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 @functools.cache
 def on_shapes_alone(name: str) -> torch.nn.Module:
-    return MODELS[name].build("meta")
+    with pytest.MonkeyPatch.context() as patched:
+        # Paella's decoder would be drawn for ten seconds, into no memory.
+        patched.setattr(torch.nn.init, "normal_", lambda tensor, *_, **__: tensor)
+        return MODELS[name].build("meta")
 
 
 def test_a_network_has_the_published_number_of_weights(model: Model) -> None:
@@ -79,7 +83,14 @@ def test_the_published_inputs_pass_through(model: Model) -> None:
         assert output.shape[1] in (1, first.shape[1], 2 * first.shape[1])
 
 
-@pytest.mark.parametrize("precision", generative_worker.PRECISIONS)
+STEPS = [  # the GAN's in BF16 takes a CPU ten seconds
+    pytest.param(m, p, id=f"{m.name}-{p}", marks=[pytest.mark.long] * ((m.kind, p) == ("GAN", "bf16")))
+    for m in MODELS.values()
+    for p in generative_worker.PRECISIONS
+]
+
+
+@pytest.mark.parametrize(("model", "precision"), STEPS, indirect=["model"])
 def test_a_toy_step_moves_the_weights(model: Model, precision: str, monkeypatch) -> None:
     networks = []
     build = Model.build
@@ -91,8 +102,7 @@ def test_a_toy_step_moves_the_weights(model: Model, precision: str, monkeypatch)
     monkeypatch.setattr(Model, "build", kept)
     step = training_step(model, precision, CPU, tiny=True)
     before = [p.detach().clone() for p in networks[0].parameters()]
-    # What lies behind a layer that starts at zero moves a step or two later; the GAN has no such layer, and its step in
-    # BF16 takes a CPU ten seconds.
+    # What lies behind a layer that starts at zero moves a step or two later; the GAN has no such layer.
     losses = [step() for _ in range(1 if (model.kind, precision) == ("GAN", "bf16") else 3)]
     # On a CPU the weight gradient of a bfloat16 3-D convolution over a few voxels holds a NaN now and then.
     assert np.isfinite(losses if precision == "fp32" else losses[:1]).all()
@@ -364,6 +374,19 @@ def test_nothing_measured_is_one_line(tmp_path: Path, machine: Machine, capsys) 
     assert "nothing was measured" in capsys.readouterr().err.splitlines()[-1]
     assert run.main(["--out", str(tmp_path), "--models", "sd9"]) == 1
     assert capsys.readouterr().err.startswith("medddpm: --models: unknown: sd9")
+
+
+def test_an_interruption_is_one_line(tmp_path: Path, machine: Machine, monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.harness, "run", interrupted)
+    try:
+        status = run.main(["--out", str(tmp_path / "out"), "--models", "dit"])
+    except KeyboardInterrupt:
+        pytest.fail("a traceback")  # and not the end of all tests
+    assert status == 130
+    assert capsys.readouterr().err == "medddpm: interrupted; the same command goes on where it was\n"
 
 
 def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -716,7 +716,7 @@ def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path:
         patched.setattr(plans.shipped, "weights", lambda: pytest.fail("the shipped model is not asked for"))
         with pytest.raises(BadInput, match="no model to draw from"):
             planned(["redrawn_fp32"])
-    run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16))
+    run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16), image_size=8)  # no attention over all voxels
     volumes, held_out = parity_subjects.volumes_of(run, tmp_path / "data")
     folder = tmp_path / run.key
     trained(run, volumes, held_out, folder, CPU)
@@ -810,7 +810,7 @@ def test_a_table_that_grew_past_the_limit_keeps_its_rows(tmp_path: Path, played:
 
 
 def test_the_schemas_hold_what_a_run_leaves() -> None:
-    kept = results.Kept()
+    kept = results.QualityRecord()
     assert list(kept.quality.columns) == list(schemas.QUALITY.columns)
     assert list(kept.loss.columns) == list(schemas.LOSS.columns)
     assert not len(kept.of("short"))

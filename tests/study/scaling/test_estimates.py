@@ -118,8 +118,8 @@ def test_sums_are_hidden_only_once_a_bucket_is_full(network: str, dtype: str, sh
 
 def test_what_fits_into_memory_is_read_once() -> None:
     cluster = Cluster(storage_gbs=0.001)
-    assert [estimates.kept(data, cluster) for data in (SMALL, LARGE)] == ["GPU", "storage"]
-    assert estimates.kept(DataSet("", "med-ddpm", 50_000, 1), cluster) == "host"
+    assert [estimates.cache_place(data, cluster) for data in (SMALL, LARGE)] == ["GPU", "storage"]
+    assert estimates.cache_place(DataSet("", "med-ddpm", 50_000, 1), cluster) == "host"
     assert estimate(SMALL, FAST, 64, cluster)["limited_by"] == "computing"
 
 

@@ -83,6 +83,7 @@ with joined(device):
 """
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_four_processes_checkpoint_goes_on_with_two_and_with_one(head_folder: Path, tmp_path: Path) -> None:
     """As a whole training of one process, but for the order in which gradients are summed."""
@@ -134,6 +135,7 @@ def test_they_are_planned_where_the_setting_leaves_weights_alone() -> None:
     assert [row for row in plan(["med-ddpm"], gpus=[1, 2])[-1] if row.weights == "sharded"] == []
 
 
+@pytest.mark.long
 def test_a_row_of_them(tmp_path) -> None:
     place = {"network": "med-ddpm", "setting": "OPT1", "gpus": 2, "side": 8, "channels": 32}
     row: Case = case("step:2:bf16:sharded", **place)

@@ -100,7 +100,7 @@ def test_a_row_goes_from_its_process_to_the_table(tmp_path: Path) -> None:
     check_place(store, 8, 32)
     with pytest.raises(BadInput, match="its rows are of --size 8 --channels 32;"):
         check_place(store, 8, 64)
-    pd.testing.assert_frame_equal(table, read_table(store.given, schemas.THROUGHPUT), check_dtype=False)
+    pd.testing.assert_frame_equal(table, read_table(store.out, schemas.THROUGHPUT), check_dtype=False)
     shares = table[["device_pct", "copy_pct", "loader_pct", "host_pct"]].sum(axis=1)
     assert shares.tolist() == pytest.approx([100, 100], abs=0.05)
     assert 0 < table["ratio"][1] == pytest.approx(table["volumes_a_second"][1] / table["predicted"][1], rel=1e-2)
@@ -182,7 +182,7 @@ def test_a_table_of_several_calls_names_each_command(tmp_path: Path) -> None:
         store.path(key).write_text(json.dumps(kept(20.0)))
         store.stamp(key)
     store.collect()
-    assert sorted(read_meta(store.given)["command"].split("; ")) == ["first", "second"]
+    assert sorted(read_meta(store.out)["command"].split("; ")) == ["first", "second"]
 
 
 def plays(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> None:

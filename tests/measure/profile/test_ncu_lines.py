@@ -11,10 +11,10 @@ import pytest
 from helpers.ncu_pages import CONV, Raw, details, duration
 
 from medddpm.errors import BadInput
-from medddpm.measure import ncu_csv
-from medddpm.measure.counters import INSTRUCTIONS, METRICS
-from medddpm.measure.ncu_csv import launches_in
-from medddpm.measure.parse import parse
+from medddpm.measure.profile import ncu_csv
+from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.profile.ncu_csv import launches_in
+from medddpm.measure.profile.parse import parse
 
 PRINTED = (
     "training finished\n", "loss: 0.1, lr: 1e-4\n", "step 2 loss 0.5\r\n", '{"epoch":"1","loss":"0.5"}\n', '"done"\n',

@@ -68,7 +68,7 @@ _UNLISTED = {"F2FP": "Conversion", "ARRIVES": "Load/Store"}  # I2FP, F2IP; LDGST
 
 
 def class_counts(cell: str, unknown: dict[str, float]) -> list[float] | None:
-    """Counts of instructions by class, from the cell of a metric that lists its instances.
+    """Counts instructions by class, from the cell of a metric that lists its instances.
 
     Args:
         cell: "1,205 (Control: 1,093; Load/Store: 112)", by class or by opcode.
@@ -100,7 +100,7 @@ def class_counts(cell: str, unknown: dict[str, float]) -> list[float] | None:
 
 @functools.cache
 def class_column(name: str) -> str | None:
-    """The column of a class ("Load/Store") or an opcode ("LDG", "LDG.E"); None if it is neither."""
+    """Returns the column of a class ("Load/Store") or an opcode ("LDG", "LDG.E"); None if it is neither."""
     table = _columns()
     return table.get(_plain(name.removesuffix(" Instructions"))) or table.get(_plain(name.partition(".")[0]))
 

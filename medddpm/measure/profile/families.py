@@ -19,7 +19,7 @@ class Family:
     """One row of the table.
 
     Args:
-        name: what the family is called in tables and figures; the paper's name where it has one.
+        name: in tables and figures; the paper's name if it has one.
         group: the kind of work, one of `GROUPS`.
         pattern: a regular expression, searched in the kernel's name with case.
         paper: the paper's abbreviation, KN1 to KN8, of the name that its authors would have filed this kernel under;
@@ -116,7 +116,7 @@ FAMILIES = (
 
 @functools.cache
 def family_of(kernel: str) -> Family:
-    """The family of a kernel, given its name, mangled or not; `other` if no rule fits."""
+    """Returns the family of a kernel, given its name, mangled or not; `other` if no rule fits."""
     for family, pattern in _compiled():
         if pattern.search(kernel):
             return family
@@ -124,7 +124,7 @@ def family_of(kernel: str) -> Family:
 
 
 def family_named(name: str) -> Family:
-    """The family of that name; `other` has no pattern.
+    """Returns the family of that name; `other` has no pattern.
 
     Raises:
         KeyError: there is no such family.

@@ -28,11 +28,12 @@ from helpers.ncu_pages import (
 
 from medddpm.cli.main import main
 from medddpm.errors import BadInput
-from medddpm.measure import ncu_csv, schemas
-from medddpm.measure.counters import INSTRUCTIONS, METRICS, PARSED
-from medddpm.measure.instructions import CLASSES
-from medddpm.measure.ncu_csv import launches_in, numbers, unit_factor
-from medddpm.measure.parse import parse
+from medddpm.measure import schemas
+from medddpm.measure.profile import ncu_csv
+from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS, PARSED
+from medddpm.measure.profile.instructions import CLASSES
+from medddpm.measure.profile.ncu_csv import launches_in, numbers, unit_factor
+from medddpm.measure.profile.parse import parse
 from medddpm.measure.tables import meta_path, read_meta, read_table, write_table
 
 

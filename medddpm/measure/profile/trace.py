@@ -1,4 +1,4 @@
-"""Records everything that a program launches on a GPU, in order, by CUPTI through torch.profiler: `schemas.TRACE`."""
+"""Records every launch of a program on a GPU, in order, by CUPTI through torch.profiler: `schemas.TRACE`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
     """Records `work` plainly, without counters, and writes its launches.
 
     Args:
-        work: what is recorded.
-        device: where it runs.
+        work: the recorded program.
+        device: that it runs on.
         path: the table, NAME.csv.gz.
         before: runs while CUPTI starts up, which loses launches.
 
@@ -64,7 +64,7 @@ def record(work: Callable[[], object], device: torch.device, path: Path, before:
 
 
 def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
-    """The kernels, fills and copies among a trace's events, in the order the program launched them.
+    """Extracts kernels, fills and copies from a trace's events, in the order in which the program launched them.
 
     A launch belongs to the phase in which the host launched it, not to the one in which it ran.
 
@@ -100,7 +100,7 @@ def launches(events: Iterable[Mapping[str, Any]]) -> list[Launch]:
 
 
 def write(rows: Iterable[Launch], path: Path) -> None:
-    """Writes `launches` as gzipped CSV; the same rows are the same file.
+    """Writes `launches` as gzipped CSV; equal rows give equal bytes.
 
     Without pandas: a Python that brings an old PyTorch, and with it NumPy 1, may have none that fits.
     """
@@ -112,12 +112,12 @@ def write(rows: Iterable[Launch], path: Path) -> None:
 
 
 def demangled(text: str) -> str:
-    """`text` with every mangled C++ name spelled out, as c++filt does.
+    """Returns `text` with every mangled C++ name spelled out, as c++filt does.
 
     ncu and CUPTI each have a demangler of their own and spell one kernel differently, and CUPTI's leaves the longest
     names as they are; names are compared in this spelling.
     """
-    return _MANGLED.sub(lambda found: _demangled_name(found.group()), text)
+    return _MANGLED.sub(lambda match: _demangled_name(match.group()), text)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Nsight Compute (ncu): run over a program, asked for one page of its report, and its failures explained.
+"""Runs a program under Nsight Compute (ncu), exports one page of the report, and explains failures.
 
 The options are those of the Nsight Compute CLI guide, docs.nvidia.com/nsight-compute/NsightComputeCli.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from medddpm.errors import BadInput
 from medddpm.measure import programs
-from medddpm.measure.ncu_csv import CLOSED, NO_KERNELS, OPEN_COUNTERS, launches_in
+from medddpm.measure.profile.ncu_csv import CLOSED, NO_KERNELS, OPEN_COUNTERS, launches_in
 
 EVERY_PROCESS = ("--target-processes", "all")
 DISTINCT_LAUNCHES = (
@@ -38,16 +38,16 @@ class CountersClosed(CannotMeasure):
 
 @dataclass(frozen=True)
 class Collection:
-    """One run of a program under ncu, and the page that is wanted of its report.
+    """One run of a program under ncu, and the exported page of its report.
 
     Args:
-        name: what a failure is reported under.
-        program: the command that is profiled.
-        options: which launches ncu profiles, and what it counts of them.
+        name: of the run, in a failure's message.
+        program: the profiled command.
+        options: ncu's, which choose the launches and the metrics.
         page: "raw" (the metrics) or "details" (the rules, with their estimated speedups).
         shown: further options of the export.
         nvtx: whether the report and the page hold the program's NVTX ranges.
-        remedy: what a reader may try if the run fails.
+        remedy: advice to the reader if the run fails.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Collection:
     remedy: str = "try the command of --dry-run by hand"
 
     def collect_command(self, report: Path, ncu: str = "ncu") -> list[str]:
-        """The command that profiles into `report`. A clock that ncu fixed would not be the one the program runs at."""
+        """Returns the command that profiles into `report`, at the clock that the program runs at."""
         return [
             ncu, *["--clock-control", "none"], *["--import-source", "no"], *(["--nvtx"] if self.nvtx else []),
             *self.options, *["-o", str(report).removesuffix(".ncu-rep")], *self.program,
         ]  # fmt: skip
 
     def export_command(self, report: Path, ncu: str = "ncu", nvtx: bool | None = None) -> list[str]:
-        """The command that prints `report` as CSV: unrounded base units, kernels by their mangled names."""
+        """Returns the command that prints `report` as CSV: unrounded base units, kernels by their mangled names."""
         ranges = ["--nvtx"] if (self.nvtx if nvtx is None else nvtx) else []
         page = ["--page", self.page, "--csv", "--print-kernel-base", "mangled", "--print-units", "base"]
         return [ncu, "--import", str(report), *ranges, *page, *self.shown]
@@ -80,7 +80,7 @@ class Collection:
 
         Raises:
             CannotMeasure: there is no ncu here, or the counters are closed.
-            BadInput: ncu or the program failed; says why in its words.
+            BadInput: ncu or the program failed; quotes its message.
         """
         ncu = find()
         with tempfile.TemporaryDirectory(prefix="medddpm-") as folder:  # a report is too large to keep
@@ -99,34 +99,34 @@ class Collection:
 
 
 def find() -> str:
-    """The path of ncu.
+    """Returns the path of ncu.
 
     Raises:
         CannotMeasure: it is not installed.
     """
-    if found := programs.find("ncu"):
-        return found
+    if path := programs.find("ncu"):
+        return path
     where = f"it is neither on the PATH nor in {programs.CUDA}"
     raise CannotMeasure("ncu", where, "install NVIDIA Nsight Compute, or run the same on a machine that has it")
 
 
-def need_gpu(what: str) -> None:
-    """Checks that there is something to profile on.
+def need_gpu(subject: str) -> None:
+    """Checks that this machine has a GPU.
 
     Raises:
-        CannotMeasure: there is no GPU; `what` begins the line.
+        CannotMeasure: it has none; `subject` begins the line.
     """
     import torch  # not for a dry run, which can do without
 
     if not torch.cuda.is_available():
         remedy = "run the same on a machine with one; the records need none"
-        raise CannotMeasure(what, "PyTorch finds no NVIDIA GPU here", remedy)
+        raise CannotMeasure(subject, "PyTorch finds no NVIDIA GPU here", remedy)
 
 
 def problem(done: subprocess.CompletedProcess[str]) -> str:
-    """Why ncu failed: the signal that ended it, its first error, that it saw no kernel, or the last line it printed.
+    """Explains why ncu failed: the signal that ended it, its first error, that it saw no kernel, or its last line.
 
-    That the program under ncu failed says nothing about why; the program's own last words do.
+    If the program under ncu failed, its own last words explain it.
     """
     if how := programs.killed(done.returncode):
         return how

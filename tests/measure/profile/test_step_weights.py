@@ -10,8 +10,8 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, METRICS, Raw
 
 from medddpm.measure import schemas
-from medddpm.measure.parse import parse
-from medddpm.measure.step_weights import COUNTERS, EXTENSIVE
+from medddpm.measure.profile.parse import parse
+from medddpm.measure.profile.step_weights import COUNTERS, EXTENSIVE
 from medddpm.measure.tables import write_table
 
 CYCLES = METRICS["cycles_active"].names[0]

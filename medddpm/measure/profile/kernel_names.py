@@ -15,7 +15,7 @@ import pandas as pd
 
 @functools.cache
 def same_name(kernel: str) -> str:
-    """The name without what may differ: argument lists, casts, blanks, `void`, `const`, ``(anonymous namespace)``."""
+    """Strips a name of what may differ: argument lists, casts, blanks, `void`, `const`, ``(anonymous namespace)``."""
     name = re.sub(r"\(instance (\d+)\)", r"#\1", kernel)  # ncu's [lambda(int) (instance 1)], CUPTI's {lambda(int)#1}
     name = name.replace("[lambda", "{lambda").replace("]", "}") if "[lambda" in name else name
     name = name.replace("<unnamed>", "").replace("`anonymous namespace'", "")
@@ -30,18 +30,18 @@ def same_name(kernel: str) -> str:
 
 @functools.cache
 def function_name(kernel: str) -> str:
-    """The bare function: no namespace, no template arguments."""
+    """Returns the bare function: no namespace, no template arguments."""
     return same_name(kernel).partition("<")[0].rpartition("::")[2]
 
 
 def dimensions(text: str) -> str:
-    """A grid or block as ``(x, y, z)``, from ``(64, 1, 1)``, ``64x1x1``, ``[64,1,1]`` or ``64``; empty stays empty."""
+    """Writes ``(64, 1, 1)``, ``64x1x1``, ``[64,1,1]`` or ``64`` as ``(64, 1, 1)``; empty stays empty."""
     sizes = re.findall(r"\d+", text)
     return f"({', '.join([*sizes, '1', '1'][:3])})" if sizes else ""
 
 
 def launch_keys(table: pd.DataFrame, reduced: Callable[[str], str] = same_name) -> pd.Series[str]:
-    """A text for each row that is equal for equal launches, whichever tool recorded them.
+    """Returns a text for each row that is equal for equal launches, whichever tool recorded them.
 
     Args:
         table: columns kernel, grid and block; fills and copies have no shape.

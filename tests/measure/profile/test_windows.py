@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.measure import summaries
-from medddpm.measure.windows import (
+from medddpm.measure.profile import summaries
+from medddpm.measure.profile.windows import (
     COUNTERS,
     WINDOW,
     convolutions,
@@ -174,7 +174,7 @@ def test_a_step_costs_what_its_kernels_do() -> None:
 @functools.cache
 def recorded() -> tuple[pd.DataFrame, Mapping[str, pd.DataFrame]]:
     """The H200's kernels tables of every part, and what each launch costs by setting."""
-    parts = tuple({record.part for record in kernel_tables.found(ROOT)})
+    parts = tuple({record.part for record in kernel_tables.records(ROOT)})
     tables = kernel_tables.kernels(ROOT, parts).query("gpu == 'H200'")
     launches = kernel_tables.launches(ROOT, "H200")
     return tables, {name: costs(launches[name], tables[tables["config"] == name]) for name in ("BASE", "OPT2")}

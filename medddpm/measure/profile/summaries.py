@@ -1,10 +1,9 @@
-"""What the figures draw, from tables of the schema `KERNELS`; ICPE '26, arXiv:2606.19365, Sections 3.2, 4 and 6.
+"""Summarizes tables of the schema `KERNELS` for the figures; ICPE '26, arXiv:2606.19365, Sections 3.2, 4 and 6.
 
-In a *window* every launch counts alike: its mean is the paper's unweighted one. In a *step* a launch counts as often as
-it occurs where things are added up, and as long as it runs in all (count times duration) where they are averaged.
-Launches without a counter take no part in that counter's sum or mean. A launch for which Nsight Compute gives a hit
-rate of the L2 above 100% (it may count hits and accesses in different passes) counts as 100%. Results are by view and
-setting, in the order of the table.
+In a *window* every launch counts alike: its mean is the paper's unweighted one. In a *step*, sums weight a launch by
+its count, and means by its total time (count times duration). Launches without a counter take no part in that
+counter's sum or mean. If Nsight Compute gives an L2 hit rate above 100% (it may count hits and accesses in different
+passes), it counts as 100%. Results are by view and setting, in the order of the table.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_named
-from medddpm.measure.instructions import CLASSES
+from medddpm.measure.profile.families import family_named
+from medddpm.measure.profile.instructions import CLASSES
 
 VIEW_AND_SETTING = ["view", "config"]
 BASE = "BASE"
@@ -27,7 +26,7 @@ BY_TIME = "window, by time"  # a window whose launches are weighted as a step's 
 
 
 def summary(kernels: pd.DataFrame) -> pd.DataFrame:
-    """A row for each view and setting: all that Figures 8 and 10 to 13 compare.
+    """Returns a row for each view and setting, with all values that Figures 8 and 10 to 13 compare.
 
     Columns: launches; duration_ns, cycles, instructions and the three `STALLS`, summed; ipc_geometric, the geometric
     mean of the kernels' IPC (Section 3.2); ipc_total, all instructions divided by all cycles; the `MEANS`.
@@ -36,7 +35,7 @@ def summary(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def totals(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Sums by view and setting: launches, duration_ns, cycles, instructions, ipc_total and the three `STALLS`."""
+    """Sums launches, duration_ns, cycles, instructions and the `STALLS` by view and setting; adds ipc_total."""
     count = kernels["count"]
     summed = kernels[VIEW_AND_SETTING].assign(
         launches=count,
@@ -45,13 +44,13 @@ def totals(kernels: pd.DataFrame) -> pd.DataFrame:
         instructions=count * kernels["instructions"],
         **{name: count * kernels[name] for name in STALLS},
     )
-    # Sums of nothing measured are unknown, not zero.
-    found = summed.groupby(VIEW_AND_SETTING, sort=False).sum(min_count=1)
-    return found.assign(ipc_total=found["instructions"] / found["cycles"])
+    # A sum without a measured value is unknown, not zero.
+    sums = summed.groupby(VIEW_AND_SETTING, sort=False).sum(min_count=1)
+    return sums.assign(ipc_total=sums["instructions"] / sums["cycles"])
 
 
 def averages(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says.
+    """Returns means by view and setting: ipc_geometric and the `MEANS`; weighted as the module says.
 
     Args:
         kernels: schema `KERNELS`.
@@ -62,14 +61,14 @@ def averages(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
         l2_hit_pct=kernels["l2_hit_pct"].clip(upper=100.0),
     )
     weights, keys = _weights(kernels), [*VIEW_AND_SETTING, *by]
-    found = pd.DataFrame({name: _means(logs, name, weights, keys) for name in ("ipc_geometric", *MEANS)})
-    return found.assign(ipc_geometric=np.exp(found["ipc_geometric"]))
+    means = pd.DataFrame({name: _means(logs, name, weights, keys) for name in ("ipc_geometric", *MEANS)})
+    return means.assign(ipc_geometric=np.exp(means["ipc_geometric"]))
 
 
 def windows_by_time(kernels: pd.DataFrame) -> pd.DataFrame:
-    """The means of the windows as `averages` gives them, but weighted by time; the view is named `BY_TIME`.
+    """Returns the means of the windows as `averages` gives them, but weighted by time; the view is named `BY_TIME`.
 
-    Beside a step's they tell how much of a difference between the two views is one of weights.
+    Beside a step's means they show how much of a difference between the two views comes from the weights.
     """
     return averages(kernels[kernels["view"] == "window"].assign(view=BY_TIME))
 
@@ -77,7 +76,7 @@ def windows_by_time(kernels: pd.DataFrame) -> pd.DataFrame:
 def relative(summaries: pd.DataFrame) -> pd.DataFrame:
     """Divides every number of a summary by that of BASE in the same view.
 
-    A view that has no BASE is left out, as that of a run in which another setting alone was profiled anew.
+    Views without BASE are left out, as of a run in which only another setting was profiled anew.
     """
     bases = summaries[summaries.index.get_level_values("config") == BASE].droplevel("config")
     summaries = summaries[summaries.index.get_level_values("view").isin(bases.index)]
@@ -85,7 +84,7 @@ def relative(summaries: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_shares(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
-    """Shares of the time, a row for each view and setting, a column for each family; a row sums to 1 (Figures 6, 8).
+    """Returns the families' shares of the time, a row for each view and setting; a row sums to 1 (Figures 6, 8).
 
     Args:
         kernels: schema `KERNELS`.
@@ -98,7 +97,7 @@ def family_shares(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
 
 
 def instruction_mix(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Shares of all executed instructions, a column for each of `CLASSES`; a row sums to 1 (Figures 7 and 9).
+    """Returns the shares of the `CLASSES` in all executed instructions; a row sums to 1 (Figures 7 and 9).
 
     Args:
         kernels: schema `KERNELS`.
@@ -111,7 +110,7 @@ def instruction_mix(kernels: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFra
 
 
 def ipc_stacks(kernels: pd.DataFrame) -> pd.DataFrame:
-    """A family's IPC split over the instruction classes, a row for each view, setting and family (Figure 4).
+    """Splits a family's IPC over the instruction classes, a row for each view, setting and family (Figure 4).
 
     Columns: those of `CLASSES`, which sum to the family's instructions divided by its cycles.
     """
@@ -120,12 +119,12 @@ def ipc_stacks(kernels: pd.DataFrame) -> pd.DataFrame:
     summed = kernels[[*VIEW_AND_SETTING, "family"]].assign(
         i=count * kernels["instructions"], c=count * kernels["cycles_active"]
     )
-    found = summed.groupby([*VIEW_AND_SETTING, "family"], sort=False).sum(min_count=1)
-    return mix.mul(found["i"] / found["c"], axis="index")
+    sums = summed.groupby([*VIEW_AND_SETTING, "family"], sort=False).sum(min_count=1)
+    return mix.mul(sums["i"] / sums["c"], axis="index")
 
 
 def priorities(kernels: pd.DataFrame, by: str = "family") -> pd.DataFrame:
-    """Summed priority scores (Equation 1), ns, a row for each view and setting, a column for each family (Figure 5).
+    """Sums priority scores (Equation 1), ns: a row for each view and setting, a column for each family (Figure 5).
 
     The family with the largest sum comes first.
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from helpers.repository import ROOT
 
-from medddpm.measure.families import FAMILIES, GROUPS, family_named, family_of
-from medddpm.measure.instructions import CLASSES, class_column, class_counts
-from medddpm.measure.kernel_names import dimensions, function_name, same_name
+from medddpm.measure.profile.families import FAMILIES, GROUPS, family_named, family_of
+from medddpm.measure.profile.instructions import CLASSES, class_column, class_counts
+from medddpm.measure.profile.kernel_names import dimensions, function_name, same_name
 
 PACKAGE = ROOT / "medddpm"
 RECORDS = PACKAGE.parent / "figures" / "records"

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from medddpm.errors import BadInput
-from medddpm.measure import counters, ncu, programs, schemas
+from medddpm.measure import programs, schemas
 from medddpm.measure.machine import machine_meta
-from medddpm.measure.ncu_csv import launches_in
-from medddpm.measure.profiles import UNFINISHED, is_finished
+from medddpm.measure.profile import counters, ncu
+from medddpm.measure.profile.ncu_csv import launches_in
+from medddpm.measure.profile.records import UNFINISHED, is_finished
+from medddpm.measure.profile.windows import PAPERS_START, WINDOW
 from medddpm.measure.tables import check_table, meta_path, read_table, write_meta
-from medddpm.measure.windows import PAPERS_START, WINDOW
 from medddpm.runtime.files import write_gzipped
 from medddpm.runtime.locks import locked
 
@@ -29,13 +30,13 @@ ESTIMATING = (
 )  # fmt: skip
 """The sections of ncu's full set whose rules give the largest estimates. A whole step under all sections takes more
 than ten minutes on an H200; the sections left out decided 2 of the 100 launches of BASE's window."""
-PROGRAM = ("-m", "medddpm.measure.profile_worker")
+PROGRAM = ("-m", "medddpm.measure.profile.worker")
 REMEDY = "see `medddpm profile --dry-run` for the command, and try it by hand"
 
 
 @dataclass(frozen=True)
 class Program:
-    """How the profiled program is run; see `medddpm.measure.profile_worker`. The defaults are the published network.
+    """The options of the profiled program, `medddpm.measure.profile.worker`. The defaults are the published network.
 
     Args:
         size, channels: the volume's side and the network's base width.
@@ -45,8 +46,8 @@ class Program:
         window_start: launches that the window view passes over.
         device: "auto", "cuda" or "cpu".
         cache_control: "all": ncu flushes the GPU's caches before each pass over a launch, so that every launch begins
-            cold; "none": it does not. A launch that takes several passes then finds, from the second on, what it left
-            itself and what ncu's saving and restoring of memory left, not what the launch before it leaves in a run.
+            cold; "none": it does not. If a launch takes several passes, the caches then hold, from the second pass on,
+            data of the pass before and of ncu's saving and restoring of memory, not of the launch before.
         torch: the PyTorch that it runs under, as "2.2.2"; empty for this process's own.
     """
 
@@ -66,15 +67,15 @@ PUBLISHED = Program()
 
 @dataclass(frozen=True)
 class ProfileRun:
-    """One run of the program, under ncu or under the plain trace that weights the step view; it brings one table.
+    """One run of the program, under ncu or under the plain trace that weights the step view; it yields one table.
 
     Args:
         setting: BASE, OPT1, OPT2, OPT12 or FAST.
         view: "window" or "step".
-        number: how often all has been profiled, from 1.
+        number: of the repetition, from 1.
         kind: "raw" (the metrics), "details" (ncu's rules, with their estimated speedups) or "trace" (every launch in
             order: of the step; of a window, from the program's first on, two steps long).
-        program: what is profiled.
+        program: its options.
     """
 
     setting: str
@@ -85,7 +86,7 @@ class ProfileRun:
 
     @property
     def name(self) -> str:
-        """The name of its files; it tells a window that is not the paper's or was prepared otherwise, and a PyTorch."""
+        """The name of its files; another window than the paper's, another preparation or PyTorch show in it."""
         view = self.view
         if view == "window" and self.program.window_start != PAPERS_START:
             view += f"-{self.program.window_start}"
@@ -103,12 +104,12 @@ class ProfileRun:
         return f"{self.name}.csv.gz"
 
     def lines(self, out: Path) -> list[str]:
-        """Returns what to type on a machine with a GPU to have the same table in `out`."""
+        """Returns the commands that write the same table to `out` on a machine with a GPU."""
         if self.kind == "trace":
             return [shlex.join(trace_command(self, out / self.table))]
-        wanted, report = collection(self), out / f"{self.name}.ncu-rep"
-        export, table = shlex.join(wanted.export_command(report)), shlex.quote(str(out / self.table))
-        return [shlex.join(wanted.collect_command(report)), f"{export} | c++filt | gzip -9n > {table}"]
+        collected, report = collection(self), out / f"{self.name}.ncu-rep"
+        export, table = shlex.join(collected.export_command(report)), shlex.quote(str(out / self.table))
+        return [shlex.join(collected.collect_command(report)), f"{export} | c++filt | gzip -9n > {table}"]
 
 
 def plan(
@@ -119,13 +120,13 @@ def plan(
     program: Program = PUBLISHED,
     first: int = 1,
 ) -> list[ProfileRun]:
-    """All runs in order; a repetition begins when all settings are through, so that it meets the drift.
+    """Lists all runs in order. A repetition follows all settings of the one before, so that runs show the drift.
 
     Args:
-        settings, views: what is profiled, each setting in each view.
+        settings, views: the profiled ones, each setting in each view.
         repeat: how often.
-        details: whether ncu's rules are wanted too.
-        program: what is profiled. Only the paper's window brings a trace: it holds the launches of any other.
+        details: whether ncu's rules are exported too.
+        program: its options. Of windows only the paper's brings a trace, which holds the launches of any other.
         first: the number of the first repetition.
     """
     return [
@@ -149,8 +150,8 @@ class Interpreter:
 
     Args:
         path: of its executable.
-        versions: `machine.software` there, where it is not this process's own; a run's description names them.
-        folder: holds the subject that another Python than this process's reads, as it need not be able to make it.
+        versions: `machine.software` there, if it is not this process's own; a run's description names them.
+        folder: holds the subject for a Python that may lack the libraries to make it.
     """
 
     path: str = sys.executable
@@ -168,7 +169,7 @@ OWN, TYPED = Interpreter(), Interpreter("python")  # this process's, and as a re
 
 
 def interpreter(path: str) -> Interpreter:
-    """Another Python than this process's, as of an environment with another PyTorch.
+    """Finds another Python than this process's, as of an environment with another PyTorch.
 
     Raises:
         BadInput: it does not start, or cannot run the program.
@@ -187,17 +188,17 @@ def interpreter(path: str) -> Interpreter:
 
 
 def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN, dry_run: bool = False) -> int:
-    """Does every run whose table `out` lacks, a line each.
+    """Carries out every run whose table `out` lacks, and prints a line for each.
 
     Args:
         runs: see `plan`.
         out: the folder of NAME.csv.gz and NAME.meta.json.
-        python: what runs the program; `Program.torch` names its PyTorch.
-        dry_run: print the commands and run nothing. They leave the same tables, without the descriptions by which
-            `results.adopt` knows whose they are: `medddpm parse` reads such tables.
+        python: runs the program; `Program.torch` names its PyTorch.
+        dry_run: prints the commands and runs nothing. The commands leave the same tables, without the descriptions
+            that `profiles.adopt` needs; `medddpm parse` reads such tables.
 
     Returns:
-        how many failed; each was named on stderr, and the rest went on.
+        the number of failed runs; stderr names each.
 
     Raises:
         CannotMeasure: there is no GPU or ncu here, or its counters are closed.
@@ -227,7 +228,7 @@ def profile(runs: Sequence[ProfileRun], out: Path, *, python: Interpreter = OWN,
 
 
 def collection(run: ProfileRun, python: Interpreter = TYPED) -> ncu.Collection:
-    """Returns what ncu is asked for in a run that brings metrics or rules."""
+    """Returns ncu's collection of a run that brings metrics or rules."""
     # ncu's own default is "all"
     caches = ("--cache-control", run.program.cache_control) if run.program.cache_control != "all" else ()
     window = ("--launch-skip", str(run.program.window_start), "--launch-count", str(WINDOW))
@@ -249,12 +250,12 @@ def collection(run: ProfileRun, python: Interpreter = TYPED) -> ncu.Collection:
 
 
 def trace_command(run: ProfileRun, path: Path, python: Interpreter = TYPED) -> list[str]:
-    """The command that writes a run's plain trace to `path`."""
+    """Returns the command that writes a run's plain trace to `path`."""
     return [*program_command(run, python), "--trace", str(path)]
 
 
 def prepare_commands(runs: Sequence[ProfileRun], python: Interpreter = TYPED) -> list[list[str]]:
-    """Returns what writes the subjects that runs under another PyTorch read."""
+    """Returns the commands that write the subjects that runs under another PyTorch read."""
     sizes = sorted({run.program.size for run in runs if run.program.torch})
     return [
         [python.path, *PROGRAM, "--prepare", str(subject_file(size, python)), "--size", str(size)] for size in sizes
@@ -262,12 +263,12 @@ def prepare_commands(runs: Sequence[ProfileRun], python: Interpreter = TYPED) ->
 
 
 def subject_file(size: int, python: Interpreter) -> Path:
-    """Where a Python finds the subject of a size."""
+    """Returns the file in which a Python finds the subject of a size."""
     return python.folder / f"subject_{size}.pt"
 
 
 def program_command(run: ProfileRun, python: Interpreter = TYPED) -> list[str]:
-    """The program, as a run needs it."""
+    """Returns the command of the program for a run."""
     program = run.program
     options: dict[str, object] = {
         "setting": run.setting.lower(), "view": run.view, "size": program.size, "channels": program.channels,
@@ -308,7 +309,7 @@ def _profile_all(runs: Sequence[ProfileRun], out: Path, python: Interpreter) -> 
 
 
 def _profiled(run: ProfileRun, path: Path, python: Interpreter) -> tuple[int, float]:
-    """Does one run and writes its table and description; returns its number of launches and the time it took, s."""
+    """Carries out one run and writes its table and description; returns the number of launches and the time, s."""
     began = time.monotonic()
     write_meta({"measurement": asdict(run), UNFINISHED: True}, path)  # killed from here on, it is ours all the same
     try:
@@ -333,7 +334,7 @@ def _profiled(run: ProfileRun, path: Path, python: Interpreter) -> tuple[int, fl
 
 def _counted(run: ProfileRun, path: Path, python: Interpreter) -> int:
     """Writes ncu's page of a new report to `path`; returns its number of launches."""
-    from medddpm.measure import trace  # and with it torch, which a dry run can do without
+    from medddpm.measure.profile import trace  # and with it torch, which a dry run can do without
 
     text = collection(run, python).text()
     launches = launches_in(text)
@@ -344,7 +345,7 @@ def _counted(run: ProfileRun, path: Path, python: Interpreter) -> int:
 
 
 def _traced(run: ProfileRun, path: Path, python: Interpreter) -> int:
-    """Has the plain trace written to `path`; returns its number of launches, fills and copies included."""
+    """Writes the plain trace to `path`; returns its number of launches, fills and copies included."""
     if problem := programs.problem(programs.run(trace_command(run, path, python))):
         raise BadInput(run.name, problem, REMEDY)
     return len(read_table(path, schemas.TRACE))

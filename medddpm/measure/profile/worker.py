@@ -18,8 +18,8 @@ import torch
 from torch.torch_version import TorchVersion
 
 from medddpm.errors import BadInput
-from medddpm.measure import trace
 from medddpm.measure.machine import software
+from medddpm.measure.profile import trace
 from medddpm.measure.published import SETTINGS, Prepared, build, lay_out_on_host, subject
 from medddpm.measure.schemas import VIEWS
 from medddpm.runtime.exits import end
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
-    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile_worker", description=__doc__)
+    """Returns the program's arguments."""
+    top = argparse.ArgumentParser(prog="python -m medddpm.measure.profile.worker", description=__doc__)
     top.add_argument("--setting", default="base", choices=[name.lower() for name in SETTINGS], help="(base)")
-    wanted = top.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--view", choices=VIEWS, help="window: from the first launch on; step: one step")
-    wanted.add_argument("--prepare", type=Path, metavar="FILE.pt", help="only write the subject, for --subject")
-    wanted.add_argument("--about", action="store_true", help="only print the versions that it runs with, as JSON")
+    task = top.add_mutually_exclusive_group(required=True)
+    task.add_argument("--view", choices=VIEWS, help="window: from the first launch on; step: one step")
+    task.add_argument("--prepare", type=Path, metavar="FILE.pt", help="only write the subject, for --subject")
+    task.add_argument("--about", action="store_true", help="only print the versions that it runs with, as JSON")
     top.add_argument("--size", type=int, default=128, help="side of the volume (128)")
     top.add_argument("--channels", type=int, default=64, help="base width of the network (64)")
     top.add_argument("--accumulation", type=int, default=1, help="micro-steps of an optimizer step (1)")
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """One view of the training, as `parser` describes it.
+    """Runs one view of the training, as `parser` describes it.
 
     The paper's settings also run under an older PyTorch than the package's (`medddpm profile --python`); 2.2 did.
 
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """An NVTX range of the process, not the thread: autograd launches the backward pass from a thread of its own."""
+    """Marks an NVTX range of the process, not the thread: autograd launches the backward pass from its own thread."""
     handle = torch.cuda.nvtx.range_start(name)
     try:
         yield

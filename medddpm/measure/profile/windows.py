@@ -1,8 +1,8 @@
-"""What a window of a hundred launches shows, depending on where in the run it begins.
+"""Computes the counters of any window of a hundred launches, wherever in the run it begins.
 
 The paper profiles launches 10 to 110 (ICPE '26, arXiv:2606.19365, Section 3.2). Profiling every launch of a step takes
 hours; but each *distinct* launch has been profiled (view "step", and the windows), and a plain trace gives their order.
-Joined, they say what any window would have shown; windows that were really profiled check it.
+Joined, they give the counters of any window; windows that were really profiled check them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from medddpm.measure.families import family_of
-from medddpm.measure.kernel_names import launch_keys
+from medddpm.measure.profile.families import family_of
+from medddpm.measure.profile.kernel_names import launch_keys
 
 WINDOW, PAPERS_START = 100, 10  # launches, and the one that the paper's window begins with (P056, P055)
 COUNTERS = ("cycles_active", "instructions", "duration_ns")
 
 
 def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Returns what each launch of a run costs, in order.
+    """Returns the counters of each launch of a run, in order.
 
     Args:
         launches: schema `TRACE`, from the run's first on; fills and copies, which ncu does not count, are left out.
         kernels: every table (schema `KERNELS`) of the same machine and setting. Launches of equal kernel, grid and
-            block may still differ in how long they loop, so what is carried over is their counters per nanosecond.
+            block may still differ in their number of loops, so their counters are carried over per nanosecond.
 
     Returns:
         a row for each kernel launch: phase ("convert" before the first step), then the `COUNTERS`; of a launch that no
@@ -41,13 +41,13 @@ def costs(launches: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(launches: pd.DataFrame) -> pd.DataFrame:
-    """The kernel launches of a table `TRACE`, numbered as ncu numbers them; outside a step the phase is "convert"."""
+    """Returns a trace's kernel launches, numbered as ncu numbers them; outside a step the phase is "convert"."""
     kernels = launches[launches["grid"].notna()].reset_index(drop=True)
     return kernels.assign(phase=kernels["phase"].fillna("convert"))
 
 
 def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
-    """The sums of every window of `width` launches, by the launch it begins with.
+    """Returns the sums of every window of `width` launches, by the launch it begins with.
 
     Args:
         cost: as `costs` returns it.
@@ -61,13 +61,13 @@ def moving(cost: pd.DataFrame, width: int = WINDOW) -> pd.DataFrame:
 
 
 def convolutions(launches: pd.DataFrame) -> pd.Series[bool]:
-    """Which launches of a table `TRACE` are a convolution's, its helpers included; copies between layouts are not."""
-    found = {name: family_of(name).group == "convolution" for name in launches["kernel"].unique()}
-    return launches["kernel"].map(found)
+    """Marks the launches of a table `TRACE` that are convolutions or their helpers, but not copies between layouts."""
+    is_convolution = {name: family_of(name).group == "convolution" for name in launches["kernel"].unique()}
+    return launches["kernel"].map(is_convolution)
 
 
 def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
-    """Returns what whole steps cost by their launches alone, without counters; fills and copies of memory left out.
+    """Sums the launches and times of whole steps, without counters; fills and copies of memory are left out.
 
     Args:
         steps: tables `TRACE` of one step each, by setting.
@@ -94,7 +94,7 @@ def step_times(steps: Mapping[str, pd.DataFrame], base: str) -> pd.DataFrame:
 
 
 def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
-    """Every window of one setting, divided by another setting's window that begins with the same launch.
+    """Divides every window of one setting by another setting's window that begins with the same launch.
 
     Args:
         cost, base: as `costs` returns them.
@@ -110,26 +110,26 @@ def from_every_start(cost: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
 
 
 def known_share(cost: pd.DataFrame) -> float:
-    """The share of the run's time in launches that have counters."""
+    """Returns the share of the run's time in launches that have counters."""
     return float(cost.loc[cost["cycles_active"].notna(), "duration_ns"].sum() / cost["duration_ns"].sum())
 
 
 def phases(cost: pd.DataFrame) -> pd.DataFrame:
-    """The stretches of launches of one phase, in order: columns phase, begin, end (launch numbers, end excluded)."""
+    """Returns the stretches of launches of one phase, in order: columns phase, begin, end (launch number, excluded)."""
     begins = np.flatnonzero(cost["phase"].ne(cost["phase"].shift()).to_numpy())
     ends = [*begins[1:].tolist(), len(cost)]
     return pd.DataFrame({"phase": cost["phase"].to_numpy()[begins], "begin": begins, "end": ends})
 
 
 def first_step(launches: pd.DataFrame) -> pd.DataFrame:
-    """The kernel launches of the run's first step in a table `TRACE`, conversions before it included."""
+    """Returns the kernel launches of the run's first step in a table `TRACE`, conversions before it included."""
     kernels = in_order(launches)
     stretches = phases(kernels)
     return kernels.iloc[: int(stretches.loc[stretches["phase"] == "update", "end"].iloc[0])]
 
 
 def profiled(kernels: pd.DataFrame, setting: str, base: str) -> pd.DataFrame:
-    """The profiled windows of a setting, divided by another's; index start, columns `COUNTERS`.
+    """Divides the profiled windows of a setting by another setting's; index start, columns `COUNTERS`.
 
     Args:
         kernels: one machine's, as `tables.kernels` returns them; parts other than windows are left out.

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from medddpm.measure import schemas
-from medddpm.measure.instructions import CLASSES
-from medddpm.measure.summaries import (
+from medddpm.measure.profile.instructions import CLASSES
+from medddpm.measure.profile.summaries import (
     MEANS,
     averages,
     family_shares,

@@ -20,17 +20,16 @@ from helpers.ncu_pages import Raw
 from torch.profiler import ProfilerActivity
 
 from medddpm.cli.main import main
-from medddpm.measure import counters as profile_counters
-from medddpm.measure import ncu, programs, trace
-from medddpm.measure import profile_run as run
-from medddpm.measure import profile_worker as worker
+from medddpm.measure import programs
 from medddpm.measure.machine import machine_meta, software
-from medddpm.measure.profile_run import ProfileRun, Program, plan, profile
-from medddpm.measure.profiles import is_finished
+from medddpm.measure.profile import counters as profile_counters
+from medddpm.measure.profile import ncu, run, trace, worker
+from medddpm.measure.profile.records import is_finished
+from medddpm.measure.profile.run import ProfileRun, Program, plan, profile
+from medddpm.measure.profile.trace import PHASES
 from medddpm.measure.schemas import KERNELS, TRACE, VIEWS
 from medddpm.measure.store import Store
 from medddpm.measure.tables import meta_path, read_table
-from medddpm.measure.trace import PHASES
 from medddpm.switches import BASE, OPT12, SETTINGS
 from medddpm.training.trainer import PHASES as TRAINED_PHASES
 from medddpm.training.trainer import Trainer
@@ -79,7 +78,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def runs_of(calls: Path) -> int:
     """How often the script was told to profile."""
-    return sum("profile_worker" in line for line in calls.read_text().splitlines())
+    return sum("profile.worker" in line for line in calls.read_text().splitlines())
 
 
 def windows(*settings: str, repeat: int = 1) -> list[ProfileRun]:
@@ -93,7 +92,7 @@ def test_the_window_is_the_papers() -> None:
     window, launches = plan(["OPT1"], ["window"])
     assert shlex.join(run.collection(window).collect_command(Path("r.ncu-rep"))) == (
         "ncu --clock-control none --import-source no --nvtx --target-processes all --launch-skip 10 --launch-count 100 "
-        f"--metrics {','.join(profile_counters.COLLECTED)} -o r python -m medddpm.measure.profile_worker --setting "
+        f"--metrics {','.join(profile_counters.COLLECTED)} -o r python -m medddpm.measure.profile.worker --setting "
         "opt1 --view window --size 128 --channels 64 --accumulation 1 --convert-on gpu --device auto --steps 2"
     )
     assert shlex.join(run.collection(window).export_command(Path("r.ncu-rep"))) == (
@@ -119,7 +118,7 @@ def test_the_step_profiles_each_distinct_launch_once_and_is_traced() -> None:
         assert f" {chosen} {counted}" in shlex.join(run.collection(one).collect_command(Path("r.ncu-rep")))
     assert "--page details --csv" in shlex.join(run.collection(details).export_command(Path("r.ncu-rep")))
     assert shlex.join(run.trace_command(plain, Path("t.csv.gz"))) == (
-        "python -m medddpm.measure.profile_worker --setting base --view step --size 128 --channels 64 --accumulation 1 "
+        "python -m medddpm.measure.profile.worker --setting base --view step --size 128 --channels 64 --accumulation 1 "
         "--convert-on gpu --device auto --warmup 3 --trace t.csv.gz"
     )
 
@@ -401,8 +400,8 @@ def test_another_python_runs_the_program_and_names_the_tables(tmp_path: Path, ca
         assert meta["measurement"]["program"]["torch"] == "2.2.2"
         assert "--subject subject_8.pt" in meta["commands"][0]
         assert str(tmp_path) not in json.dumps(meta)
-    (command,) = (line for line in calls.read_text().splitlines() if "profile_worker" in line)
-    assert f" {old} -m medddpm.measure.profile_worker " in command
+    (command,) = (line for line in calls.read_text().splitlines() if "profile.worker" in line)
+    assert f" {old} -m medddpm.measure.profile.worker " in command
     assert sorted(path.name for path in out.glob("[!.]*")) == sorted(
         path.name for table in (raw, launches) for path in (table, meta_path(table))
     )
@@ -412,7 +411,7 @@ def test_the_commands_for_another_python_begin_with_the_subject(tmp_path: Path, 
     words = ["profile", "--setting", "base", *TOY_OLD, "--python", old, "--dry-run", "--out", str(tmp_path / "out")]
     assert main(words) == 0
     _, first, *others = capsys.readouterr().out.splitlines()
-    assert first == "python -m medddpm.measure.profile_worker --prepare subject_8.pt --size 8"
+    assert first == "python -m medddpm.measure.profile.worker --prepare subject_8.pt --size 8"
     assert ["--subject subject_8.pt" in line for line in others] == [True, False, True]
     assert "base_window-torch-2-2-2_run1_raw" in others[0]
 

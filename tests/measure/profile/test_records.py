@@ -10,8 +10,9 @@ import pytest
 from helpers.ncu_pages import ADD, CONV, CUPTI_ADD, CUPTI_NORM, NORM, Raw, details
 
 from medddpm.errors import BadInput
-from medddpm.measure import schemas, trace
-from medddpm.measure.profiles import adopt
+from medddpm.measure import schemas
+from medddpm.measure.profile import trace
+from medddpm.measure.profile.records import adopt
 from medddpm.measure.tables import meta_path, read_meta, read_table
 from medddpm.runtime.files import write_gzipped
 from study.profile import tables as kernel_tables
@@ -71,7 +72,7 @@ def test_every_profile_becomes_a_record(profiles: Path, machine: Path, tmp_path:
     assert "99.3% of the time has counters" in said[0]
     assert said[-1].endswith(": 5 launches in order")
     assert {name for name in contents(machine) if name.endswith(".csv")} == {line.partition(":")[0] for line in said}
-    assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.found(tmp_path)] == [
+    assert [(r.table, r.gpu, r.setting, r.part, r.run) for r in kernel_tables.records(tmp_path)] == [
         ("kernels", "V100", "BASE", "step", 1),
         ("launches", "V100", "BASE", "step", 1),
         ("kernels", "V100", "OPT1", "window", 2),

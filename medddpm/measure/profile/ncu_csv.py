@@ -43,18 +43,18 @@ REACH_KERNELS = (
 
 @dataclass
 class Log:
-    """What ncu says among the lines of a page.
+    """ncu's messages among the lines of a page.
 
     Args:
         errors: the ==ERROR== lines.
-        no_kernels: the line that says so; empty if there is none.
+        no_kernels: the line that says that no kernel was profiled; empty if there is none.
     """
 
     errors: list[str] = field(default_factory=list)
     no_kernels: str = ""
 
     def hear(self, line: str) -> None:
-        """Notes what a line of ncu's log says."""
+        """Notes an error, or that no kernel was profiled, from a line of ncu's log."""
         kind, _, words = line.removeprefix("==").strip().partition("==")
         if kind == "ERROR":
             self.errors.append(words.strip())
@@ -72,7 +72,7 @@ class Page:
         header: the columns' names.
         units: the unit of each column; empty on the details page, whose units are in a column.
         rows: the rows that follow, each as long as the header.
-        log: what ncu has said so far.
+        log: ncu's messages so far.
     """
 
     path: Path
@@ -83,7 +83,7 @@ class Page:
     log: Log = field(default_factory=Log)
 
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
-        """The cells of `columns`, one tuple a row, `BATCH` rows at a time.
+        """Yields the cells of `columns`, one tuple a row, `BATCH` rows at a time.
 
         Raises:
             BadInput: there is no row at all, a row is cut short, or ncu failed halfway.
@@ -129,7 +129,7 @@ def open_page(path: str | os.PathLike[str], name: str) -> Page:
 
 
 def launches_in(text: str) -> int:
-    """The number of launches in the text of an export of either page; 0 if it holds no table, or a broken one."""
+    """Counts the launches in the text of an export of either page; 0 if it holds no table, or a broken one."""
     lines = (line for line in io.StringIO(text, newline="") if not _is_log(line))
     for line in lines:
         if (at := _header_at(line)) is not None:
@@ -143,7 +143,7 @@ def launches_in(text: str) -> int:
 
 
 def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") -> NDArray[np.float64]:
-    """The cells of a column as numbers. Thousands commas are allowed; what ncu could not measure (n/a, inf) is NaN.
+    """Parses the cells of a column. Thousands commas are allowed; values that ncu could not measure (n/a, inf) are NaN.
 
     Raises:
         BadInput: a cell is no number as ncu writes it in English.
@@ -168,21 +168,21 @@ def numbers(cells: Sequence[str], column: str, path: Path, page: str = "raw") ->
     return _finite([float(cell) if cell else math.nan for cell in joined.replace(",", "").split("\n")])
 
 
-def unit_factor(unit: str, wanted: str) -> float | None:
-    """The factor that turns a number in `unit` into one in `wanted`; None if the two do not measure the same.
+def unit_factor(unit: str, target: str) -> float | None:
+    """Returns the factor that converts a number from `unit` to `target`; None if the units are of different quantities.
 
     Args:
         unit: as any release of ncu writes it: ns, nsecond, usecond, ms, second, byte, Kbyte, inst, Mcycle, %.
-        wanted: "ns", "byte", "%", or a countable such as "inst", "cycle", "warp" or a ratio of two.
+        target: "ns", "byte", "%", or a countable such as "inst", "cycle", "warp" or a ratio of two.
     """
     unit = unit.strip()
-    if wanted == "ns":
+    if target == "ns":
         return _TIMES.get(unit)
-    if wanted == "%":
+    if target == "%":
         return 1.0 if unit in ("%", "pct", "percent") else None
-    if unit == wanted:
+    if unit == target:
         return 1.0
-    return _PREFIXES.get(unit[:1]) if unit[1:] == wanted else None
+    return _PREFIXES.get(unit[:1]) if unit[1:] == target else None
 
 
 _TIMES = {
@@ -205,9 +205,9 @@ _ROW_BEHIND = re.compile(r'"\d[\d,]*","\d+","')  # its ID and its process's
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:
-    found = np.array(values, dtype=np.float64)
-    found[~np.isfinite(found)] = math.nan
-    return found
+    array = np.array(values, dtype=np.float64)
+    array[~np.isfinite(array)] = math.nan
+    return array
 
 
 def _cut(name: str) -> str:
@@ -220,7 +220,7 @@ def _failed(path: Path, error: str) -> BadInput:
 
 
 def _nothing(path: Path, log: Log) -> BadInput | None:
-    """Why there is no launch, if ncu says so: that it profiled none does not make a page damaged."""
+    """Returns the reason that ncu gives for a page without a launch, which is not damaged; None if it gives none."""
     if log.errors:
         return _failed(path, log.errors[0])
     return BadInput(path, f'ncu says "{log.no_kernels}"', REACH_KERNELS) if log.no_kernels else None
@@ -234,7 +234,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lines(path: Path, name: str, log: Log) -> Iterator[str]:
-    """The lines that ncu did not mark as its own log, which `log` hears."""
+    """Yields the lines of the page; `log` hears the lines of ncu's log."""
     try:
         with _open(path) as binary:
             start = binary.read(4096)
@@ -273,7 +273,7 @@ def _is_log(line: str) -> bool:
 
 
 def _header(path: Path, name: str, lines: Iterator[str], log: Log) -> tuple[list[str], bool]:
-    """The names of the columns, and whether they are in quotes, as ncu has them."""
+    """Returns the names of the columns, and whether they are in quotes, as in ncu's own export."""
     for line in lines:
         at = _header_at(line)
         if at is None:
@@ -288,8 +288,8 @@ def _header(path: Path, name: str, lines: Iterator[str], log: Log) -> tuple[list
             raise BadInput(path, "a quoted field is not closed", _cut(name)) from None
         if header[0] != FIRST or "Kernel Name" not in header:
             raise BadInput(path, "its column names are not ncu's English ones", EXPORT.format(page=name))
-        if (found := _page_of(header)) != name:
-            raise BadInput(path, f"is not ncu's {name} page but its {found} page", EXPORT.format(page=name))
+        if (page := _page_of(header)) != name:
+            raise BadInput(path, f"is not ncu's {name} page but its {page} page", EXPORT.format(page=name))
         return header, line.startswith('"')
     raise _nothing(path, log) or BadInput(path, f"holds no table of ncu's {name} page", EXPORT.format(page=name))
 
@@ -299,7 +299,7 @@ def _page_of(header: Sequence[str]) -> str:
 
 
 def _header_at(line: str) -> int | None:
-    """Where in a line the names of the columns begin; None if it has none."""
+    """Finds the place in a line at which the columns' names begin; None if it has none."""
     at = line.find(f'"{FIRST}","')
     if "Kernel Name" not in line and len(re.findall('"[,;\t]"', line)) < 8:  # of any page, eight name the launch
         return None
@@ -309,7 +309,7 @@ def _header_at(line: str) -> int | None:
 
 
 def _rows(path: Path, name: str, lines: Iterable[str], header: Sequence[str], quoted: bool) -> Iterator[list[str]]:
-    """The rows below `header`."""
+    """Yields the rows below `header`."""
     width = len(header)
     # A metric's row of the details page ends where the columns of the rules begin, one empty field in.
     shorter = header.index("Rule Name") + 1 if "Rule Name" in header else width
@@ -328,7 +328,7 @@ def _rows(path: Path, name: str, lines: Iterable[str], header: Sequence[str], qu
 
 
 def _of_rows(path: Path, name: str, lines: Iterable[str], width: int, quoted: bool) -> Iterator[str]:
-    """The lines of rows, without what the profiled program printed between and in front of them."""
+    """Yields the lines of rows, without the profiled program's output between and in front of them."""
     is_open = False  # a field in quotes goes on in the next line
     for line in lines:
         if quoted and not is_open and not _ROW.match(line):

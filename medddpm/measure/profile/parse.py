@@ -18,29 +18,29 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medddpm.errors import BadInput
-from medddpm.measure.counters import INSTRUCTIONS, METRICS
-from medddpm.measure.families import OTHER, family_of
-from medddpm.measure.instructions import CLASSES, class_column, class_counts
-from medddpm.measure.kernel_names import dimensions, same_name
-from medddpm.measure.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
+from medddpm.measure.profile.counters import INSTRUCTIONS, METRICS
+from medddpm.measure.profile.families import OTHER, family_of
+from medddpm.measure.profile.instructions import CLASSES, class_column, class_counts
+from medddpm.measure.profile.kernel_names import dimensions, same_name
+from medddpm.measure.profile.ncu_csv import EXPORT, Page, numbers, open_page, unit_factor
+from medddpm.measure.profile.step_weights import SCALED, weighed
 from medddpm.measure.schemas import KERNELS
-from medddpm.measure.step_weights import SCALED, weighed
 from medddpm.measure.tables import meta_path, read_meta
 
 OTHER_ALLOWED = 0.03  # of a step's time in kernels of no family
-LARGEST_ESTIMATE = 10_000  # percent, either way: what ncu's rules estimate is a little outside 0 to 100 at times
+LARGEST_ESTIMATE = 10_000  # percent, either way: estimates of ncu's rules are at times a little outside 0 to 100
 _OTHER_UNITS = {"warp": ("warp", "warp/cycle", "inst", "cycle", ""), "inst": ("inst", "")}  # by release
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """What `parse` returns.
+    """A parsed profile.
 
     Args:
         table: schema `KERNELS`.
         matched: the share of the trace's time that has counters; None without a trace.
         other: the share of the table's time in kernels of no family.
-        notes: what a reader of the table should know, a sentence each.
+        notes: sentences for a reader of the table.
         trace: name of the trace that gave the counts and scaled the counters; None without a trace.
     """
 
@@ -51,19 +51,19 @@ class Parsed:
     trace: str | None = None
 
     def __str__(self) -> str:
-        """One line: what there is, and how much of the time it explains."""
+        """Counts launches and families, and gives the share of the time that they explain, in one line."""
         rows, launches, families = len(self.table), int(self.table["count"].sum()), self.table["family"].nunique()
-        what = f"{rows} launches" if launches == rows else f"{rows} distinct of {launches} launches"
+        counted = f"{rows} launches" if launches == rows else f"{rows} distinct of {launches} launches"
         known = "" if self.matched is None else f"; {self.matched:.1%} of the time has counters"
-        return f"{what} in {families} families{known}; {self.other:.1%} of the time is in no family"
+        return f"{counted} in {families} families{known}; {self.other:.1%} of the time is in no family"
 
 
 def origin(parsed: Parsed, raw: str | os.PathLike[str]) -> dict[str, Any]:
-    """The meta of the table: how `raw` was measured, if its own description says so, and what was found."""
+    """Returns the meta of the table: the description of `raw`, if it has one, with shares and notes of the parsing."""
     measured = read_meta(raw) if meta_path(raw).is_file() else {}
-    found = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
+    quality = {"matched": parsed.matched, "other": parsed.other, "notes": parsed.notes}
     scaled = {"scaled_by": {"trace": parsed.trace, "how": SCALED}} if parsed.trace else {}
-    return {**measured, "parsed_from": Path(raw).name, **found, **scaled}
+    return {**measured, "parsed_from": Path(raw).name, **quality, **scaled}
 
 
 def parse(
@@ -73,18 +73,18 @@ def parse(
     details: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> Parsed:
-    """The table of one setting and view.
+    """Returns the table of one setting and view.
 
     Args:
-        raw: ncu's raw page as CSV, of the metrics `medddpm.measure.counters.PARSED`.
+        raw: ncu's raw page as CSV, of the metrics `medddpm.measure.profile.counters.PARSED`.
         setting: as BASE.
         view: "window" (a row for each launch of `raw`) or "step" (for each distinct kernel, grid and block).
         details: ncu's details page of the same launches; brings the estimated speedup and with it the priority.
         trace: table `TRACE` of the same step; with view "step" only. It brings counts and undisturbed durations, and
-            counters are scaled by them, as `medddpm.measure.step_weights` says.
+            counters are scaled by them, as `medddpm.measure.profile.step_weights` says.
 
     Raises:
-        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; names it and says why.
+        BadInput: a file cannot be read, lacks a metric, or does not belong to the others; names the file and the fault.
     """
     raw = Path(raw)
     if trace is not None and view != "step":
@@ -104,22 +104,22 @@ def parse(
     time = (table["count"] * table["duration_ns"]).groupby(table["family"]).sum()
     other = float(time.get(OTHER, 0.0) / max(time.sum(), 1e-300))
     if other > OTHER_ALLOWED:
-        rest = table[table["family"] == OTHER].assign(time=lambda t: t["count"] * t["duration_ns"])
-        longest = rest.groupby("kernel")["time"].sum().idxmax()
+        unsorted = table[table["family"] == OTHER].assign(time=lambda t: t["count"] * t["duration_ns"])
+        longest = unsorted.groupby("kernel")["time"].sum().idxmax()
         notes.append(f"{other:.1%} of the time is in kernels of no family, most of it in {str(longest)[:120]}")
     name = None if trace is None else Path(trace).name
     return Parsed(table[list(KERNELS.columns)], matched, other, notes, name)
 
 
 def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
-    """The launches of ncu's raw page in order, and notes on what they lack.
+    """Returns the launches of ncu's raw page in order, and notes on what they lack.
 
     Returns:
         columns launch_index (ncu's ID), kernel, grid, block, those of `METRICS`, ipc and those of `CLASSES`, in the
-        units of `KERNELS`; what ncu could not measure is NaN.
+        units of `KERNELS`; values that ncu could not measure are NaN.
     """
     page = open_page(raw, "raw")
-    chosen = {column: _chosen(page, column) for column in METRICS}
+    chosen = {column: _metric_name(page, column) for column in METRICS}
     instances = _instance_columns(page)
     shape = ["Grid Size", "Block Size"]
     if missing := [name for name in shape if name not in page.header]:
@@ -133,10 +133,10 @@ def read_launches(raw: Path) -> tuple[pd.DataFrame, list[str]]:
     known: dict[str, str] = {}  # the few names and shapes are kept once, not once a row
     for rows in page.batches([*texts, *measured, *instances]):
         cells = list(zip(*rows, strict=True))
-        for name, held in zip(texts, cells, strict=False):
-            strings[name] += [known.setdefault(c, c) for c in held]
-        for (column, factor), held in zip(factors.items(), cells[len(texts) :], strict=False):
-            values = numbers(held, chosen[column] or "", raw)
+        for name, texts_of in zip(texts, cells, strict=False):
+            strings[name] += [known.setdefault(c, c) for c in texts_of]
+        for (column, factor), texts_of in zip(factors.items(), cells[len(texts) :], strict=False):
+            values = numbers(texts_of, chosen[column] or "", raw)
             parts[column].append(_within(values * factor, column, chosen[column] or "", raw))
         for column, values in counts(cells[len(texts) + len(measured) :]).items():
             parts[column].append(_within(values, column, instances[0], raw))
@@ -168,7 +168,7 @@ def _without_collector() -> Iterator[None]:
 def _completed(
     table: pd.DataFrame, chosen: dict[str, str | None], unknown: dict[str, float], raw: Path
 ) -> tuple[pd.DataFrame, list[str]]:
-    """`table` with the columns that follow from others; refuses missing values that nothing can be computed without."""
+    """Adds the columns that follow from others; refuses a table without values that everything is computed from."""
     notes = []
     for column in ("duration_ns", "cycles_active", "instructions"):
         if not (measured := table[column] >= 0).all():
@@ -194,36 +194,36 @@ def _completed(
 
 
 def _within(values: NDArray[np.float64], column: str, name: str, path: Path) -> NDArray[np.float64]:
-    """`values` if all of them lie in the range that the schema `KERNELS` gives the column, or are missing."""
+    """Returns `values` if all of them are missing or lie in the range that the schema `KERNELS` gives the column."""
     least, most = KERNELS.columns[column].within
     if (odd := values[(values < least) | (values > most)]).size:
-        problem = f"{name} is {odd[0]:g} in a launch, where {KERNELS.columns[column].wanted} is wanted"
+        problem = f"{name} is {odd[0]:g} in a launch, where {KERNELS.columns[column].requirement} is wanted"
         raise BadInput(path, problem, EXPORT.format(page="raw"))
     return values
 
 
-def _chosen(page: Page, column: str) -> str | None:
-    """ncu's name for the column in this page; None for an optional metric that the page lacks."""
+def _metric_name(page: Page, column: str) -> str | None:
+    """Returns ncu's name for the column in this page; None for an optional metric that the page lacks."""
     metric = METRICS[column]
-    if found := [name for name in metric.names if name in page.header]:
-        return found[0]
+    if present := [name for name in metric.names if name in page.header]:
+        return present[0]
     if metric.optional:
         return None
     raise BadInput(page.path, f"lacks the metric {metric.names[0]}", f"profile again with --metrics {metric.names[0]}")
 
 
 def _factor(page: Page, column: str, name: str) -> float:
-    wanted = METRICS[column].unit
-    for unit in _OTHER_UNITS.get(wanted, (wanted,)):
+    target = METRICS[column].unit
+    for unit in _OTHER_UNITS.get(target, (target,)):
         factor = unit_factor(page.units[name], unit)
         if factor is not None:
             return factor
-    problem = f"{name} is in {page.units[name]!r}, which cannot be turned into {wanted}"
+    problem = f"{name} is in {page.units[name]!r}, which cannot be turned into {target}"
     raise BadInput(page.path, problem, "export it anew with --print-units base")
 
 
 def _instance_columns(page: Page) -> list[str]:
-    """The columns that hold the instruction classes: one column of instances, or a column for each class."""
+    """Returns the columns that hold the instruction classes: one column of instances, or a column for each class."""
     for metric in INSTRUCTIONS:
         if metric in page.header:
             return [metric]
@@ -286,7 +286,7 @@ def _identities(texts: Sequence[str], path: Path) -> NDArray[np.int64]:
 
 
 def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float64]:
-    """Equation 2 as ncu's rules evaluate it, percent of a launch's time, in the order of `table`.
+    """Evaluates Equation 2 by ncu's rules, percent of a launch's time, in the order of `table`.
 
     Among the rules that fired for a launch, the largest *global* estimate counts, since only a global one is about the
     whole launch; without any, the largest *local* one, which is about one unit and therefore an upper bound. If no rule
@@ -311,8 +311,8 @@ def _speedups(details: Path, raw: Path, table: pd.DataFrame) -> NDArray[np.float
     identities = _identities(list(names), details).tolist()
     _same_launches(dict(zip(identities, names.values(), strict=True)), table, details, raw)
     by_id = {int(launch.replace(",", "")): kinds for launch, kinds in best.items()}
-    found = [by_id.get(launch, {}) for launch in table["launch_index"]]
-    return np.clip([kinds.get("global", kinds.get("local", 0.0)) for kinds in found], 0.0, 100.0)
+    estimates = [by_id.get(launch, {}) for launch in table["launch_index"]]
+    return np.clip([kinds.get("global", kinds.get("local", 0.0)) for kinds in estimates], 0.0, 100.0)
 
 
 def _same_launches(names: dict[int, str], table: pd.DataFrame, details: Path, raw: Path) -> None:

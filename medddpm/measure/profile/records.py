@@ -1,4 +1,4 @@
-"""What `medddpm profile` leaves in its folder, and the records that `adopt` makes of it."""
+"""Turns the tables that `medddpm profile` leaves in its folder into records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from medddpm.errors import BadInput
 from medddpm.measure import schemas
 from medddpm.measure.machine import gpu_folder_name
-from medddpm.measure.parse import origin, parse
+from medddpm.measure.profile.parse import origin, parse
 from medddpm.measure.tables import read_meta, read_table, write_table
 
 _PAGE = re.compile(r"(?P<stem>(?P<setting>[a-z0-9]+)_(?P<part>[a-z0-9-]+)_run\d+)_(?P<kind>raw|trace)\.csv\.gz")
@@ -19,7 +19,7 @@ UNFINISHED = "unfinished"  # in the description of a table that is being measure
 
 
 def is_finished(table: Path, commands: Sequence[str] | None = None) -> bool:
-    """Whether a table was written to its end, and by these commands if any are given; its description comes last."""
+    """Returns whether a table and then its description were written to the end, by these commands if any are given."""
     try:
         meta = read_meta(table)
     except BadInput:
@@ -31,9 +31,9 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
     """Parses each raw table in `profiles` with the details and the trace beside it, and writes its record.
 
     Args:
-        profiles: what `medddpm profile --out` filled; only what it finished is taken.
+        profiles: the folder of `medddpm profile --out`; unfinished tables are left out.
         folder: figures/records. A record goes to the folder of the card that its profile names; each trace goes there
-            too, as launches_<setting>_<part>_run<N>.csv, also where it was made by itself and there are times alone.
+            too, as launches_<setting>_<part>_run<N>.csv, even if no counters were measured beside it.
 
     Yields:
         a line for each record written.
@@ -41,8 +41,8 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
     Raises:
         BadInput: there is no finished profile, or a step lacks its trace.
     """
-    found = (_PAGE.fullmatch(path.name) for path in sorted(profiles.glob("*.csv.gz")))
-    pages = [named for named in found if named and is_finished(profiles / named[0])]
+    matches = (_PAGE.fullmatch(path.name) for path in sorted(profiles.glob("*.csv.gz")))
+    pages = [named for named in matches if named and is_finished(profiles / named[0])]
     if not pages:
         raise BadInput(profiles, "holds no finished profile", f"medddpm profile --out {profiles}")
     for named in pages:
@@ -57,7 +57,7 @@ def adopt(profiles: Path, folder: Path) -> Iterator[str]:
 
 
 def _adopted(raw: Path, named: re.Match[str], folder: Path) -> str:
-    """Writes the record of a raw table; returns the line that tells so."""
+    """Writes the record of a raw table; returns a line that describes it."""
     details, trace = (_beside(raw, kind) for kind in ("details", "trace"))
     view = named["part"].partition("-")[0]
     weights = trace if view == "step" else None
