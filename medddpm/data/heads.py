@@ -2,7 +2,7 @@
 
 The anatomy is the MNI152 template's (`medddpm.data.anatomy`), as one person's, deformed and aged; a subject is drawn in
 millimetres and is the same at every size and under every contrast. `medddpm.data.phantom` is the simpler phantom that
-earlier models were trained on: it stays as it is.
+earlier models were trained on: it stays as it is. Numbers here that name no source are choices, by how the slices look.
 """
 
 from __future__ import annotations
