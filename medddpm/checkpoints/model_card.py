@@ -50,7 +50,7 @@ def model_card(
         terms: the trainer's.
     """
     config, training, state = content["config"], content["training"], content["ema"]
-    phantom = training.get("phantom")
+    synthetic = next((key for key in ("phantom", "heads") if key in training), None)
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
     field = f"license: {terms.license}\n" if terms.license else ""  # Hugging Face lets it be absent
     card = _text("template").format_map(
@@ -66,11 +66,11 @@ def model_card(
             "attention_rates": _listed(config["attention_rates"]),
             "bytes": bytes_,
             "channel_mult": _listed(config["channel_mult"]),
-            "data": _text("phantom").format_map(phantom) if phantom else plain,
-            "data_short": f"{phantom['contrast'].upper()} phantom" if phantom else training["layout"],
+            "data": _text(synthetic).format_map(training[synthetic]) if synthetic else plain,
+            "data_short": _short(training, synthetic),
             "dtype": DTYPES.get(dtype, dtype),
             "evaluation": _evaluation(content.get("evaluation")),
-            "limits": _text("phantom_limits") if phantom else "Those of the volumes it was trained on.",
+            "limits": _text(f"{synthetic}_limits") if synthetic else "Those of the volumes it was trained on.",
             "parameters": parameters(state),
             "sampler": content["sampling"]["sampler"],
             "sampling_steps": content["sampling"]["steps"],
@@ -82,6 +82,10 @@ def model_card(
         }
     )
     return card + "\n"
+
+
+def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
+    return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
 
 
 def _text(name: str) -> str:
