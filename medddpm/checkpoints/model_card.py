@@ -55,7 +55,7 @@ def model_card(
         terms: the trainer's.
     """
     config, training, state = content["config"], content["training"], content["ema"]
-    phantom = training.get("phantom")
+    synthetic = next((key for key in ("phantom", "heads") if key in training), None)
     plain = f"{training['volumes']} volumes of the trainer's own, laid out as {training['layout']}."
     field = f"license: {terms.license}\n" if terms.license else ""  # Hugging Face lets it be absent
     card = _text("template").format_map(
@@ -71,11 +71,11 @@ def model_card(
             "attention_rates": _listed(config["attention_rates"]),
             "bytes": bytes_,
             "channel_mult": _listed(config["channel_mult"]),
-            "data": _text("phantom").format_map(phantom) if phantom else plain,
-            "data_short": f"{phantom['contrast'].upper()} phantom" if phantom else training["layout"],
+            "data": _text(synthetic).format_map(training[synthetic]) if synthetic else plain,
+            "data_short": _short(training, synthetic),
             "dtype": DTYPES.get(dtype, dtype),
             "evaluation": _evaluation(content.get("evaluation")),
-            "limits": _text("phantom_limits") if phantom else "Those of the volumes it was trained on.",
+            "limits": _text(f"{synthetic}_limits") if synthetic else "Those of the volumes it was trained on.",
             "parameters": parameters(state),
             **_objective(content.get("prediction", "noise"), training),
             "sampler": content["sampling"]["sampler"],
@@ -118,6 +118,10 @@ def _changes(training: Mapping[str, Any]) -> str:
     flips = "\n| flips | left and right, at random |" if training["flips"] else ""
     bent = f"\n| deformations | {training['deform']} of a side, standard deviation |" if training["deform"] else ""
     return flips + bent
+
+
+def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
+    return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
 
 
 def _text(name: str) -> str:

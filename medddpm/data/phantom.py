@@ -1,11 +1,9 @@
 """Synthetic MR images of real anatomy: the MNI152 template (Fonov et al. 2011), warped, with lesions.
 
 Anatomy: nilearn's ICBM152 2009 grey and white matter maps and brain mask; the rest of the brain mask is cerebrospinal
-fluid. Subjects are drawn in millimetres, so a subject is the same at every size.
-
-Tissue constants at 1.5 T are those of the BrainWeb Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans &
-Pike 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463); the signal equations
-of spin echo and of inversion recovery are those of Bernstein, King & Zhou 2004, Handbook of MRI Pulse Sequences, 14.
+fluid. Subjects are drawn in millimetres, so a subject is the same at every size. Tissues are BrainWeb's
+(`medddpm.data.tissues`). Models and records are named after these subjects, so they stay as they are, to the last bit;
+`medddpm.data.heads` has heads that differ more.
 """
 
 from __future__ import annotations
@@ -13,71 +11,43 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from medddpm.data.grid import Size, cubic_affine
 from medddpm.data.layouts import HEAD
-from medddpm.data.masks import one_hot
 from medddpm.data.nifti import write_mask, write_volume
-from medddpm.data.volumes import ItemCache, Prepared, checked_size, scaled, to_tensor
-from medddpm.errors import BadInput
+from medddpm.data.synthetic import BACKGROUND, BRAIN, LESION, Synthetic, checked_contrast
+from medddpm.data.tissues import (
+    CONTRASTS,
+    CSF,
+    DAMAGED,
+    GREY,
+    WHITE,
+    Contrast,
+    Tissue,
+    inversion_recovery,
+    nulling_time,
+    spin_echo,
+)
+from medddpm.data.volumes import checked_size
 
-Contrast = Literal["t1", "t2", "flair"]
-CONTRASTS: tuple[Contrast, ...] = get_args(Contrast)
 Array = npt.NDArray[np.float32]
-
-_NAME = re.compile(r"phantom (t1|t2|flair), seed (\d{1,18}), subject \d+")  # of `Phantom.names`
-
-BACKGROUND, BRAIN, LESION = 0, 1, 2
 
 _CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 _EXTENT = np.array([180.0, 216.0, 188.0])  # mm, the brain and room for it to move
 _REACH = 150.0  # mm from the centre: the extent of the random fields
 
 
-@dataclass(frozen=True)
-class Tissue:
-    """Relaxation times `t1` and `t2` in ms, and proton density `pd` relative to water."""
-
-    t1: float
-    t2: float
-    pd: float
-
-
-CSF = Tissue(t1=2569, t2=329, pd=1.0)
-GREY = Tissue(t1=833, t2=83, pd=0.86)
-WHITE = Tissue(t1=500, t2=70, pd=0.77)
-DAMAGED = Tissue(t1=752, t2=237, pd=0.76)
-"""BrainWeb's multiple-sclerosis lesion, taken for any oedematous one."""
-
 TISSUES = (CSF, GREY, WHITE, DAMAGED)
-
-
-def spin_echo(tissue: Tissue, tr: float, te: float) -> float:
-    """Returns the signal PD (1 - exp(-TR/T1)) exp(-TE/T2); times in ms."""
-    return tissue.pd * (1 - math.exp(-tr / tissue.t1)) * math.exp(-te / tissue.t2)
-
-
-def inversion_recovery(tissue: Tissue, tr: float, te: float, ti: float) -> float:
-    """Returns the signal PD |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2); times in ms."""
-    recovered = 1 - 2 * math.exp(-ti / tissue.t1) + math.exp(-tr / tissue.t1)
-    return tissue.pd * abs(recovered) * math.exp(-te / tissue.t2)
-
-
-def nulling_time(tissue: Tissue, tr: float) -> float:
-    """Returns the inversion time (ms) at which `tissue` gives no signal: T1 ln(2 / (1 + exp(-TR/T1)))."""
-    return tissue.t1 * math.log(2 / (1 + math.exp(-tr / tissue.t1)))
+"""`DAMAGED` is taken for any oedematous tissue."""
 
 
 def signal(tissue: Tissue, contrast: Contrast) -> float:
@@ -106,72 +76,21 @@ class Subject:
     affine: npt.NDArray[np.float64]
 
 
-class Phantom(Dataset[tuple[Tensor, Tensor]]):
-    """Synthetic subjects as a data set; its items are those of `VolumeFolder` in the whole-head layout.
+class Phantom(Synthetic):
+    """Phantoms as a data set; its items are those of `VolumeFolder` in the whole-head layout.
 
     Item i depends only on `seed` and i: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
     brain and lesion.
-
-    Args:
-        count: the number of subjects.
-        size: (H, W, D).
-        contrast: "t1", "t2" or "flair".
-        seed: each seed gives other subjects.
-        cache_gib: memory for finished subjects, in GiB.
     """
 
-    def __init__(
-        self,
-        count: int = 64,
-        size: Size = (128, 128, 128),
-        contrast: Contrast = "t1",
-        seed: int = 0,
-        cache_gib: float = 4.0,
-    ) -> None:
-        if count < 1 or seed < 0:
-            raise BadInput("phantom", f"{count} subjects of seed {seed}", "give a count from 1 and a seed from 0")
-        self.layout = HEAD
-        self.size = checked_size(size)
-        self.contrast = _checked(contrast)
-        self.seed = seed
-        self.count = count
-        self._cache = ItemCache(cache_gib)
+    kind = "phantom"
 
-    def __len__(self) -> int:
-        return self.count
+    def _subject(self, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
+        anatomy = _anatomy(index, self.size, self.seed)
+        return _image(anatomy, self.contrast, index, self.seed), anatomy.labels
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, labels = self._item(index)
-        return image.clone(), one_hot(labels, self.layout)
-
-    def _item(self, index: int) -> Prepared:
-        index = range(self.count)[index]
-        item = self._cache.get(index)
-        if item is None:
-            anatomy = _anatomy(index, self.size, self.seed)
-            item = to_tensor([scaled(_image(anatomy, self.contrast, index, self.seed))]), anatomy.labels
-            self._cache.put(index, item)
-        return item
-
-    def names(self) -> list[str]:
-        """Returns the contrast, seed and index of each subject, which determine it."""
-        return [f"phantom {self.contrast}, seed {self.seed}, subject {index}" for index in range(self.count)]
-
-    def digests(self) -> list[str]:
-        """Returns the names, since they determine the subjects."""
-        return self.names()
-
-    def reference(self, index: int) -> nib.Nifti1Image:
-        """Returns the mask of a subject, in MNI space."""
-        labels = self._item(index)[1]
-        return nib.Nifti1Image(labels, cubic_affine(_CENTRE, _EXTENT, self.size))
-
-
-def contrast_and_seed(names: Sequence[str]) -> tuple[str, int] | None:
-    """Returns the contrast and seed in `Phantom.names`, or None if the names are not of one phantom."""
-    matches = [_NAME.fullmatch(name) for name in names]
-    kinds = {match and (match[1], int(match[2])) for match in matches}
-    return kinds.pop() if len(kinds) == 1 else None
+    def _affine(self) -> npt.NDArray[np.float64]:
+        return cubic_affine(_CENTRE, _EXTENT, self.size)
 
 
 def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:
@@ -196,7 +115,9 @@ def write_phantom(
         like.header.set_xyzt_units("mm")
         name = f"phantom_{index:04d}.nii.gz"
         write_mask(root / HEAD.mask_folder / name, anatomy.labels, like)
-        write_volume(root / HEAD.image_folders[0] / name, _image(anatomy, _checked(contrast), index, seed), like)
+        write_volume(
+            root / HEAD.image_folders[0] / name, _image(anatomy, checked_contrast(contrast), index, seed), like
+        )
 
 
 @dataclass(frozen=True)
@@ -338,9 +259,3 @@ def _white_points() -> Array:
     maps, affine = _template(4)
     inside = np.argwhere(maps[1].numpy() > 0.9)
     return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - _CENTRE, np.float32)
-
-
-def _checked(contrast: Contrast) -> Contrast:
-    if contrast not in CONTRASTS:
-        raise ValueError(f"contrast {contrast!r} is none of {', '.join(CONTRASTS)}")
-    return contrast

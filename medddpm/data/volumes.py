@@ -29,7 +29,7 @@ from medddpm.fast.reports import log
 
 
 class Volumes(Protocol):
-    """The data set that training needs, such as `VolumeFolder` and `Phantom`."""
+    """The data set that training needs, such as `VolumeFolder`, `Heads` and `Phantom`."""
 
     size: Size
     layout: Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from medddpm.data.phantom import contrast_and_seed
+from medddpm.data.synthetic import origin_of
 from medddpm.data.volumes import Scaling
 from medddpm.training.config import FREE
 
@@ -66,10 +66,12 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _of_names(was: Sequence[str], now: Sequence[str]) -> list[str]:
-    was_kind, now_kind = contrast_and_seed(was), contrast_and_seed(now)
-    if not was_kind or not now_kind or was_kind[1] != now_kind[1]:
+    was_origin, now_origin = origin_of(was), origin_of(now)
+    if not was_origin or not now_origin or was_origin.seed != now_origin.seed:
         return ["other files"]
-    kinds = (("--phantom", len(was), len(now)), ("--contrast", was_kind[0], now_kind[0]))
+    if was_origin.kind != now_origin.kind:
+        return [f"--{was_origin.key} (not --{now_origin.key})"]
+    kinds = ((option(was_origin.key), len(was), len(now)), ("--contrast", was_origin.contrast, now_origin.contrast))
     return [_phrase(*kind) for kind in kinds if kind[1] != kind[2]]
 
 

@@ -19,7 +19,9 @@ from medddpm.checkpoints.fields import is_size
 from medddpm.checkpoints.files import diffusion_from
 from medddpm.checkpoints.model_card import MASK_LABELS, UNSAID, Terms, model_card
 from medddpm.checkpoints.weights import are_losses
-from medddpm.data.phantom import Phantom, contrast_and_seed
+from medddpm.data.heads import Heads
+from medddpm.data.phantom import Phantom
+from medddpm.data.synthetic import Synthetic, origin_of
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log
 from medddpm.quality.metrics import VolumeSet, compare
@@ -33,7 +35,10 @@ SAMPLER, STEPS = "sde-dpm++", 20
 """The sampler and the steps that a released model recommends by default."""
 
 HELD_OUT = 16
-"""The subjects that a model of the phantom is measured on by default."""
+"""The subjects that a model of synthetic subjects is measured on by default."""
+
+SYNTHETIC: Mapping[str, type[Synthetic]] = {"phantom": Phantom, "heads": Heads}
+"""The synthetic data sets, by their entry in a training's record."""
 
 RECORDED = 1000
 """The most rows in a training record; each is the mean over an equal number of steps."""
@@ -65,7 +70,7 @@ def release_run(
         run: the folder of `medddpm train`.
         out: NAME.safetensors.
         sampler, steps: the recommended ones; by default `STEPS` steps, and with "ddpm" all timesteps.
-        held_out: the number of new subjects to measure a model of the phantom on; by default `HELD_OUT`, 0 for none.
+        held_out: the number of new subjects to measure a model of synthetic ones on; by default `HELD_OUT`, 0 for none.
         about: a sentence for the card: the training data, and the length of the training.
         terms: for the card: licence and author.
         setting, device: compute the volumes that are measured.
@@ -87,12 +92,13 @@ def release_run(
     for file in files:
         check_output(file, ours=_is_released, force=force)
     content = _released_content(run, sampler, steps)
-    phantom = content["training"].get("phantom")
-    if held_out and not phantom:
-        problem = "the run was not trained on the phantom, and of its data no other subjects are known"
+    synthetic = next((key for key in SYNTHETIC if key in content["training"]), None)
+    if held_out and not synthetic:
+        problem = "the run was not trained on the phantom or on heads, and of its data no other subjects are known"
         raise BadInput("--held-out", problem, "leave it out")
-    if phantom and (count := HELD_OUT if held_out is None else held_out):
-        subjects = Phantom(count, tuple(content["size"]), phantom["contrast"], seed=phantom["seed"] + 1)
+    if synthetic and (count := HELD_OUT if held_out is None else held_out):
+        origin = content["training"][synthetic]
+        subjects = SYNTHETIC[synthetic](count, tuple(content["size"]), origin["contrast"], seed=origin["seed"] + 1)
         content["evaluation"] = evaluation(content, subjects, setting, device, progress)
     _write(content, files, about, terms)
     return files
@@ -162,13 +168,15 @@ def card_of(name: str, weights: Path, record: Path, terms: Terms = UNSAID) -> st
 
 
 def training_of(run: Path) -> dict[str, Any]:
-    """Returns the contents of run.json, with the number of its volumes and, for phantoms, their contrast and seed."""
+    """Returns the contents of run.json, with the number of its volumes and, of synthetic ones, contrast and seed."""
     known = read_run(run)
     names = known["volumes"]
-    kind = contrast_and_seed(names)
+    origin = origin_of(names)
     training = {key: value for key, value in known.items() if key not in FREE | {"image_size", "size"}}
     training["volumes"] = len(names)
-    return training | ({"phantom": {"contrast": kind[0], "seed": kind[1], "count": len(names)}} if kind else {})
+    if origin:
+        training[origin.key] = {"contrast": origin.contrast, "seed": origin.seed, "count": len(names)}
+    return training
 
 
 def training_record(losses: np.ndarray) -> pd.DataFrame:
@@ -179,7 +187,7 @@ def training_record(losses: np.ndarray) -> pd.DataFrame:
 
 
 def evaluation(
-    content: Mapping[str, Any], subjects: Phantom, setting: Switches, device: str, progress: bool
+    content: Mapping[str, Any], subjects: Synthetic, setting: Switches, device: str, progress: bool
 ) -> dict[str, Any]:
     """Samples a volume for each subject's mask as the model recommends, and compares it with the subject's."""
     where = pick_device(device)

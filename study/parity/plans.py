@@ -334,7 +334,7 @@ def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:
         run,
         config=replace(run.config, image_size=height, **training),
         size=(height, width, depth),
-        contrast=known.get("phantom", {}).get("contrast", run.contrast),
+        contrast=(known.get("phantom") or known.get("heads") or {}).get("contrast", run.contrast),
         checkpoint=str(checkpoint),
         steps=0,
     )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medddpm.data.disk_cache import DiskCache
-from medddpm.data.phantom import Contrast, Phantom
+from medddpm.data.phantom import Phantom
+from medddpm.data.tissues import Contrast
 from medddpm.data.volumes import VolumeFolder, Volumes
 from medddpm.quality.metrics import BRATS_TISSUES, HEAD_TISSUES, Tissues
 from study.parity.plans import BRATS, TrainingRun

@@ -84,6 +84,31 @@ def test_train_takes_the_phantom_and_every_setting(tmp_path: Path) -> None:
         assert checkpoints_of(out)
 
 
+def test_train_and_release_take_heads(tmp_path: Path, capsys) -> None:
+    run, released = tmp_path / "run", tmp_path / "r.safetensors"
+    command = ["train", "--heads", "2", "--contrast", "flair", "--out", str(run), "--steps", "1", *TINY]
+    command[command.index("--size") + 1] = "16"
+    assert main(command) == 0
+    names = ["head flair, seed 0, subject 0", "head flair, seed 0, subject 1"]
+    assert json.loads((run / "run.json").read_text())["volumes"] == names
+    assert main(["train", "--phantom", "2", *command[3:]]) == 1
+    assert "--heads (not --phantom)" in complaint(capsys)
+    assert main(["train", "--heads", "1", *command[3:]]) == 1
+    assert "--heads 2 (not 1)" in complaint(capsys)
+    assert main(["release", str(run), "--out", str(released), "--held-out", "2", "--device", "cpu", "-q"]) == 0
+    card = released.with_suffix(".md").read_text()
+    assert "2 synthetic subjects (`medddpm.data.heads`, flair, seed 0)" in card
+    assert "FLAIR heads" in card
+    assert "phantom" not in card
+
+
+def test_the_kinds_of_data_exclude_each_other(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--phantom", "2", "--heads", "2", "--out", "run", "--steps", "1"])
+    assert ended.value.code == 2
+    assert "--heads: not allowed with argument --phantom" in capsys.readouterr().err
+
+
 def test_a_folder_is_checked_and_prepared_once(head_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """A second run on the same volumes reads none of them; one whose content has changed is checked again."""
     data = tmp_path / "data"
@@ -295,7 +320,8 @@ def test_bad_input_is_one_line_and_exit_1(command, message, tmp_path: Path, monk
 
 
 UNREAD = {
-    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"], "--contrast: only with --phantom"),
+    "contrast of data": ([*TRAIN[:-2], "--data", "d", "--contrast", "t1"],
+                         "--contrast: only with --phantom or --heads"),
     "scaling of the phantom": ([*TRAIN, "--scaling", "volume"], "--scaling: only with --data"),
     "no check of the phantom": ([*TRAIN, "--no-check"], "--no-check: only with --data"),
     "setting of nothing": (["release", "r", "--out", "r.safetensors", "--held-out", "0", "--setting", "fast"],
@@ -447,8 +473,8 @@ def test_wrong_arguments_exit_2(command: list[str], capsys) -> None:
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
-        (["train"], "--out, --steps, --data or --phantom"),
-        (["train", "--steps", "1"], "--out, --data or --phantom"),
+        (["train"], "--out, --steps, --data or --phantom or --heads"),
+        (["train", "--steps", "1"], "--out, --data or --phantom or --heads"),
         (["train", "--phantom", "--steps", "1"], "--out"),
         (["train", "--data", "d"], "--out, --steps"),
         (["sample"], "--mask, --out"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,8 @@ import torch
 from medddpm.data.checking import check_folder
 from medddpm.data.layouts import HEAD
 from medddpm.data.nifti import read_image, read_mask
-from medddpm.data.phantom import (
-    CSF,
-    DAMAGED,
-    GREY,
-    WHITE,
-    Phantom,
-    Subject,
-    inversion_recovery,
-    nulling_time,
-    phantom_subject,
-    signal,
-    spin_echo,
-    write_phantom,
-)
+from medddpm.data.phantom import Phantom, Subject, phantom_subject, signal, write_phantom
+from medddpm.data.tissues import CSF, DAMAGED, GREY, WHITE, inversion_recovery, nulling_time, spin_echo
 from medddpm.data.volumes import VolumeFolder, scaled
 from medddpm.errors import BadInput
 
@@ -200,3 +189,37 @@ def test_written_phantom_is_a_sound_data_folder_with_the_same_items(tmp_path: Pa
     np.testing.assert_allclose(read_image(image).affine, subject.affine)
     np.testing.assert_array_equal(np.asarray(read_mask(mask, (1, 2)).dataobj), subject.labels)
     assert read_image(image).header.get_xyzt_units()[0] == "mm"
+
+
+# The subjects that models and records are named after: of seed 1, by size and index. Labels are pinned to the last bit;
+# the images' last bits are the processor's, so of T1, T2 and FLAIR the sum, the first moment and the middle voxel are.
+PINNED = {
+    ((24, 24, 24), 0): (
+        "c63f3b3ff253f166",
+        [(2096.241, 1062.952, 0.7983947), (1198.921, 608.0281, 0.5450726), (1044.724, 530.66, 0.3866162)],
+    ),
+    ((24, 24, 24), 3): (
+        "3762f01e953bf260",
+        [(2068.143, 1038.695, 0.8497084), (1147.523, 571.171, 0.4871891), (1026.042, 508.4815, 0.4284331)],
+    ),
+    ((20, 28, 16), 0): (
+        "584cfdc99b9c414c",
+        [(942.4857, 478.7131, 0.7095295), (536.8249, 272.8467, 0.6030198), (469.279, 238.8754, 0.3255552)],
+    ),
+    ((20, 28, 16), 3): (
+        "a2a62e12c998a685",
+        [(930.1041, 468.7608, 0.8479258), (514.4211, 257.0853, 0.4660476), (464.0803, 230.8305, 0.3990601)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("size", "index"), PINNED)
+def test_the_phantom_stays_what_models_were_trained_on(size: tuple[int, int, int], index: int) -> None:
+    subject = phantom_subject(index, size, seed=1)
+    labels, moments = PINNED[size, index]
+    assert hashlib.sha256(subject.labels.tobytes()).hexdigest()[:16] == labels
+    for image, expected in zip((subject.t1, subject.t2, subject.flair), moments, strict=True):
+        exact = image.astype(float)
+        first = (exact.ravel() * np.arange(exact.size)).sum() / exact.size
+        middle = exact[tuple(side // 2 for side in size)]
+        assert (exact.sum(), first, middle) == pytest.approx(expected, rel=2e-6)

@@ -20,6 +20,7 @@ from helpers import forks
 
 from medddpm.checkpoints.files import checkpoints_of
 from medddpm.cli.main import main
+from medddpm.data.heads import Heads
 from medddpm.data.phantom import Phantom, write_phantom
 from medddpm.data.volumes import VolumeFolder
 from medddpm.errors import BadInput
@@ -142,6 +143,8 @@ def test_all_that_differs_is_named_at_once_as_it_was_typed(tmp_path: Path) -> No
         "--channel-mult as published (not 1 2), --learning-rate 1e-05 (not 0.001), --accumulation 2 (not 3), "
         "ema_decay 0.995 (not 0.5), --size 8 (not 16 16 8), --phantom 2 (not 4), --contrast t1 (not flair)"
     )
+    with pytest.raises(BadInput, match=r"begun with --phantom \(not --heads\);"):
+        claim(tmp_path, config, Heads(2, (8, 8, 8)))
     write_phantom(tmp_path / "data", 2, (8, 8, 8))
     with pytest.raises(BadInput, match="begun with other files;"):
         claim(tmp_path, config, VolumeFolder(tmp_path / "data", (8, 8, 8)))

@@ -1,24 +1,12 @@
-"""Commands beside training: release, check."""
+"""The command that writes a run's released model: release."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
 
-from medddpm.cli.options import (
-    DATA,
-    SAMPLERS,
-    Commands,
-    Parser,
-    add_command,
-    add_device,
-    add_setting,
-)
+from medddpm.cli.options import SAMPLERS, Commands, Parser, add_command, add_device, add_setting
 from medddpm.runtime.arguments import a_path, whole
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_release(commands: Commands[Parser]) -> None:
@@ -50,7 +38,7 @@ def add_release(commands: Commands[Parser]) -> None:
     command.add_argument("--steps", type=whole(1), help="its number of steps (20; of ddpm all timesteps)")
     command.add_argument(
         "--held-out", type=whole(0, 10_000), metavar="N",
-        help="for the card, measure a run on the phantom on N other subjects (16; 0 for none)",
+        help="for the card, measure a run on the phantom or on heads on N other subjects (16; 0 for none)",
     )  # fmt: skip
     command.add_argument(
         "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"
@@ -96,37 +84,3 @@ def release(arguments: argparse.Namespace) -> int:
     )
     print("\n".join(map(str, files)))
     return 0
-
-
-# check
-
-
-def add_check(commands: Commands[Parser]) -> None:
-    """Adds `medddpm check`."""
-    command = add_command(
-        commands,
-        check,
-        "read every volume of a data folder and print a line for each problem",
-        """
-        medddpm check my_data
-        medddpm check pairs.csv --list
-        """,
-    )
-    command.add_argument("folder", type=a_path, metavar="DIR", help=DATA)
-    command.add_argument("--list", action="store_true", help="print the files of each case too")
-    command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
-
-
-def check(arguments: argparse.Namespace) -> int:
-    """Checks a data folder; see `medddpm.data.checking`."""
-    from medddpm.data.checking import check_folder
-
-    report = check_folder(arguments.folder, progress=not arguments.quiet)
-    for line in report.pairs() if arguments.list else ():
-        print(line)
-    for problem in report.problems:
-        print(problem)
-    for note in report.notes:
-        print(f"note: {note}")
-    print(report)
-    return 1 if report.problems else 0
