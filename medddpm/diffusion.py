@@ -1,11 +1,10 @@
-"""Gaussian diffusion conditioned on a mask (Ho et al. 2020; Dorjsembe et al. 2024): schedule, loss and samplers."""
+"""Gaussian diffusion conditioned on a mask (Ho et al. 2020; Dorjsembe et al. 2024): loss and samplers."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,57 +14,31 @@ from torch import Tensor, nn
 from medddpm.errors import BadArgument
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.fast.reports import bars
+from medddpm.noise import Generators, normal, normals, source_of
+from medddpm.schedules import (
+    DENSITIES,
+    LOSSES,
+    WEIGHTINGS,
+    Values,
+    check_choice,
+    default_sampler,
+    loss_weights,
+    process,
+    schedule,
+)
 
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 
-Generators = torch.Generator | Sequence[torch.Generator] | None
-"""The source of noise: one generator for all volumes of a batch, one for each, or PyTorch's own."""
+_PUBLISHED = {
+    "alpha": "sqrt_alphas_cumprod",
+    "sigma": "sqrt_one_minus_alphas_cumprod",
+    "clean_of_x": "sqrt_recip_alphas_cumprod",
+    "clean_of_output": "sqrt_recipm1_alphas_cumprod",
+}
+"""The buffers that hold these tables of `medddpm.schedules.Process` where the noise is predicted, as published."""
 
 # A sampler's step: (x, mask, t, coefficients, noise, x_0 of the previous step) to (x at the next t, x_0).
 Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def cosine_betas(timesteps: int) -> np.ndarray:
-    """The cosine schedule of Nichol & Dhariwal (2021) as the published model computes it.
-
-    With `n = timesteps + 1`, the published code takes n points from 0 to n, not to `timesteps`. The released weights
-    were trained with that.
-
-    Returns:
-        (timesteps,) float64 β, each in [0, 0.999].
-    """
-    n = timesteps + 1
-    x = np.linspace(0, n, n)
-    alphas_cumprod = np.cos(((x / n) + 0.008) / 1.008 * np.pi / 2) ** 2
-    alphas_cumprod /= alphas_cumprod[0]
-    betas: np.ndarray = np.clip(1 - alphas_cumprod[1:] / alphas_cumprod[:-1], 0, 0.999)
-    return betas
-
-
-def schedule(timesteps: int) -> dict[str, np.ndarray]:
-    """Everything that follows from `cosine_betas`, each (timesteps,) float64, by its published name."""
-    betas = cosine_betas(timesteps)
-    alphas = 1 - betas
-    alphas_cumprod = np.cumprod(alphas)
-    previous = np.append(1.0, alphas_cumprod[:-1])
-    variance = betas * (1 - previous) / (1 - alphas_cumprod)
-    return {
-        "betas": betas,
-        "alphas_cumprod": alphas_cumprod,
-        "alphas_cumprod_prev": previous,
-        # noising, Ho et al. equation 4
-        "sqrt_alphas_cumprod": np.sqrt(alphas_cumprod),
-        "sqrt_one_minus_alphas_cumprod": np.sqrt(1 - alphas_cumprod),
-        "log_one_minus_alphas_cumprod": np.log(1 - alphas_cumprod),
-        # x_0 from x_t and ε: the same equation solved for x_0
-        "sqrt_recip_alphas_cumprod": np.sqrt(1 / alphas_cumprod),
-        "sqrt_recipm1_alphas_cumprod": np.sqrt(1 / alphas_cumprod - 1),
-        # the posterior q(x_{t-1} | x_t, x_0), equations 6 and 7; its variance is 0 at t = 0, hence the floor
-        "posterior_variance": variance,
-        "posterior_log_variance_clipped": np.log(np.maximum(variance, 1e-20)),
-        "posterior_mean_coef1": betas * np.sqrt(previous) / (1 - alphas_cumprod),
-        "posterior_mean_coef2": (1 - previous) * np.sqrt(alphas) / (1 - alphas_cumprod),
-    }
 
 
 class GaussianDiffusion(nn.Module):
@@ -76,13 +49,23 @@ class GaussianDiffusion(nn.Module):
 
     Args:
         denoise_fn: ε_θ, a `UNet3D` or another network. It is called as `denoise_fn(x, t)` with x = cat([x_t, mask], 1),
-            (N, C + M, D, H, W), and t (N,) int64, and returns the noise as a tensor (N, C, D, H, W). `sample` reads C
-            from its attribute `out_channels`. MONAI's `DiffusionModelUNet` fits as it is.
+            (N, C + M, D, H, W), and t (N,) int64, and returns the prediction as a tensor (N, C, D, H, W). `sample`
+            reads C from its attribute `out_channels`. MONAI's `DiffusionModelUNet` fits as it is.
         timesteps: T.
         offset_noise: standard deviation of the offset added to each volume's noise in training; published: 0. Without
             it the noise of 128³ voxels has a mean of 0 ± 0.0007, a network learns to read any larger mean as the
             image's brightness, and a sample keeps the brightness that its first steps happened to give it, whatever
             its mask (Guttenberg 2023; Lin et al. 2024, section 3). 0.1 is usual.
+        prediction: what the network predicts, and the schedule that goes with it: "noise" as published, "velocity" or
+            "flow" (`medddpm.schedules.process`).
+        loss_kind: "l1", the mean absolute error as published, or "l2", the mean squared one.
+        weighting: weights of the timesteps in the loss: "none" as published, or "min-snr"
+            (`medddpm.schedules.loss_weights`).
+        density: of the timesteps that the loss draws: "uniform" as published, or "logit-normal", T times the logistic
+            function of a standard normal number, which favours the middle (Esser et al. 2024, for rectified flow).
+
+    Raises:
+        BadArgument: one of the four is unknown, or `timesteps` too few for the prediction.
     """
 
     betas: Tensor
@@ -97,14 +80,41 @@ class GaussianDiffusion(nn.Module):
     posterior_log_variance_clipped: Tensor
     posterior_mean_coef1: Tensor
     posterior_mean_coef2: Tensor
+    alpha: Tensor
+    sigma: Tensor
 
-    def __init__(self, denoise_fn: nn.Module, timesteps: int = 250, offset_noise: float = 0.0) -> None:
+    def __init__(
+        self,
+        denoise_fn: nn.Module,
+        timesteps: int = 250,
+        offset_noise: float = 0.0,
+        prediction: str = "noise",
+        loss_kind: str = "l1",
+        weighting: str = "none",
+        density: str = "uniform",
+    ) -> None:
         super().__init__()
+        check_choice("loss_kind", loss_kind, LOSSES)
+        check_choice("weighting", weighting, WEIGHTINGS)
+        check_choice("density", density, DENSITIES)
         self.denoise_fn = denoise_fn
         self.timesteps = timesteps
         self.offset_noise = offset_noise
-        for name, values in schedule(timesteps).items():
+        self.prediction = prediction
+        self.loss_kind = loss_kind
+        self.weighting = weighting
+        self.density = density
+        for name, values in schedule(timesteps, prediction).items():
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        # What only other predictions and weightings need is no part of the state dict, whose names are the published.
+        tables: dict[str, Values] = {}
+        if prediction != "noise":
+            of = process(timesteps, prediction)
+            tables = {name: getattr(of, name) for name in (*_PUBLISHED, "target_of_image", "target_of_noise")}
+        if weighting != "none":
+            tables["loss_weights"] = loss_weights(timesteps, prediction, weighting, loss_kind)
+        for name, values in tables.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
 
     def add_noise(self, image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         """q(x_t | x_0), Ho et al. equation 4.
@@ -114,7 +124,7 @@ class GaussianDiffusion(nn.Module):
             t: (N,) int64.
             noise: as `image`, standard normal.
         """
-        return _at(self.sqrt_alphas_cumprod, t) * image + _at(self.sqrt_one_minus_alphas_cumprod, t) * noise
+        return self._at("alpha", t) * image + self._at("sigma", t) * noise
 
     def loss(
         self,
@@ -125,7 +135,9 @@ class GaussianDiffusion(nn.Module):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Returns the mean |ε − ε_θ(x_t ⊕ mask, t)|, with one t for each volume, uniform on 0 … T − 1.
+        """Returns the mean error of the prediction, with one t for each volume, from `density` on 0 … T − 1.
+
+        As published that is |ε − ε_θ(x_t ⊕ mask, t)|.
 
         Args:
             image: (N, C, D, H, W) in [-1, 1], floating point.
@@ -141,13 +153,14 @@ class GaussianDiffusion(nn.Module):
         """
         self._check_inputs(mask, image)
         if t is None:
-            source = _source(image, generator)
-            t = torch.randint(self.timesteps, image.shape[:1], generator=generator, device=source).to(image.device)
+            t = self._timesteps(len(image), generator, source_of(image, generator)).to(image.device)
         if noise is None:
-            noise = _normal(image, generator)
+            noise = normal(image, generator)
             if self.offset_noise:
-                noise += self.offset_noise * _normal(image[:, :, :1, :1, :1], generator)
-        return (noise - self._predicted(self.add_noise(image, t, noise), mask, t)).abs().mean()
+                noise += self.offset_noise * normal(image[:, :, :1, :1, :1], generator)
+        error = self._target(image, t, noise) - self._predicted(self.add_noise(image, t, noise), mask, t)
+        error = error.abs() if self.loss_kind == "l1" else error.square()
+        return (error if self.weighting == "none" else self._at("loss_weights", t) * error).mean()
 
     forward = loss  # for wrappers of `forward`: DistributedDataParallel, torch.compile
 
@@ -156,7 +169,7 @@ class GaussianDiffusion(nn.Module):
         self,
         mask: Tensor,
         steps: int | None = None,
-        sampler: str = "ddpm",
+        sampler: str | None = None,
         *,
         generator: Generators = None,
         progress: bool = False,
@@ -169,9 +182,10 @@ class GaussianDiffusion(nn.Module):
         Args:
             mask: (N, M, D, H, W), on the network's device and of its floating-point dtype.
             steps: network evaluations; default T. "ddpm" takes exactly T, the others 1 … T.
-            sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021), "dpm++" (DPM-Solver++(2M),
-                Lu et al. 2022) or "sde-dpm++" (its stochastic form, SDE-DPM-Solver++(2M): fresh noise at every step
-                replaces the network's earlier errors, which "ddim" and "dpm++" keep).
+            sampler: "ddpm" (ancestral, Ho et al. 2020), "ddim" (η = 0, Song et al. 2021; for a flow, Euler's steps of
+                rectified flow), "dpm++" (DPM-Solver++(2M), Lu et al. 2022) or "sde-dpm++" (its stochastic form,
+                SDE-DPM-Solver++(2M): fresh noise at every step replaces the network's earlier errors, which "ddim" and
+                "dpm++" keep). Default "ddpm"; "ddim" for a flow, which "ddpm" cannot sample.
             generator: on any device; one on the CPU gives the same noise on every machine. With a sequence of N, each
                 volume has its own generator, and the same noise in any batch.
             progress: shows a bar with its rate.
@@ -184,6 +198,7 @@ class GaussianDiffusion(nn.Module):
             BadArgument: the sampler is unknown, or cannot take that number of steps; the network does not take the
                 mask, or does not say its `out_channels`; or there are not as many generators as masks.
         """
+        sampler = sampler or default_sampler(self.prediction)
         steps = self.checked_steps(steps, sampler)
         self._check_inputs(mask)
         channels: int | None = getattr(self.denoise_fn, "out_channels", None)
@@ -198,7 +213,7 @@ class GaussianDiffusion(nn.Module):
         step = self._graphed(start, mask) if cuda_graphs.wanted(self.denoise_fn) else self._step
 
         noisy = [c != 0 for _, _, c, _ in coefficients]
-        noises = _normals(start, generator, 1 + sum(noisy))
+        noises = normals(start, generator, 1 + sum(noisy))
         x, clean, noise = next(noises), start, start
         if trajectory is not None:
             trajectory.append(x.clone())
@@ -218,11 +233,13 @@ class GaussianDiffusion(nn.Module):
         """Returns the number of network evaluations that `sample` makes with these arguments.
 
         Raises:
-            BadArgument: the sampler is unknown, or cannot take that number of steps.
+            BadArgument: the sampler is unknown, cannot take that number of steps, or cannot sample this prediction.
         """
         steps = self.timesteps if steps is None else steps
-        if sampler not in SAMPLERS:
-            raise BadArgument("sampler", f"there is no {sampler!r}", f"choose one of {', '.join(SAMPLERS)}")
+        check_choice("sampler", sampler, SAMPLERS)
+        if sampler == "ddpm" and self.prediction == "flow":
+            problem = "the network predicts a flow, and ddpm's posterior is that of another schedule"
+            raise BadArgument("sampler", problem, f"choose one of {', '.join(SAMPLERS[1:])}")
         if sampler == "ddpm" and steps != self.timesteps:
             problem = f"ddpm takes all {self.timesteps} steps, not {steps}"
             raise BadArgument("steps", problem, "for fewer choose another sampler")
@@ -256,7 +273,7 @@ class GaussianDiffusion(nn.Module):
             raise BadArgument("mask", problem, "give both with the same N, D, H and W")
 
     def _predicted(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
-        """Returns the network's prediction of the noise in x.
+        """Returns the network's prediction for x.
 
         Raises:
             BadArgument: it has another shape than x, with which it would be broadcast.
@@ -267,6 +284,25 @@ class GaussianDiffusion(nn.Module):
             problem = f"{type(self.denoise_fn).__name__} returns {returned} for an image {tuple(x.shape)}"
             raise BadArgument("denoise_fn", problem, "give a network that returns one tensor of the image's shape")
         return predicted
+
+    def _timesteps(self, count: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """Draws timesteps for the loss, (count,) int64, on a device."""
+        if self.density == "uniform":
+            return torch.randint(self.timesteps, (count,), generator=generator, device=device)
+        places = torch.randn(count, generator=generator, device=device).sigmoid()
+        return (places * self.timesteps).long().clamp_(max=self.timesteps - 1)
+
+    def _target(self, image: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        """Returns what the network should predict, in the image's shape."""
+        if self.prediction == "noise":
+            return noise
+        return self._at("target_of_image", t) * image + self._at("target_of_noise", t) * noise
+
+    def _at(self, table: str, t: Tensor) -> Tensor:
+        """Returns the values of a table of `medddpm.schedules` at each of t (N,), as (N, 1, 1, 1, 1)."""
+        name = _PUBLISHED.get(table, table) if self.prediction == "noise" else table
+        values: Tensor = getattr(self, name)
+        return values[t].view(-1, 1, 1, 1, 1)
 
     def _step(
         self, x: Tensor, mask: Tensor, t: Tensor, coefficients: Tensor, noise: Tensor, clean_before: Tensor
@@ -286,7 +322,7 @@ class GaussianDiffusion(nn.Module):
             x at the next timestep, and x_0, clamped to [-1, 1] as published.
         """
         predicted = self._predicted(x, mask, t)
-        clean = _at(self.sqrt_recip_alphas_cumprod, t) * x - _at(self.sqrt_recipm1_alphas_cumprod, t) * predicted
+        clean = self._at("clean_of_x", t) * x - self._at("clean_of_output", t) * predicted
         clean = clean.clamp_(-1, 1)
         of_x, of_clean, of_noise, of_clean_before = coefficients.unbind()
         return of_clean * clean + of_x * x + of_noise * noise + of_clean_before * clean_before, clean
@@ -302,15 +338,20 @@ class GaussianDiffusion(nn.Module):
         """Returns `steps` timesteps from T − 1 down to 0, each at most once.
 
         They are evenly spaced in t; for dpm++ in λ = log(α/σ), as its authors advise, except at the ends, where one
-        timestep may span more λ than a step.
+        timestep may span more λ than a step. DDIM's are spaced as published for the noise; for other predictions so
+        that the step to the clean image is as long as the others (Lin et al. 2024, section 3.3, "trailing").
         """
         last = self.timesteps - 1
         times = np.linspace(last, 0, steps).round().astype(int)
+        if sampler == "ddim" and self.prediction != "noise":
+            times = np.linspace(self.timesteps, 0, steps, endpoint=False).round().astype(int) - 1
         if sampler.endswith("dpm++"):
-            alphas_cumprod = self.alphas_cumprod.double().cpu().numpy()
-            half_snr = 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
-            levels = np.linspace(half_snr[last], half_snr[0], steps)
-            times = np.interp(levels, half_snr[::-1], np.arange(last, -1, -1)).round().astype(int)
+            alpha, sigma = (np.array(table[:-1]) for table in self._alpha_sigma())
+            first = last if alpha[last] > 0 else last - 1  # where λ is finite
+            half_snr = np.log(alpha[: first + 1] / sigma[: first + 1])
+            levels = np.linspace(half_snr[first], half_snr[0], steps)
+            times = np.interp(levels, half_snr[::-1], np.arange(first, -1, -1)).round().astype(int)
+            times[0] = last
             offset = np.arange(steps)
             times = np.minimum.accumulate(times + offset) - offset  # strictly down…
             times = np.maximum(times, offset[::-1])  # …with a timestep left for each step to come
@@ -329,12 +370,17 @@ class GaussianDiffusion(nn.Module):
         return [(of_x[t], of_clean[t], std[t] if t > 0 else 0.0, 0.0) for t in times]
 
     def _alpha_sigma(self) -> tuple[list[float], list[float]]:
-        """√ᾱ and √(1 − ᾱ) of every timestep; index -1 is the clean image's."""
+        """α and σ of every timestep; index -1 is the clean image's."""
+        if self.prediction != "noise":
+            return [*self.alpha.double().tolist(), 1.0], [*self.sigma.double().tolist(), 0.0]
         alphas_cumprod = [*self.alphas_cumprod.double().tolist(), 1.0]
         return [math.sqrt(a) for a in alphas_cumprod], [math.sqrt(1 - a) for a in alphas_cumprod]
 
     def _ddim(self, times: Sequence[int]) -> list[tuple[float, float, float, float]]:
-        """Song et al. equation 12 with σ = 0: scales the noise in x, (x − √ᾱ x_0) / √(1 − ᾱ), to its next level."""
+        """Song et al. equation 12 with σ = 0: scales the noise in x, (x − α x_0) / σ, to its next level.
+
+        With the α and σ of rectified flow that is a step of Euler's method along the predicted flow.
+        """
         alpha, sigma = self._alpha_sigma()
         rows = []
         for t, following in zip(times, [*times[1:], -1], strict=True):
@@ -348,77 +394,23 @@ class GaussianDiffusion(nn.Module):
         Stochastic: SDE-DPM-Solver++(2M), the same for the diffusion's SDE. It keeps e^(-h) of the noise and draws as
         much anew as keeps its variance.
 
-        The first step (no predecessor) and the last (to λ = ∞, where nothing can be extrapolated) are of first order.
+        The first step (no predecessor) and the last (to λ = ∞, where nothing can be extrapolated) are of first order;
+        so is the second if the first began without any signal, at λ = -∞.
         """
         alpha, sigma = self._alpha_sigma()
         rows = []
         h_before = math.inf  # the last step's length in λ
+
+        def half_snr(t: int) -> float:
+            return math.log(alpha[t] / sigma[t]) if alpha[t] else -math.inf
+
         for t, following in itertools.pairwise(times):
-            h = math.log(alpha[following] / sigma[following]) - math.log(alpha[t] / sigma[t])
+            h = half_snr(following) - half_snr(t)
             forgotten = -math.expm1(-2 * h if stochastic else -h)
             scale = sigma[following] / sigma[t] * (math.exp(-h) if stochastic else 1.0)
             fresh = sigma[following] * math.sqrt(forgotten) if stochastic else 0.0
-            weight, extrapolation = alpha[following] * forgotten, 0.5 * h / h_before
+            weight = alpha[following] * forgotten
+            extrapolation = 0.5 * h / h_before if math.isfinite(h) else 0.0
             rows.append((scale, weight * (1 + extrapolation), fresh, -weight * extrapolation))
             h_before = h
         return [*rows, (0.0, 1.0, 0.0, 0.0)]
-
-
-def _at(schedule: Tensor, t: Tensor) -> Tensor:
-    """Returns the schedule's value at each of t (N,), as (N, 1, 1, 1, 1)."""
-    return schedule[t].view(-1, 1, 1, 1, 1)
-
-
-def _normals(like: Tensor, generator: Generators, count: int) -> Iterator[Tensor]:
-    """Yields `count` draws of `_normal`.
-
-    For a GPU the host draws ahead while the device works: a volume of 128³ takes the host about as long as a step takes
-    an H200.
-    """
-    draws = (_noise(like, generator) for _ in range(count))
-    for noise in ahead(draws) if like.is_cuda and _source(like, generator).type == "cpu" else draws:
-        yield noise.to(like.device, non_blocking=True)
-
-
-def ahead(items: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yields the items; a thread makes each one while the previous one is used."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
-            yield item
-
-
-def _normal(like: Tensor, generator: Generators) -> Tensor:
-    """Draws a standard normal of `like`'s shape, dtype and device, on the generator's device."""
-    return _noise(like, generator).to(like.device, non_blocking=True)
-
-
-def _noise(like: Tensor, generator: Generators) -> Tensor:
-    """Draws `_normal` and leaves it on the generator's device; noise for a GPU lies in pinned memory of the host."""
-    source = _source(like, generator)
-    noise = torch.empty(like.shape, dtype=like.dtype, device=source, pin_memory=like.is_cuda and source.type == "cpu")
-    if isinstance(generator, Sequence):
-        for volume, volume_generator in zip(noise, generator, strict=True):
-            volume.normal_(generator=volume_generator)
-        return noise
-    return noise.normal_(generator=generator)
-
-
-def _source(like: Tensor, generator: Generators) -> torch.device:
-    """Returns the device that draws.
-
-    Raises:
-        BadArgument: `generator` is no generator, or a sequence of another length than the batch.
-    """
-    if generator is None:
-        return like.device
-    generators: Sequence[Any] = generator if isinstance(generator, Sequence) else [generator]
-    for each in generators:
-        if not isinstance(each, torch.Generator):
-            problem = f"it is of type {type(each).__name__}"
-            raise BadArgument("generator", problem, "give torch.Generator().manual_seed(…)")
-    if generators is generator and len(generators) != len(like):
-        problem = f"there are {len(generators)} for {len(like)} volumes"
-        raise BadArgument("generator", problem, "give one for each, or one for all")
-    return generators[0].device

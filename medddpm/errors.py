@@ -41,7 +41,7 @@ class BadArgument(BadInput):
     @property
     def option(self) -> BadInput:
         """The same of the command's option of that name."""
-        return BadInput(f"--{self.path}", self.problem, self.remedy)
+        return BadInput(f"--{self.path.replace('_', '-')}", self.problem, self.remedy)
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         return BadArgument, (self.path, self.problem, self.remedy)

@@ -29,6 +29,7 @@ from medddpm.fast.reports import bars, log, report
 from medddpm.runtime.files import check_output
 from medddpm.runtime.processes import pick_device
 from medddpm.runtime.ranks import share
+from medddpm.schedules import default_sampler
 from medddpm.switches import BASE, Switches
 from medddpm.unet import UNet3D
 
@@ -72,7 +73,7 @@ def sample_to_files(
             ``OUT_t1.nii.gz`` and so on.
         images: the case's images, for a raw BraTS mask (which does not label the brain) that does not lie beside them.
         steps, sampler: as for `GaussianDiffusion.sample`; by default those that a released model's file recommends,
-            else "ddpm".
+            else "ddpm", or "ddim" for a model that predicts a flow.
         weights: "ema" or "model".
         seed: gives the same noise on every machine and to every mask; a mask's further volumes take the next seeds.
         count: volumes of each mask; several are numbered, ``OUT_1.nii.gz`` and so on.
@@ -285,9 +286,11 @@ def _difference(there: str, note: str) -> str:
 def recommended(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the `sampler` and `steps` for `GaussianDiffusion.sample` that a checkpoint's file recommends.
 
-    A released model's file names them; the default is ancestral sampling over all timesteps, as published.
+    A released model's file names them; the default is ancestral sampling over all timesteps, as published, or DDIM for
+    a model that predicts a flow.
     """
-    return {"sampler": "ddpm", "steps": None, **content.get("sampling", {})}
+    sampler = default_sampler(content.get("prediction", "noise"))
+    return {"sampler": sampler, "steps": None, **content.get("sampling", {})}
 
 
 def keep_freed_memory() -> bool:

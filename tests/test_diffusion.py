@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from medddpm.diffusion import SAMPLERS, GaussianDiffusion, ahead
+from medddpm.diffusion import SAMPLERS, GaussianDiffusion
 from medddpm.errors import BadArgument
+from medddpm.noise import ahead
 from medddpm.unet import UNet3D
 
 

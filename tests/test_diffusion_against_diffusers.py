@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler
+from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
+from diffusers.schedulers.scheduling_ddim import rescale_zero_terminal_snr
 from torch import Tensor, nn
 
-from medddpm.diffusion import SAMPLERS, GaussianDiffusion, schedule
+from medddpm.diffusion import SAMPLERS, GaussianDiffusion
+from medddpm.schedules import schedule
 
 SEED = 11
 
@@ -111,3 +113,28 @@ def test_each_step_is_that_of_diffusers(sampler: str) -> None:
         assert x.dtype == expected.dtype == torch.float64
         torch.testing.assert_close(x, expected, rtol=1e-9, atol=1e-9)
     assert 0 < clipped < x.numel() * steps
+
+
+def test_the_schedule_without_a_signal_at_its_end_is_that_of_diffusers() -> None:
+    betas = torch.tensor(schedule(250)["betas"])
+    torch.testing.assert_close(torch.tensor(schedule(250, "velocity")["betas"]), rescale_zero_terminal_snr(betas))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_each_step_of_a_flow_is_that_of_diffusers() -> None:
+    class Small(Denoiser):
+        """Stays in [-1, 1], where x_0 is not clipped, which diffusers does not do."""
+
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            return 1.3 * x[:, :1] + 0.1 * torch.sin(3 * x[:, :1] + x[:, 1:2])
+
+    diffusion, path = GaussianDiffusion(Small(), 250, prediction="flow"), list[Tensor]()
+    mask = torch.linspace(-1, 1, 2 * 4**3).view(1, 2, 4, 4, 4)
+    diffusion.sample(mask, 25, "ddim", generator=torch.Generator().manual_seed(SEED), trajectory=path)
+    euler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=250)
+    euler.set_timesteps(sigmas=np.linspace(1, 0, 25, endpoint=False))
+    x = path[0]
+    for t, expected in zip(diffusion._times(25, "ddim"), path[1:], strict=True):
+        predicted = diffusion.denoise_fn(torch.cat([x, mask], dim=1), torch.tensor([t]))
+        x = euler.step(predicted, euler.timesteps[euler.step_index or 0], x).prev_sample
+        torch.testing.assert_close(x, expected, rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from typing import Any
 
 from medddpm.diffusion import SAMPLERS
 from medddpm.errors import BadInput
+from medddpm.schedules import PREDICTIONS
 
 LARGEST = 4096  # of a configuration's numbers: channels, sides, blocks
 LARGEST_VOLUME = 2**30  # voxels
@@ -25,6 +26,9 @@ def check_fields(content: Mapping[str, Any], names: Iterable[str], path: str | o
         BadInput: a field has a wrong type or an impossible value; the message names it.
     """
     for name in names:
+        if name == "prediction" and isinstance(content.get(name), str) and not _is_prediction(content[name]):
+            problem = f"its network predicts {content[name]!r}, which is none of {', '.join(PREDICTIONS)}"
+            raise BadInput(path, problem, "read it with the version of medddpm that wrote it")
         if name in content and not _SOUND[name](content[name]):
             raise BadInput(
                 path, f"its metadata is damaged: {name} is not what it should be", "give the file as it was first saved"
@@ -62,6 +66,10 @@ def _is_advice(value: object) -> bool:
     return value["sampler"] in SAMPLERS and whole(value["steps"], 1, MOST_TIMESTEPS)
 
 
+def _is_prediction(value: object) -> bool:
+    return isinstance(value, str) and value in PREDICTIONS
+
+
 def _is_table(value: object) -> bool:
     return isinstance(value, dict)
 
@@ -69,6 +77,7 @@ def _is_table(value: object) -> bool:
 _SOUND: dict[str, Callable[[Any], bool]] = {
     "config": _is_config,
     "timesteps": lambda value: whole(value, 1, MOST_TIMESTEPS),
+    "prediction": _is_prediction,
     "layout": lambda value: isinstance(value, str),
     "size": is_size,
     "step": lambda value: whole(value, 0, 2**53),

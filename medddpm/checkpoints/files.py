@@ -41,8 +41,9 @@ def save_checkpoint(path: str | os.PathLike[str], content: Mapping[str, Any]) ->
     Args:
         path: the file; its folder is made if missing.
         content: for `load_checkpoint` "ema" or "model" or both, each the `state_dict` of a `GaussianDiffusion`; and
-            "config", its `UNet3D.config`; without it the network is read as a published one, with 32 groups a norm. For
-            `sample_to_files` also "size", [H, W, D], if the volumes are no cubes of the network's image size.
+            "config", its `UNet3D.config`; without it the network is read as a published one, with 32 groups a norm; and
+            "prediction", its diffusion's; without it the network predicts the noise. For `sample_to_files` also
+            "size", [H, W, D], if the volumes are no cubes of the network's image size.
 
     Raises:
         BadInput: the disk is full or not writable; the old file at `path` stays as it was.
@@ -105,7 +106,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             "it holds no 'model' or 'ema' map of named tensors",
             "give a checkpoint of this model: {'step': …, 'model': {…}, 'ema': {…}}",
         )
-    check_fields(content, ("config", "size", "sampling"), path)  # what sampling reads; training and release read more
+    check_fields(
+        content, ("config", "size", "sampling", "prediction"), path
+    )  # what sampling reads; training and release read more
     return {**content, **named}
 
 
@@ -147,14 +150,16 @@ def diffusion_from(content: Mapping[str, Any], path: str | os.PathLike[str], wei
     try:
         config: Mapping[str, Any] = content.get("config") or config_from_tensors(network_state)
         timesteps = len(state["betas"]) if "betas" in state else TIMESTEPS  # without it, it is named as missing
-        check_fields({"config": config, "timesteps": timesteps}, ("config", "timesteps"), path)
+        prediction = content.get("prediction", "noise")
+        fields = {"config": config, "timesteps": timesteps, "prediction": prediction}
+        check_fields(fields, fields, path)
         if config.get("num_res_blocks", 1) * max(len(config.get("channel_mult") or ()), 1) > len(network_state):
             raise ValueError("the configuration has more blocks than there are weights")
         with torch.device("meta"):  # its names and shapes, before it takes memory
             shapes = {PREFIX + name: tensor for name, tensor in UNet3D(**config).state_dict().items()}
         _same_tensors(shapes, {name: tensor for name, tensor in state.items() if name.startswith(PREFIX)}, path)
         check_memory(state, path)
-        diffusion = GaussianDiffusion(UNet3D(**config), timesteps)
+        diffusion = GaussianDiffusion(UNet3D(**config), timesteps, prediction=prediction)
     except BadInput:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, ArithmeticError):

@@ -15,6 +15,11 @@ import pandas as pd
 from torch import Tensor
 
 MASK_LABELS = {"whole head": "brain 1 and lesion 2", "BraTS": "the parts of the tumour 1 to 3 and brain 4"}
+PROCESSES = {
+    "noise": "cosine schedule, predicts the noise",
+    "velocity": "cosine schedule with zero terminal SNR, predicts the velocity",
+    "flow": "rectified flow, predicts noise minus image",
+}
 NOT_SAID = "not said"
 DTYPES = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 
@@ -72,6 +77,7 @@ def model_card(
             "evaluation": _evaluation(content.get("evaluation")),
             "limits": _text(f"{synthetic}_limits") if synthetic else "Those of the volumes it was trained on.",
             "parameters": parameters(state),
+            **_objective(content.get("prediction", "noise"), training),
             "sampler": content["sampling"]["sampler"],
             "sampling_steps": content["sampling"]["steps"],
             "size": "×".join(map(str, content["size"])),
@@ -86,6 +92,36 @@ def model_card(
 
 def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
     return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
+
+
+def _objective(prediction: str, training: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the card's words on what is predicted and minimized, the learning rate, the average and the flips."""
+    error = {"l1": "absolute", "l2": "squared"}[training["loss"]]
+    weighted = ", weighted by min-SNR" if training["weighting"] == "min-snr" else ""
+    if training["density"] != "uniform":
+        weighted += f", at timesteps of {training['density']} density"
+    rate = f"{training['learning_rate']}"
+    if training["warm_up"]:
+        rate += f", reached after {training['warm_up']} steps"
+    if training["decay"] == "cosine":
+        rate += f", then along a cosine to 0 at step {training['length']}"
+    average = f"decay {training['ema_decay']} every {training['ema_every']} steps, from step {training['ema_start']} on"
+    if training["ema_share"]:
+        average = f"a power function of width {training['ema_share']} of the steps, every {training['ema_every']} steps"
+    return {
+        "process": PROCESSES[prediction],
+        "objective": f"Mean {error} error of the predicted {prediction}{weighted}",
+        "rate": rate,
+        "average": average,
+        "changes": _changes(training),
+    }
+
+
+def _changes(training: Mapping[str, Any]) -> str:
+    """Returns the card's rows on how volumes were changed before they were shown; none if they were not."""
+    flips = "\n| flips | left and right, at random |" if training["flips"] else ""
+    bent = f"\n| deformations | {training['deform']} of a side, standard deviation |" if training["deform"] else ""
+    return flips + bent
 
 
 def _text(name: str) -> str:

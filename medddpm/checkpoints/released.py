@@ -1,8 +1,8 @@
 """A released model: the averaged weights in one safetensors file, a format that cannot hold code.
 
 Any safetensors reader reads it: weights under the network's published names, in BF16, and JSON metadata that rebuild
-the network (config, timesteps), describe its training (layout, size, step, training) and recommend a sampler
-(sampling).
+the network (config, timesteps, prediction), describe its training (layout, size, step, training) and recommend a
+sampler (sampling).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from medddpm.runtime.files import check_hollow, opened
 SUFFIX = ".safetensors"
 FORMAT = "medddpm 1"
 LARGEST_HEADER = 2**22  # bytes; that of a U-Net of a thousand tensors has a tenth of a megabyte
-FIELDS = ("config", "timesteps", "layout", "size", "step", "training", "sampling", "evaluation")
+FIELDS = ("config", "timesteps", "prediction", "layout", "size", "step", "training", "sampling", "evaluation")
 """The entries of a checkpoint that are stored beside the weights; `medddpm release` adds the last three."""
 
 
@@ -60,9 +60,13 @@ def to_released(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(PREFIX): v.bfloat16().contiguous() for k, v in state.items() if k.startswith(PREFIX)}
 
 
-def from_released(weights: Mapping[str, Tensor], timesteps: int) -> dict[str, Tensor]:
-    """Returns the weights of a released file as a checkpoint has them: in float32, with the schedule."""
-    schedule = GaussianDiffusion(torch.nn.Identity(), timesteps).state_dict()
+def from_released(weights: Mapping[str, Tensor], timesteps: int, prediction: str = "noise") -> dict[str, Tensor]:
+    """Returns the weights of a released file as a checkpoint has them: in float32, with the schedule.
+
+    Raises:
+        BadArgument: the prediction cannot have so few timesteps.
+    """
+    schedule = GaussianDiffusion(torch.nn.Identity(), timesteps, prediction=prediction).state_dict()
     return {**{PREFIX + name: tensor.float() for name, tensor in weights.items()}, **schedule}
 
 
@@ -122,7 +126,8 @@ def _content(metadata: Mapping[str, str], weights: Mapping[str, Tensor], path: P
     check_weights({PREFIX + name: tensor for name, tensor in weights.items()}, path)
     if "training" in content:
         content["training"] = with_present_names(content["training"])
-    return {**content, "about": metadata.get("about", ""), "ema": from_released(weights, content["timesteps"])}
+    state = from_released(weights, content["timesteps"], content.get("prediction", "noise"))
+    return {**content, "about": metadata.get("about", ""), "ema": state}
 
 
 def check_utf8(text: str, path: str | os.PathLike[str]) -> None:

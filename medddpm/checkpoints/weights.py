@@ -66,7 +66,7 @@ def check_weights(state: Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
     if broken := not_finite(state):
         raise BadInput(path, f"its weights are not finite ({some(broken)})", "use an earlier checkpoint")
     schedule = {name: tensor for name, tensor in state.items() if not name.startswith(PREFIX) and tensor.numel()}
-    most = {"betas": 0.9999, "alphas_cumprod": 1.0, "alphas_cumprod_prev": 1.0}
+    most = {"betas": 1.0, "alphas_cumprod": 1.0, "alphas_cumprod_prev": 1.0}
     if absurd := [
         name
         for name, tensor in schedule.items()

@@ -16,6 +16,12 @@ from medddpm.runtime.arguments import a_path
 SETTINGS = ("base", "opt1", "opt2", "opt12", "fast")
 SAMPLERS = ("ddpm", "ddim", "dpm++", "sde-dpm++")
 RECOMPUTED = ("none", "attention", "1", "2", "3", "4", "5", "all")
+RECIPES = ("published", "ours")
+PREDICTIONS = ("noise", "velocity", "flow")
+LOSSES = ("l1", "l2")
+WEIGHTINGS = ("none", "min-snr")
+DENSITIES = ("uniform", "logit-normal")
+DECAYS = ("none", "cosine")
 PROFILE_VIEWS = ("window", "step")
 SHELLS = ("bash", "zsh", "tcsh")
 MULTIPLE = "a multiple of 32"
@@ -25,6 +31,12 @@ DATA = (
     "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
 )
 """The help of `train --data` and of `check`."""
+
+
+DATA = (
+    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
+    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
+)
 
 
 def complain(line: str) -> int:

@@ -1,15 +1,22 @@
-"""The command that trains: train."""
+"""The command that trains a model."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from medddpm.cli.options import (
     DATA,
+    DECAYS,
+    DENSITIES,
+    LOSSES,
     MULTIPLE,
+    PREDICTIONS,
+    RECIPES,
     RECOMPUTED,
+    WEIGHTINGS,
     Commands,
     Parser,
     add_command,
@@ -22,7 +29,7 @@ from medddpm.cli.options import (
 )
 from medddpm.errors import BadInput
 from medddpm.fast.reports import is_first, log
-from medddpm.runtime.arguments import a_path, not_negative, positive, whole
+from medddpm.runtime.arguments import a_path, not_negative, positive, up_to, whole
 from medddpm.runtime.exits import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ def add_train(commands: Commands[Parser]) -> None:
         "train a model, or resume a run",
         """
         medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
+        medddpm train --phantom 768 --size 64 --steps 8000 --setting fast --recipe ours --out runs/ours
         medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
         medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
@@ -109,19 +117,7 @@ def add_train(commands: Commands[Parser]) -> None:
         "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
         "learns it: with --channels 32 give 8",
     )  # fmt: skip
-    command.add_argument("--learning-rate", type=positive, default=1e-5, help="Adam's (1e-5)")
-    command.add_argument(
-        "--batch-size", type=whole(1, 1024), default=1, help="volumes in a micro-step of a process (1)"
-    )
-    command.add_argument("--accumulation", type=whole(1, 10_000), default=2, help="micro-steps in a step (2)")
-    command.add_argument(
-        "--offset-noise", type=not_negative, default=0.0, metavar="X",
-        help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
-    )  # fmt: skip
-    command.add_argument(
-        "--clip-norm", type=not_negative, default=0.0, metavar="X",
-        help="scale a step's gradient down to this norm if it is larger (0: never)",
-    )  # fmt: skip
+    _add_recipe(command)
     command.add_argument(
         "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps and noise (0)"
     )
@@ -162,6 +158,68 @@ def add_train(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command, "no progress bar, but a line a minute")
+
+
+def _add_recipe(command: argparse.ArgumentParser) -> None:
+    """Adds --recipe and the options of which a recipe is made; None stands for the recipe's value."""
+    command.add_argument(
+        "--recipe", choices=RECIPES, default="published",
+        help="the values of the options below that are not given, which their help has in brackets (published)",
+    )  # fmt: skip
+    command.add_argument(
+        "--volumes-a-step", type=whole(1, 10_000), metavar="N",
+        help="volumes in a step of all processes; --accumulation follows from --batch-size, by default the largest "
+        "that the GPU is estimated to hold (as --batch-size and --accumulation say; ours 8)",
+    )  # fmt: skip
+    command.add_argument("--batch-size", type=whole(1, 1024), help="volumes in a micro-step of a process (1)")
+    command.add_argument("--accumulation", type=whole(1, 10_000), help="micro-steps in a step (2)")
+    command.add_argument("--learning-rate", type=positive, help="Adam's (1e-5; ours 1e-4)")
+    command.add_argument(
+        "--warm-up", type=whole(0), metavar="N", help="steps over which the learning rate rises to that (0; ours 200)"
+    )
+    command.add_argument(
+        "--decay", choices=DECAYS,
+        help="cosine: the learning rate falls to 0 at --steps, which a resumed run may then not change (none; ours "
+        "cosine)",
+    )  # fmt: skip
+    command.add_argument(
+        "--ema-share", type=up_to(0.28), metavar="X",
+        help="width of the average of the weights as a share of the steps made; 0: decay 0.995 every 10 steps (0; ours "
+        "0.1)",
+    )  # fmt: skip
+    command.add_argument(
+        "--prediction", choices=PREDICTIONS,
+        help="what the network predicts: the noise; the velocity, with zero terminal SNR; or the flow, on straight "
+        "lines from noise to image (noise)",
+    )  # fmt: skip
+    command.add_argument("--loss", choices=LOSSES, help="mean absolute or mean squared error of that (l1)")
+    command.add_argument(
+        "--weighting", choices=WEIGHTINGS,
+        help="of the timesteps in the loss; min-snr: by the signal-to-noise ratio, up to 5, of the error of the image "
+        "(none)",
+    )  # fmt: skip
+    command.add_argument(
+        "--density",
+        choices=DENSITIES,
+        help="of the timesteps that are drawn; logit-normal: more of the middle (uniform)",
+    )
+    command.add_argument(
+        "--flips", action=argparse.BooleanOptionalAction,
+        help="mirror volumes between left and right at random, each with its mask (no; ours yes)",
+    )  # fmt: skip
+    command.add_argument(
+        "--deform", type=up_to(0.05), metavar="X",
+        help="bend volumes at random, each with its mask, by points that move by X of a side, standard deviation; that "
+        "blurs their finest detail (0)",
+    )  # fmt: skip
+    command.add_argument(
+        "--offset-noise", type=not_negative, metavar="X",
+        help="standard deviation of each volume's noise as a whole: with 0.1 the mask sets a sample's brightness (0)",
+    )  # fmt: skip
+    command.add_argument(
+        "--clip-norm", type=not_negative, metavar="X",
+        help="scale a step's gradient down to this norm if it is larger (0: never)",
+    )  # fmt: skip
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -217,17 +275,13 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         return None
     channels, groups = _width(arguments, size)
     config = TrainConfig(
+        **_recipe(arguments, math.prod(size) * channels),
         setting=arguments.setting.upper(),
         image_size=size[0],
         model_channels=channels,
         num_res_blocks=arguments.blocks or (2 if brats else 1),
         channel_mult=arguments.channel_mult,
         norm_groups=groups,
-        learning_rate=arguments.learning_rate,
-        batch_size=arguments.batch_size,
-        accumulation=arguments.accumulation,
-        offset_noise=arguments.offset_noise,
-        clip_norm=arguments.clip_norm,
         seed=arguments.seed,
         save_every=arguments.save_every,
         sample_every=arguments.sample_every,
@@ -239,6 +293,27 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         bucket_mib=arguments.bucket_mib,
     )
     return config, volumes
+
+
+def _recipe(arguments: argparse.Namespace, activations: int) -> dict[str, Any]:
+    """Returns the fields of the configuration that the recipe and the options it is made of set.
+
+    Args:
+        arguments: the command's.
+        activations: voxels of a volume times the network's base width.
+    """
+    from medddpm.runtime.processes import pick_device
+    from medddpm.runtime.ranks import share
+    from medddpm.training.recipes import OPTIONS, fields_of, most_volumes
+
+    fast, device = arguments.setting == "fast", pick_device(arguments.device)
+    return fields_of(
+        arguments.recipe,
+        {name: getattr(arguments, name) for name in OPTIONS},
+        steps=arguments.steps,
+        processes=share()[1],
+        most=lambda: most_volumes(device, activations, fast),
+    )
 
 
 def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:

@@ -38,6 +38,11 @@ class Layout:
         return len(self.labels)
 
     @property
+    def left_right(self) -> int:
+        """The dimension of a volume's tensor (…, D, W, H), counted from the end, that runs between left and right."""
+        return -1 - next(place for place, axis in enumerate(self.axes) if axis in "LR")
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """All published folders of the layout, the mask's first."""
         return (self.mask_folder, *self.image_folders)

@@ -39,12 +39,20 @@ def positive(text: str) -> float:
     return value
 
 
-def not_negative(text: str) -> float:
-    """Reads an argument: a number from 0 to `LARGEST`."""
-    value = _number(text)
-    if not 0 <= value <= LARGEST:
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number from 0 to {LARGEST:g}")
-    return value
+def up_to(most: float) -> Callable[[str], float]:
+    """Returns an argument type: a number from 0 to `most`."""
+
+    def parse(text: str) -> float:
+        value = _number(text)
+        if not 0 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not a number from 0 to {most:g}")
+        return value
+
+    return parse
+
+
+not_negative = up_to(LARGEST)
+"""Reads an argument: a number from 0 to `LARGEST`."""
 
 
 def a_path(text: str) -> Path:

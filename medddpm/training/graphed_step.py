@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from medddpm.diffusion import GaussianDiffusion
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.training.gradients import GradientSum
 
@@ -21,7 +20,8 @@ class GraphedStep:
     weights and the optimizer's state stay where they are in memory.
 
     Args:
-        diffusion: its loss is minimized; its network is accelerated and on a GPU.
+        loss: is minimized: `loss(image, mask, generator=…)`, as of a `GaussianDiffusion`, whose network is accelerated
+            and on a GPU.
         optimizer: Adam on its parameters, capturable.
         batches: (image, mask) of each micro-step, on that GPU, in the shapes of all later ones: (N, C, D, H, W) and
             (N, M, D, H, W).
@@ -33,14 +33,14 @@ class GraphedStep:
 
     def __init__(
         self,
-        diffusion: GaussianDiffusion,
+        loss: Callable[..., Tensor],
         optimizer: torch.optim.Optimizer,
         batches: Sequence[tuple[Tensor, Tensor]],
         clip_norm: float = 0.0,
         total: int | None = None,
         gradients: GradientSum | None = None,
     ) -> None:
-        self._diffusion, self._optimizer, self._clip_norm = diffusion, optimizer, clip_norm
+        self._loss, self._optimizer, self._clip_norm = loss, optimizer, clip_norm
         self._total, self._gradients = total or len(batches), gradients
         # A replay starts at a generator's seed: with one for each, micro-steps draw as if seeded in between.
         self._generators = [torch.Generator(image.device) for image, _ in batches]
@@ -72,7 +72,7 @@ class GraphedStep:
         losses: list[Tensor] = []
         for image, mask, generator in zip(tensors[::2], tensors[1::2], self._generators, strict=True):
             with summed(self._gradients, last=len(losses) == len(self._generators) - 1):
-                loss = self._diffusion.loss(image, mask, generator=generator) / self._total
+                loss = self._loss(image, mask, generator=generator) / self._total
                 loss.backward()
             losses.append(loss.detach())
         clip(self._optimizer, self._clip_norm)

@@ -9,7 +9,7 @@ from medddpm.data.synthetic import origin_of
 from medddpm.data.volumes import Scaling
 from medddpm.training.config import FREE
 
-OPTIONS = {"size": "--size", "model_channels": "--channels", "num_res_blocks": "--blocks"}
+OPTIONS = {"size": "--size", "model_channels": "--channels", "num_res_blocks": "--blocks", "length": "--steps"}
 """The options whose names differ from those in run.json."""
 NO_OPTION = {"image_size", "ema_decay", "ema_every", "ema_start", "layout", "processes"}
 """The entries of run.json that no option sets."""
@@ -26,6 +26,7 @@ def differences(known: Mapping[str, Any], requested: Mapping[str, Any]) -> list[
     # The option --size says both, and other files have other data.
     implied = {"image_size"} if "size" in changed else set[str]()
     implied |= {"data"} if "volumes" in changed else set()
+    implied |= {"length"} if "decay" in changed else set()
     phrases = []
     for key in changed:
         if key == "volumes":
@@ -33,13 +34,20 @@ def differences(known: Mapping[str, Any], requested: Mapping[str, Any]) -> list[
         elif key == "data" and key not in implied:
             phrases += _of_digests(known[key], requested[key], requested["volumes"])
         elif key not in implied:
-            phrases.append(_phrase(option(key), _shown(key, known[key]), _shown(key, requested[key])))
+            phrases.append(_phrase_of(key, known[key], requested[key]))
     return phrases
 
 
 def option(key: str) -> str:
     """Returns the option of `medddpm train` that sets the entry `key` of run.json; the key itself if there is none."""
     return key if key in NO_OPTION else OPTIONS.get(key, f"--{key.replace('_', '-')}")
+
+
+def _phrase_of(key: str, was: object, now: object) -> str:
+    if isinstance(was, bool):
+        name = option(key)
+        return _phrase(name, "on", "off") if was else _phrase(name, "off", "on")
+    return _phrase(option(key), _shown(key, was), _shown(key, now))
 
 
 def _phrase(name: str, was: object, now: object) -> str:

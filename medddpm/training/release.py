@@ -123,7 +123,7 @@ def _released_content(run: Path, sampler: str, steps: int | None) -> dict[str, A
         steps = STEPS
     return {
         **content,
-        "ema": released.from_released(released.to_released(content["ema"]), diffusion.timesteps),
+        "ema": released.from_released(released.to_released(content["ema"]), diffusion.timesteps, diffusion.prediction),
         "training": training,
         "sampling": {"sampler": sampler, "steps": diffusion.checked_steps(steps, sampler)},
     }

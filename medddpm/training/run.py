@@ -23,6 +23,7 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import bytes_of, room
 from medddpm.training.network import checkpoint_bytes
 from medddpm.training.progress import Report
+from medddpm.training.rates import check_rates
 from medddpm.training.run_folder import check_room_for, claim, locked, newest, save
 from medddpm.training.trainer import Trainer
 from medddpm.training.waits import Waits, waits_of
@@ -49,7 +50,7 @@ def train(
         config: the run's; to resume a run it must be the same, except for `FREE`.
         volumes: the data set.
         out: the run's folder, made if missing.
-        steps: in all, including those made before.
+        steps: in all, including those made before; at most `config.length` if the learning rate ends there.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
         device_cache: holds the volumes in the device's memory from the second step on. None does so on a GPU for a
             `DiskCache` that takes no more than half of the memory that the first step leaves free.
@@ -62,7 +63,9 @@ def train(
 
     Raises:
         BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
+        BadArgument: as `medddpm.training.rates.check_rates`.
     """
+    check_rates(config, steps)
     out, where = Path(out), pick_device(device)
     with joined(where), deferred_signals() as stopped, contextlib.ExitStack() as resources:
         ranks = Ranks(stopped)

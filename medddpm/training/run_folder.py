@@ -23,7 +23,7 @@ from medddpm.fast.reports import log
 from medddpm.runtime import locks
 from medddpm.runtime.files import check_room, check_writable, read_json, write_json
 from medddpm.runtime.locks import LOCK
-from medddpm.training.config import CHOICES, TrainConfig
+from medddpm.training.config import CHOICES, LARGEST_DEFORMATION, LARGEST_SHARE, TrainConfig
 from medddpm.training.mismatch import differences
 
 HALF = (LOCK, ".writing-")  # the beginnings of the names of unfinished files and of the lock
@@ -119,7 +119,7 @@ def _field(name: str, default: object) -> Callable[[Any], bool]:
     if name == "channel_mult":
         return lambda value: value is None or (are_whole(value, 1) and bool(value))
     if isinstance(default, float):
-        most = 1.0 if name == "ema_decay" else sys.float_info.max
+        most = _MOST.get(name, sys.float_info.max)
         return lambda value: type(value) in (int, float) and 0 <= value <= most
     if type(default) is int:
         return functools.partial(whole, least=0 if name in _FROM_0 else 1, most=LARGEST if name in _WIDTHS else MOST)
@@ -133,7 +133,8 @@ def _are_texts(value: object) -> bool:
 MOST = 2**63 - 1
 MOST_NAMED = 1024  # processes of which a message names the numbers that fit
 _NEEDED = ("size", "layout", "volumes")  # an earlier version's record may lack any other
-_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib")
+_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib", "warm_up", "length")
+_MOST = {"ema_decay": 1.0, "ema_share": LARGEST_SHARE, "deform": LARGEST_DEFORMATION}
 _WIDTHS = ("image_size", "model_channels", "num_res_blocks", "norm_groups")
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **{name: _field(name, default) for name, default in asdict(TrainConfig()).items()},

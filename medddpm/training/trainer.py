@@ -23,12 +23,21 @@ from medddpm.fast.graphs import cuda_graphs
 from medddpm.runtime.processes import Handed, collated, iterated
 from medddpm.runtime.ranks import Ranks
 from medddpm.switches import SETTINGS
+from medddpm.training.augmentation import deformed, flipped
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache
 from medddpm.training.gradients import GradientSum, gradient_sum
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
 from medddpm.training.network import unet_for
 from medddpm.training.pace import Pace
+from medddpm.training.rates import (
+    average_decay,
+    average_start,
+    check_rates,
+    learning_rate,
+    set_learning_rate,
+    varies,
+)
 
 PHASES = ("load", "forward", "backward", "update")
 """The phases of a step, as a `Trainer` names them; a step in a CUDA graph has only the first and the last."""
@@ -64,6 +73,7 @@ class Trainer:
         graph: bool = True,
         ranks: Ranks | None = None,
     ) -> None:
+        check_rates(config)
         self.config = config
         self.volumes = volumes
         self.device = device
@@ -72,20 +82,29 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # for the initial weights
             self.unet = unet_for(config, volumes).to(device)
-        self.diffusion = GaussianDiffusion(self.unet, offset_noise=config.offset_noise).to(device)
+        self.diffusion = GaussianDiffusion(
+            self.unet,
+            offset_noise=config.offset_noise,
+            prediction=config.prediction,
+            loss_kind=config.loss,
+            weighting=config.weighting,
+            density=config.density,
+        ).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         fast = SETTINGS[config.setting].fast and device.type == "cuda"
         self._may_capture = fast and graph
         self._graphed: GraphedStep | None = None
         self._acceleration: object = None  # the network's, at the last step
+        rate: float | Tensor = config.learning_rate
+        if varies(config) and self._may_capture:  # a captured step has a number for good, but reads a tensor each time
+            rate = torch.tensor(rate, device=device)
         self.optimizer = torch.optim.Adam(
-            self.unet.parameters(), lr=config.learning_rate, fused=fast or None, capturable=self._may_capture
+            self.unet.parameters(), lr=rate, fused=fast or None, capturable=self._may_capture
         )
         self.phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         self.step = 0
         self.losses: list[float] = []  # one for each step up to the last `read_losses`
         self._pending: list[Tensor] = []  # the later ones, still on the device
-        self._average = get_ema_multi_avg_fn(config.ema_decay)
         self._batches: Iterator[Sequence[Tensor]] | None = None
         self._generator = torch.Generator(device)
         # The processes hold equal weights already: from the seed, or from a checkpoint.
@@ -110,6 +129,8 @@ class Trainer:
             self._graphed = None
             self.optimizer.zero_grad()  # they were the graph's
         self._acceleration = acceleration
+        if varies(self.config):
+            set_learning_rate(self.optimizer, learning_rate(self.config, self.step))
         if graphed:
             self._graphed_step()
         else:
@@ -141,7 +162,7 @@ class Trainer:
         if self._graphed is None:
             on_device = [(image.to(self.device), mask.to(self.device)) for image, mask in batches]
             self._graphed = GraphedStep(
-                self.diffusion,
+                self._loss,
                 self.optimizer,
                 on_device,
                 self.config.clip_norm,
@@ -227,10 +248,18 @@ class Trainer:
             self._gradients = None
 
     def _forward(self, image: Tensor, mask: Tensor, micro: int) -> Tensor:
-        return self.diffusion.loss(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
+        return self._loss(image, mask, generator=self._generator.manual_seed(self._seed(micro)))
+
+    def _loss(self, image: Tensor, mask: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Returns the loss of a micro-step, all of whose random draws come from `generator`. A graph captures this."""
+        if self.config.flips:
+            image, mask = flipped(image, mask, self.volumes.layout.left_right, generator)
+        if self.config.deform:
+            image, mask = deformed(image, mask, self.config.deform, generator)
+        return self.diffusion.loss(image, mask, generator=generator)
 
     def _seed(self, micro: int) -> int:
-        """Returns the seed of a micro-step's timesteps and noise."""
+        """Returns the seed of a micro-step's flips, deformations, timesteps and noise."""
         draw = self._draw(self.step, micro)
         return int(np.random.SeedSequence([self.config.seed, draw]).generate_state(1)[0])
 
@@ -239,12 +268,13 @@ class Trainer:
         self._pending.append(loss)
         self.step += 1
         averages, weights = list(self.ema.parameters()), list(self.diffusion.parameters())
+        start = average_start(self.config)
         with torch.no_grad():
-            if self.step == self.config.ema_start:
+            if self.step == start:
                 for average, parameter in zip(averages, weights, strict=True):
                     average.copy_(parameter)
-            elif self.step > self.config.ema_start and self.step % self.config.ema_every == 0:
-                self._average(averages, weights, self.step)
+            elif self.step > start and self.step % self.config.ema_every == 0:
+                get_ema_multi_avg_fn(average_decay(self.config, self.step))(averages, weights, self.step)
 
     def _draw(self, step: int, micro: int) -> int:
         """Returns the number of a micro-step among those of all processes."""
@@ -269,8 +299,8 @@ class Trainer:
 
     @property
     def averaged(self) -> GaussianDiffusion:
-        """The model to sample from: the average of the weights; up to `ema_start`, the weights."""
-        return self.ema if self.step >= self.config.ema_start else self.diffusion
+        """The model to sample from: the average of the weights; up to `average_start`, the weights."""
+        return self.ema if self.step >= average_start(self.config) else self.diffusion
 
     def read_losses(self) -> list[float]:
         """Reads back the losses of the steps since the last call, averaged over all processes, which all call this."""
@@ -292,6 +322,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "losses": torch.tensor(self.losses),
             "config": self.unet.config,
+            "prediction": self.config.prediction,
             "size": list(self.volumes.size),
             "layout": self.volumes.layout.name,
         }
@@ -302,6 +333,9 @@ class Trainer:
         Raises:
             BadInput: it does not fit this run.
         """
+        if (trained := content.get("prediction", "noise")) != self.config.prediction:
+            problem = f"its network was trained to predict the {trained}, not the {self.config.prediction}"
+            raise BadInput(path, problem, "give the checkpoint of this run")
         for name, model in (("model", self.diffusion), ("ema", self.ema)):
             load_state(model, content.get(name), path)
         try:

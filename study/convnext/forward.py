@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from medddpm.diffusion import schedule
+from medddpm.schedules import schedule
 from study.convnext.model import ConvNeXtBlock, ConvNeXtUNet, embedded
 from study.convnext.operators import Array, OperatorTimer
 
