@@ -90,6 +90,10 @@ def model_card(
     return card + "\n"
 
 
+def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
+    return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
+
+
 def _objective(prediction: str, training: Mapping[str, Any]) -> dict[str, str]:
     """Returns the card's words on what is predicted and minimized, the learning rate, the average and the flips."""
     error = {"l1": "absolute", "l2": "squared"}[training["loss"]]
@@ -118,10 +122,6 @@ def _changes(training: Mapping[str, Any]) -> str:
     flips = "\n| flips | left and right, at random |" if training["flips"] else ""
     bent = f"\n| deformations | {training['deform']} of a side, standard deviation |" if training["deform"] else ""
     return flips + bent
-
-
-def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
-    return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
 
 
 def _text(name: str) -> str:
