@@ -24,7 +24,7 @@ from medddpm.quality import distances
 from medddpm.quality.intervals import bootstrap
 from medddpm.quality.measures import Measured, Number, measure, nearest
 from medddpm.quality.metrics import VolumeSet, compare
-from medddpm.quality.tissues import WIDTH, features, segment
+from medddpm.quality.tissues import SMALLEST_STEP, WIDTH, features, segment
 from medddpm.runtime.processes import pick_device
 from study.brains import segmenters
 from study.brains.ranges import Ranges, ranges_of, relative_texture
@@ -36,6 +36,7 @@ from study.records import schemas_brains as schemas
 
 SEGMENTER_FILE, RANGES_FILE = "segmenter.safetensors", "ranges.json"
 TABLES = ("verdicts.csv", "wholes.csv", "sets.csv", "use.csv")
+SET_HEADS = 64  # held-out heads that a set is compared with: pairs of more take minutes
 SET_METRICS = ("ms_ssim_between", "diversity", "diversity_reference", "mmd_linear", "mmd_gaussian", "frechet")
 
 
@@ -99,6 +100,9 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
     """
     for name in TABLES:
         check_table(out / name)
+    if options.side % SMALLEST_STEP:
+        raise BadInput("--size", f"{options.side} is no multiple of {SMALLEST_STEP}", "give one")
+    ranges = None if options.ranges is None else Ranges.read(options.ranges)
     device = pick_device(options.device)
     sets = {path.stem: read_samples(path, options.size, options.contrasts) for path in options.samples}
     if len(sets) < len(options.samples):
@@ -109,17 +113,15 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
     meta["segmenter"] = vars(description)
     held_out = subjects(options.held_out, options.size, options.contrasts, RANGES)
     trained = subjects(options.trained, options.size, options.contrasts, TRAINED)
-    if options.ranges is None:
+    if ranges is None:
         numbers = _numbers(held_out, network, options.contrasts, trained.images.to(device))[0]
         ranges = ranges_of(numbers, strangers_dice(held_out.tissues))
         ranges.write(out / RANGES_FILE, {**meta, "seed": RANGES, "held_out": options.held_out})
         print(f"{out / RANGES_FILE}: {len(ranges.ranges)} ranges of {options.held_out} heads", flush=True)
-    else:
-        ranges = Ranges.read(options.ranges)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    test = subjects(
-        max((len(names) for _, names in sets.values()), default=0) or 1, options.size, options.contrasts, TEST
-    )
+    reference = held_out.images[:SET_HEADS].to(device)
+    most = max([1, *(len(names) for _, names in sets.values())])
+    test = subjects(most, options.size, options.contrasts, TEST)
     for name, (images, names) in sets.items():
         known = of_names(names, options.size, options.contrasts)
         sampled = Subjects(images, known.masks, known.tissues, names, known.voxel)
@@ -128,7 +130,7 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
         rows["wholes.csv"] += [{"samples": name, **row} for row in wholes]
         of_heads = test.images[: len(images)]
         for title, volumes in {name: images, f"heads for {name}": of_heads}.items():
-            compared = of_set(volumes.to(device), held_out.images.to(device), network, options.contrasts)
+            compared = of_set(volumes.to(device), reference, network, options.contrasts)
             rows["sets.csv"] += [{"samples": title, **row} for row in compared]
         if options.use_steps:
             table = use(
