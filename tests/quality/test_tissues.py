@@ -36,7 +36,7 @@ def cubes(count: int, channels: int = 1) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def trained() -> torch.nn.Module:
-    return train_segmenter(*cubes(8), steps=80, batch=4, width=8, learning_rate=1e-2)
+    return train_segmenter(*cubes(8), steps=40, batch=4, width=8)
 
 
 def test_training_learns_tissues_of_volumes_not_seen(trained: torch.nn.Module) -> None:

@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def network() -> torch.nn.Module:
     known = subjects(16, SIZE, ("t1",), SEGMENTER, processes=1)
-    return train_segmenter(known.images, known.tissues, steps=100, batch=2, width=8, learning_rate=1e-2)
+    return train_segmenter(known.images, known.tissues, steps=80, batch=2, width=8)
 
 
 @pytest.fixture(scope="module")
