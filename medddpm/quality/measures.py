@@ -119,7 +119,7 @@ def measure(volumes: Measured, channels: tuple[str, ...]) -> list[Number]:
         rows += [Number(i, *row) for row in _of_tissues(labels, volumes.voxel)]
         rows.append(Number(i, "confidence", "all", "all", float(volumes.seen.confidence[i])))
         if dice is not None:
-            rows += [Number(i, "dice", "all", TISSUES[t], float(dice[i, t])) for t in (*HEALTHY, OEDEMA)]
+            rows += [Number(i, "dice", "all", TISSUES[t], float(dice[i, t])) for t in HEALTHY]
         ml = float((volumes.masks[i] == LESION).sum()) * volumes.voxel**3 / 1000
         if ml:
             rows.append(Number(i, "dice", "all", lesion_size(ml), float(lesions[i])))

@@ -168,12 +168,16 @@ def ranges_of(numbers: Sequence[Number], others: Sequence[Number] = ()) -> Range
 
     Args:
         numbers: of the heads, as `measure` gives them, and what else is known of each.
-        others: numbers that stand in for a head's own: the Dice of a tissue with its anatomy of another head.
+        others: numbers that stand in for a head's own where they are less: the Dice of a tissue with its anatomy of
+            another head. No sample is asked for more than the segmenter sees in the head itself.
     """
     texture = mean_texture(numbers)
-    replaced = {_key(number) for number in others}
-    heads = [n for n in relative_texture(numbers, texture) if _key(n) not in replaced]
-    heads = [n for n in (*heads, *others) if math.isfinite(n.value)]
+    less = {(number.volume, *_key(number)): number.value for number in others}
+    heads = [
+        n._replace(value=min(n.value, less.get((n.volume, *_key(n)), n.value)))
+        for n in relative_texture(numbers, texture)
+        if math.isfinite(n.value)
+    ]
     ranges = {}
     for key, part in pd.DataFrame(heads, columns=Number._fields).groupby(["metric", "channel", "tissue"], sort=False):
         metric, channel, tissue = map(str, key)

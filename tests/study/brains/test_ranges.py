@@ -49,6 +49,11 @@ def test_percentiles_and_what_stands_in_for_the_heads_own() -> None:
     assert background.excess(BACKGROUND_LEVEL / 2) == pytest.approx(0.5)
 
 
+def test_no_more_is_asked_for_than_the_segmenter_sees_in_a_head() -> None:
+    blind = [n._replace(value=0.3) if n.metric == "dice" else n for n in heads(50)]
+    assert ranges_of(blind, strangers(50)).ranges["dice", "all", "grey"].low == 0.3
+
+
 def test_heads_of_other_draws_pass_as_a_whole_nineteen_times_of_twenty_and_outliers_do_not() -> None:
     ranges = ranges_of(heads(400), strangers(400))
     fresh = [n for n in relative_texture(heads(400, seed=1), ranges.texture) if n.metric != "dice"]
