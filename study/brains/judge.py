@@ -5,6 +5,7 @@ Ranges and segmenter are files, so that they are committed before the first samp
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ from study.records import schemas_brains as schemas
 
 SEGMENTER_FILE, RANGES_FILE = "segmenter.safetensors", "ranges.json"
 TABLES = ("verdicts.csv", "wholes.csv", "sets.csv", "use.csv")
+CONTROL = "heads"
+"""The name, among the sets of samples, of held-out heads that are judged in the same way."""
+
 SET_HEADS = 64  # held-out heads that a set is compared with: pairs of more take minutes
 SET_METRICS = ("ms_ssim_between", "diversity", "diversity_reference", "mmd_linear", "mmd_gaussian", "frechet")
 
@@ -105,8 +109,8 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
     ranges = None if options.ranges is None else Ranges.read(options.ranges)
     device = pick_device(options.device)
     sets = {path.stem: read_samples(path, options.size, options.contrasts) for path in options.samples}
-    if len(sets) < len(options.samples):
-        raise BadInput("--samples", "two sets have one name", "rename one")
+    if len(sets) < len(options.samples) or CONTROL in sets:
+        raise BadInput("--samples", f"two sets have one name, or one is called {CONTROL}", "rename it")
     meta = {**machine_meta(command, options.device), "contrasts": list(options.contrasts), "size": list(options.size)}
     out.mkdir(parents=True, exist_ok=True)
     network, description = _segmenter(options, out, device)
@@ -120,28 +124,33 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
         print(f"{out / RANGES_FILE}: {len(ranges.ranges)} ranges of {options.held_out} heads", flush=True)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     reference = held_out.images[:SET_HEADS].to(device)
-    most = max([1, *(len(names) for _, names in sets.values())])
+    most = max([options.tested if sets else 1, *(len(names) for _, names in sets.values())])
     test = subjects(most, options.size, options.contrasts, TEST)
-    for name, (images, names) in sets.items():
-        known = of_names(names, options.size, options.contrasts)
-        sampled = Subjects(images, known.masks, known.tissues, names, known.voxel)
+    asked = {
+        name: dataclasses.replace(of_names(names, options.size, options.contrasts), images=images)
+        for name, (images, names) in sets.items()
+    }
+    # Heads that made neither ranges nor segmenter are judged beside the samples: how many pass says what to expect.
+    for name, sampled in {**asked, CONTROL: test}.items() if sets else ():
         verdicts, wholes = judged(sampled, network, options.contrasts, ranges, trained, device)
         rows["verdicts.csv"] += [{"samples": name, **row} for row in verdicts]
         rows["wholes.csv"] += [{"samples": name, **row} for row in wholes]
+        print(f"{name}: {summary(wholes)}", flush=True)
+    for name, sampled in asked.items():
+        images = sampled.images
         of_heads = test.images[: len(images)]
         for title, volumes in {name: images, f"heads for {name}": of_heads}.items():
             compared = of_set(volumes.to(device), reference, network, options.contrasts)
             rows["sets.csv"] += [{"samples": title, **row} for row in compared]
         if options.use_steps:
             table = use(
-                labelled_samples(images, known.masks, network),
+                labelled_samples(images, sampled.masks, network),
                 (trained.images[: len(images)], trained.tissues[: len(images)]),
                 (held_out.images, held_out.tissues),
                 steps=options.use_steps, seeds=range(options.use_seeds), width=options.width, batch=options.batch,
                 device=device,
             )  # fmt: skip
             rows["use.csv"] += [{"samples": name, **row} for row in _rows(table)]
-        print(f"{name}: {summary(wholes)}", flush=True)
     made = dict(zip(TABLES, (schemas.VERDICTS, schemas.WHOLES, schemas.SETS, schemas.USE), strict=True))
     for table_name, schema in made.items():
         if rows[table_name]:

@@ -26,13 +26,13 @@ def strangers_dice(tissues: Tensor) -> list[Number]:
     """
     boxes = [_box(volume != BACKGROUND) for volume in tissues]
     rows = []
-    for i, mine in enumerate(tissues):
-        others = [_moved(tissues[j], boxes[j], boxes[i], mine) for j in range(len(tissues)) if j != i]
-        brain = mine != BACKGROUND
+    for i, head in enumerate(tissues):
+        others = [_moved(tissues[j], boxes[j], boxes[i]) for j in range(len(tissues)) if j != i]
+        brain = head != BACKGROUND
         overlap = [_overlap(other != BACKGROUND, brain) for other in others]
         best = others[max(range(len(others)), key=overlap.__getitem__)]
-        ill = torch.isin(mine, torch.tensor([OEDEMA, TUMOUR])) | torch.isin(best, torch.tensor([OEDEMA, TUMOUR]))
-        one, two = (torch.where(ill, BACKGROUND, part)[None] for part in (best, mine))
+        ill = torch.isin(head, torch.tensor([OEDEMA, TUMOUR])) | torch.isin(best, torch.tensor([OEDEMA, TUMOUR]))
+        one, two = (torch.where(ill, BACKGROUND, part)[None] for part in (best, head))
         dice = tissue_dice(one, two)[0]
         rows += [Number(i, "dice", "all", TISSUES[tissue], float(dice[tissue])) for tissue in HEALTHY]
     return rows
@@ -48,10 +48,10 @@ def _box(brain: Tensor) -> _Box:
     return first, second, third
 
 
-def _moved(other: Tensor, box: _Box, to: _Box, mine: Tensor) -> Tensor:
+def _moved(other: Tensor, box: _Box, to: _Box) -> Tensor:
     shape = tuple(edge.stop - edge.start for edge in to)
-    moved = torch.zeros_like(mine)
-    moved[to] = F.interpolate(other[box][None, None].float(), shape, mode="nearest-exact")[0, 0].to(mine.dtype)
+    moved = torch.zeros_like(other)
+    moved[to] = F.interpolate(other[box][None, None].float(), shape, mode="nearest-exact")[0, 0].to(other.dtype)
     return moved
 
 

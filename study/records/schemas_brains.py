@@ -16,7 +16,7 @@ _INTERVAL = {
 }
 VERDICTS = Schema(
     {
-        "samples": Column("str", "the set of samples, as its file is called"),
+        "samples": Column("str", "the set of samples, as its file is called; heads: held-out heads, judged likewise"),
         "seed": Column("int64", "of the head whose mask the sample was drawn for"),
         "subject": Column("int64", "of that head"),
         **_NUMBER,
@@ -30,7 +30,7 @@ VERDICTS = Schema(
 )
 WHOLES = Schema(
     {
-        "samples": Column("str", "the set of samples, as its file is called"),
+        "samples": Column("str", "the set of samples, as its file is called; heads: held-out heads, judged likewise"),
         "seed": Column("int64", "of the head whose mask the sample was drawn for"),
         "subject": Column("int64", "of that head"),
         "group": Column("str", "what is judged as a whole", allowed=("anatomy", "image", "lesion", "copy")),

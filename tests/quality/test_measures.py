@@ -51,10 +51,10 @@ def painted(white: float, grey: float, fluid: float, spread: float) -> Tensor:
 
 
 def test_volumes_and_dice() -> None:
-    found = numbers(painted(0.6, 0.0, -0.8, 0.1))
-    assert found["volume", "ventricles"] == pytest.approx((onion() == VENTRICLES).sum() * 8 / 1000)
-    assert found["volume", "tumour"] == 0
-    assert {found["dice", tissue] for tissue in ("white", "grey", "csf", "ventricles")} == {1.0}
+    measured = numbers(painted(0.6, 0.0, -0.8, 0.1))
+    assert measured["volume", "ventricles"] == pytest.approx((onion() == VENTRICLES).sum() * 8 / 1000)
+    assert measured["volume", "tumour"] == 0
+    assert {measured["dice", tissue] for tissue in ("white", "grey", "csf", "ventricles")} == {1.0}
     without = torch.where(onion() == VENTRICLES, WHITE, onion()).to(torch.uint8)
     lacking = numbers(painted(0.6, 0.0, -0.8, 0.1), without)
     assert lacking["dice", "ventricles"] == 0
@@ -62,9 +62,9 @@ def test_volumes_and_dice() -> None:
 
 
 def test_contrast_is_the_difference_in_deviations() -> None:
-    found = numbers(painted(0.6, 0.0, -0.8, 0.1))
-    assert found["contrast", "white - grey"] == pytest.approx(6, rel=0.05)
-    assert found["contrast", "grey - ventricles"] == pytest.approx(8, rel=0.1)
+    measured = numbers(painted(0.6, 0.0, -0.8, 0.1))
+    assert measured["contrast", "white - grey"] == pytest.approx(6, rel=0.05)
+    assert measured["contrast", "grey - ventricles"] == pytest.approx(8, rel=0.1)
     assert numbers(painted(0.0, 0.6, -0.8, 0.1))["contrast", "white - grey"] == pytest.approx(-6, rel=0.05)
 
 
@@ -81,9 +81,9 @@ def test_a_flat_volume_has_neither_contrast_nor_texture_however_it_is_segmented(
 
 def test_noise_has_its_own_power_in_every_shell() -> None:
     everywhere = torch.ones(48, 48, 48, dtype=torch.bool)
-    found = texture(0.1 * noise(48, 48, 48) + 0.7, everywhere)
-    assert found[1:].tolist() == pytest.approx([-20] * 7, abs=0.4)
-    assert found[0].item() == pytest.approx(-20, abs=1.5)  # few frequencies
+    measured = texture(0.1 * noise(48, 48, 48) + 0.7, everywhere)
+    assert measured[1:].tolist() == pytest.approx([-20] * 7, abs=0.4)
+    assert measured[0].item() == pytest.approx(-20, abs=1.5)  # few frequencies
 
 
 def test_texture_does_not_see_the_step_at_the_brains_border() -> None:
@@ -106,9 +106,9 @@ def test_a_body_at_the_edge_has_a_surface_there_and_none_has_none() -> None:
 def test_background_and_brightness() -> None:
     image = painted(0.4, 0.4, 0.4, 0.0)
     image[onion() == 0] += 0.3
-    found = numbers(image)
-    assert found["background", "all"] == pytest.approx(0.3, abs=1e-6)
-    assert found["brightness", "all"] == pytest.approx(0.4, abs=1e-6)
+    measured = numbers(image)
+    assert measured["background", "all"] == pytest.approx(0.3, abs=1e-6)
+    assert measured["brightness", "all"] == pytest.approx(0.4, abs=1e-6)
 
 
 def test_a_lesions_dice_is_with_the_mask_and_named_by_size() -> None:
@@ -117,8 +117,8 @@ def test_a_lesions_dice_is_with_the_mask_and_named_by_size() -> None:
     labels = onion()
     labels[radius() < 7] = TUMOUR
     ml = float((mask == 2).sum()) * 8 / 1000
-    found = numbers(painted(0.6, 0.0, -0.8, 0.1), labels, mask)
-    assert found["dice", lesion_size(ml)] == 1
+    measured = numbers(painted(0.6, 0.0, -0.8, 0.1), labels, mask)
+    assert measured["dice", lesion_size(ml)] == 1
     assert [lesion_size(ml) for ml in (1, 10, 39, 40)] == [
         "tumour below 10 ml", "tumour, 10 to 40 ml", "tumour, 10 to 40 ml", "tumour from 40 ml",
     ]  # fmt: skip

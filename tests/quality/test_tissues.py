@@ -64,11 +64,11 @@ def test_a_training_depends_on_its_seed_alone_and_leaves_the_callers_draws() -> 
 
 def test_features_are_the_encoders_cells(trained: torch.nn.Module) -> None:
     images, _ = cubes(3)
-    found = features(trained, images)
-    assert found.shape == (3, 8, 64)
-    assert found.dtype == torch.float64
-    assert torch.allclose(features(trained, images, batch=1), found, atol=1e-4)
-    assert (found[0] - found[1]).abs().max() > 1e-3
+    cells = features(trained, images)
+    assert cells.shape == (3, 8, 64)
+    assert cells.dtype == torch.float64
+    assert torch.allclose(features(trained, images, batch=1), cells, atol=1e-4)
+    assert (cells[0] - cells[1]).abs().max() > 1e-3
 
 
 class Fixed(torch.nn.Module):

@@ -17,7 +17,7 @@ from medddpm.errors import BadInput
 from medddpm.measure.tables import read_table
 from medddpm.quality.tissues import TUMOUR, segment, tissue_dice, train_segmenter
 from study.brains import segmenters
-from study.brains.judge import RANGES_FILE, SEGMENTER_FILE, Options, _numbers, judge, judged
+from study.brains.judge import CONTROL, RANGES_FILE, SEGMENTER_FILE, Options, _numbers, judge, judged
 from study.brains.ranges import Ranges, ranges_of
 from study.brains.samples import read_samples, write_samples
 from study.brains.strangers import strangers_dice
@@ -93,10 +93,10 @@ def test_other_heads_in_a_masks_place_fail_by_their_anatomy(
     network: torch.nn.Module, fresh: Subjects, trained: Subjects, ranges: Ranges
 ) -> None:
     verdicts, _ = judged(changed(fresh, fresh.images.roll(1, 0)), network, ("t1",), ranges, trained, CPU)
-    own, _ = judged(fresh, network, ("t1",), ranges, trained, CPU)
+    expected, _ = judged(fresh, network, ("t1",), ranges, trained, CPU)
     wrong, right = (
         np.mean([row["value"] for row in rows if row["metric"] == "dice" and row["tissue"] == "white"])
-        for rows in (verdicts, own)
+        for rows in (verdicts, expected)
     )
     assert wrong < right - 0.05
 
@@ -139,8 +139,8 @@ def test_what_samples_are_good_for(network: torch.nn.Module, fresh: Subjects, tr
     table = use(samples, heads, test, steps=2, seeds=(0, 1), width=8, batch=1)
     assert table.groupby("trained_on")["volumes"].first().to_dict() == {"heads": 6, "samples": 8, "both": 14}
     assert set(table["seed"]) == {0, 1}
-    own = table[table["trained_on"] == "heads"]
-    assert own["ratio"].dropna().eq(1).all()
+    alone = table[table["trained_on"] == "heads"]
+    assert alone["ratio"].dropna().eq(1).all()
 
 
 def test_samples_are_read_from_arrays_and_from_volumes_alike(tmp_path: Path, fresh: Subjects) -> None:
@@ -193,10 +193,10 @@ def test_the_command_makes_segmenter_and_ranges_and_later_judges_with_them(tmp_p
     out = tmp_path / "second"
     assert main(["judge", *TOY, *given, *sets, "--out", str(out)]) == 0
     verdicts = read_table(out / "verdicts.csv", schemas.VERDICTS)
-    assert set(verdicts["samples"]) == {"good", "flat"}
+    assert set(verdicts["samples"]) == {"good", "flat", CONTROL}
     assert {"volume", "surface", "dice", "texture", "spectrum", "nearest", "background"} <= set(verdicts["metric"])
     wholes = read_table(out / "wholes.csv", schemas.WHOLES)
-    assert len(wholes[wholes["group"] == "image"]) == 4
+    assert wholes[wholes["group"] == "image"]["samples"].value_counts().to_dict() == {"good": 2, "flat": 2, CONTROL: 32}
     compared = read_table(out / "sets.csv", schemas.SETS)
     assert {"heads for good", "good"} <= set(compared["samples"])
     assert {"diversity", "frechet", "frechet_segmenter", "mmd_segmenter"} <= set(compared["metric"])

@@ -80,9 +80,9 @@ def test_a_tissue_that_is_missing_fails() -> None:
 def test_textures_are_against_the_mean_of_the_heads() -> None:
     ranges = ranges_of(heads(200))
     louder = [n._replace(value=n.value + 7) for n in heads(20) if n.metric == "texture"]
-    found = relative_texture(louder, ranges.texture)
-    assert np.mean([n.value for n in found if n.metric == "texture"]) == pytest.approx(7, abs=0.5)
-    spectrum = [n.value for n in found if n.metric == "spectrum"]
+    relative = relative_texture(louder, ranges.texture)
+    assert np.mean([n.value for n in relative if n.metric == "texture"]) == pytest.approx(7, abs=0.5)
+    spectrum = [n.value for n in relative if n.metric == "spectrum"]
     assert len(spectrum) == 20
     assert min(spectrum) > 5
 
