@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from medddpm import __version__
-from medddpm.cli.model import add_check, add_release, add_train
+from medddpm.cli.check import add_check
 from medddpm.cli.options import SHELLS, Parser, PrintCompletion, complain
 from medddpm.cli.profile import add_parse, add_profile
+from medddpm.cli.release import add_release
 from medddpm.cli.sample import add_sample
+from medddpm.cli.train import add_train
 from medddpm.errors import BadArgument, BadInput
 from medddpm.fast.reports import is_first, log, silence
 from medddpm.runtime.exits import INTERRUPTED

@@ -20,6 +20,11 @@ PROFILE_VIEWS = ("window", "step")
 SHELLS = ("bash", "zsh", "tcsh")
 MULTIPLE = "a multiple of 32"
 """The requirement on --channels: the norms have 32 groups, unless --norm-groups says otherwise."""
+DATA = (
+    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
+    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
+)
+"""The help of `train --data` and of `check`."""
 
 
 def complain(line: str) -> int:

@@ -28,6 +28,7 @@ HALF = np.array([90.0, 114.0, 96.0])
 COARSEST = 8
 """The largest voxel of a template, in mm."""
 
+# Choices, by how the slices look beside one person's; `tests/data/test_heads.py` holds the volumes to those of adults.
 _SHARPNESS = 5.0  # the power to which the maps' shares are raised: borders as sharp as one person's
 _MIXED = 1.4  # the same where grey and white matter are mixed, as in thalamus and brain stem
 _WHITER = 2.2  # the maps have more grey matter for their white than adults have: half a millimetre of cortex
@@ -35,7 +36,10 @@ _SMALLEST = 60  # mm³: a smaller island of a tissue is noise of the maps
 _YOUNG, _OLD = -0.3, 1.0
 """The atrophy, in mm, of the two sets of shares between which `Template.tissues` interpolates."""
 _LOG_SHARE_A_MM = 1.4
-"""By how much the logarithm of fluid's share grows while its border with grey matter recedes by a millimetre."""
+"""By how much the logarithm of fluid's share grows while its border with grey matter recedes by a millimetre.
+
+A choice: fluid then grows by 190 ml a mm, as if a cortex of 1900 cm² receded.
+"""
 
 
 def lattice() -> tuple[Axes, Array]:
@@ -235,7 +239,7 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
     low = np.asarray(images[0].affine[:3, 3], np.float64) - CENTRE - 2 * COARSEST
     brain = mask > 0.5
     # Coarser grids lose up to a voxel at the upper faces.
-    box = tuple(slice(edge[0] - 4, edge[-1] + 4 + 2 * COARSEST) for edge in map(np.flatnonzero, _shadows(brain)))
+    box = tuple(slice(edge[0] - 4, edge[-1] + 4 + 2 * COARSEST) for edge in map(np.flatnonzero, shadows(brain)))
     grey, white, brain = grey[box], white[box], brain[box]
     low = low + [part.start for part in box]
     fluid = np.clip(brain - grey - white, 0, None)
@@ -256,7 +260,8 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
     return torch.from_numpy(np.stack([*sets, brain, ventricles, blurred]).astype(np.float32)), low
 
 
-def _shadows(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
+def shadows(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
+    """Returns for each axis which planes across the axis hold something of a mask."""
     return [np.asarray(mask.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
 
 

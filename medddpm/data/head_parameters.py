@@ -16,13 +16,13 @@ YOUNGEST, OLDEST = 20.0, 80.0
 
 @dataclass(frozen=True)
 class Lesion:
-    """A glioma: a necrotic core in a rim of solid tumour, and oedema in the white matter about it.
+    """A glioma: solid tumour, with a necrotic core or without, and oedema in the white matter about it.
 
     Args:
         centre: mm in the template, from `medddpm.data.anatomy.CENTRE`.
         tumour_ml: core and rim.
         oedema_ml: the white matter about it that has oedema.
-        necrosis: the core's radius as a part of the tumour's.
+        necrosis: the core's radius as a part of the tumour's; 0 without a core.
         axes: how much longer each half axis is than a sphere's.
         push: how far the tissue at the border is displaced, as a part of the tumour's radius.
     """
@@ -53,7 +53,7 @@ class HeadParameters:
         scanner: field strength and timings.
         bias: half the spread of the coil's sensitivity over the brain, as a part of its mean.
         snr: white matter's signal over the noise's deviation.
-        lesions: one to three.
+        lesions: up to three; `drawn` gives at least one.
     """
 
     age: float
@@ -80,8 +80,10 @@ class HeadParameters:
 def usual_ventricles_ml(age: float) -> float:
     """Returns the ventricles' usual volume at an age, in ml: 16.2 at 25 years, and a fifth more every decade.
 
-    The volumes: 16.2 ml in the twenties and 24.9 ml in the forties, of 218 people (Neurosci. Lett. 2006, 395:155); 20 %
-    a decade, of 107 people of 20 to 90 years (Kaye et al. 1992, J. Am. Geriatr. Soc. 40:225).
+    The volumes: 16.2 ml in the twenties and 24.9 ml in the forties, of 218 people (Chung et al. 2006, Neurosci. Lett.
+    395:155). A fifth a decade: 107 people (Kaye et al. 1992, J. Am. Geriatr. Soc. 40:225), whose ventricles grow faster
+    from the fifth or sixth decade on; this is left out. At 48 years it gives 24.6 ml; 133 people of that mean age have
+    25.2 (Yamada et al. 2023, Eur. Radiol. 33:7099).
     """
     return float(16.2 * 1.2 ** ((age - 25) / 10))
 
@@ -89,7 +91,8 @@ def usual_ventricles_ml(age: float) -> float:
 def usual_atrophy(age: float) -> float:
     """Returns by how much the border of cortex and fluid has receded at an age, in mm: 0.09 a decade from 20 years on.
 
-    The cortex thins by 0.35 % a year (Storsve et al. 2014, J. Neurosci. 34:8488), of about 2.5 mm.
+    The cortex thins by 0.35 % a year (Storsve et al. 2014, J. Neurosci. 34:8488), of about 2.5 mm (Fischl & Dale 2000,
+    Proc. Natl. Acad. Sci. 97:11050). The template is taken to be 31 years old; its people were 18 to 44.
     """
     return -0.1 + 0.009 * (age - YOUNGEST)
 
@@ -97,7 +100,8 @@ def usual_atrophy(age: float) -> float:
 def usual_hyperintensities_ml(age: float) -> float:
     """Returns the median volume of white-matter hyperintensities at an age: 0.25 ml at 40, 2 ml at 64 years.
 
-    Of 14 876 people without dementia (de Kort et al. 2025, Neurobiol. Aging 146:38), exponential in age.
+    Of 14 876 people without dementia (de Kort et al. 2025, Neurobiol. Aging 146:38), whose volumes grow exponentially
+    with age: 0.25 ml below 45 years, 2.0 ml in all, at a mean of 63.9.
     """
     return float(0.25 * 8 ** ((age - 40) / 24))
 
@@ -107,25 +111,31 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
 
     - `age`: uniform, `YOUNGEST` to `OLDEST`.
     - `intracranial_ml`: 1469 ± 102 in men, 1289 ± 111 in women (Matsumae et al. 1996, J. Neurosurg. 84:982).
-    - `ventricle_factor`: log-normal of deviation 0.3, nearly twofold either way at most (norms by decade: Blatter et
-      al. 1995, AJNR 16:241).
-    - `atrophy`: `usual_atrophy` ± 0.12 mm, about the spread of the cortex's mean thickness among people of one age.
-    - `hyperintensities_ml`: log-normal of deviation 1 about `usual_hyperintensities_ml`; quartiles as wide as theirs.
-    - `asymmetry`, `torque`: small, the left ventricle larger and the right frontal lobe further forward in most (Toga &
-      Thompson 2003, Nat. Rev. Neurosci. 4:37).
-    - `shape`: 3.5 % of each axis, and `turn`, `shift`: as heads differ and lie in a coil, without a source.
-    - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform. BrainWeb simulates non-uniformity of 20 and 40 %, that
-      is ±10 and ±20 %, and noise from 1 to 9 % of the brightest tissue, usually 3 % (Collins et al. 1998), on voxels of
-      1 mm; larger voxels have less.
-    - `lesions`: `_lesion`; one in 85 % of subjects, as 13 % of glioblastomas have several (Patil et al. 2012, J.
-      Neurosurg. 117:705).
+    - `ventricle_factor`: log-normal of deviation 0.34, twofold either way at most. The ventricles of 133 people of 21
+      to 92 years, 48 ± 17, have 25.2 ± 12.2 ml (Yamada et al. 2023), that is 0.46 in the logarithm; a fifth a decade
+      makes 0.31 of this, and 0.34 remain.
+    - `atrophy`: `usual_atrophy` ± 0.12 mm, a choice. Age and scanner explain 43 % of the variance of the cortex's mean
+      thickness (Potvin et al. 2017, NeuroImage 156:315); beside `usual_atrophy` this would leave ± 0.18 mm, which
+      includes errors of measurement.
+    - `hyperintensities_ml`: log-normal of deviation 1 about `usual_hyperintensities_ml`, a choice: at 64 years its
+      quartiles are 2.9 ml apart, those of de Kort's people of all ages 3.9.
+    - `asymmetry`, `torque`: choices. The left occipital horn is longer in 57 %, the right in 13 % (McRae et al. 1968,
+      Neurology 18:95); in most, the right frontal and the left occipital lobe protrude (Toga & Thompson 2003, Nat. Rev.
+      Neurosci. 4:37).
+    - `shape`: 3.5 % of each axis, and `turn`, `shift`: choices, as heads differ and lie in a coil.
+    - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform; choices about BrainWeb's, which has non-uniformity of
+      20 and 40 %, that is ±10 and ±20 % over the brain, and noise of 1 to 9 % of a tissue's signal, white matter's in
+      T1 (Collins et al. 1998), on voxels of 1 mm; larger voxels have less.
+    - `lesions`: `_lesion`. In a fifth of the subjects they have no core: 111 of 561 gliomas take up no contrast agent
+      (Eichberg et al. 2020, J. Neurooncol. 147:671). Of the others, 15 % have two or three; 47 of 368 glioblastomas
+      have several (Patil et al. 2012, J. Neurosurg. 117:705).
 
     All normal distributions are cut at two deviations.
     """
     age = float(rng.uniform(YOUNGEST, OLDEST))
     mean, deviation = ((1469, 102), (1289, 111))[int(rng.integers(2))]
     intracranial = mean + deviation * _normal(rng)
-    factor = math.exp(0.3 * _normal(rng))
+    factor = math.exp(0.34 * _normal(rng))
     atrophy = usual_atrophy(age) + 0.12 * _normal(rng)
     hyperintensities = min(usual_hyperintensities_ml(age) * math.exp(_normal(rng)), 25.0)
     asymmetry, torque = 0.08 + 0.08 * _normal(rng), 1.0 + 0.7 * _normal(rng)
@@ -134,32 +144,41 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
     shape = np.exp(logs - logs.mean())
     scanner = SCANNERS[int(rng.integers(len(SCANNERS)))]
     bias, snr = float(rng.uniform(0.03, 0.25)), float(np.exp(rng.uniform(np.log(25), np.log(100))))
-    # All three are drawn, whatever their number.
-    lesions = [_lesion(rng) for _ in range(3)]
-    count = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
+    solid = bool(rng.random() < 0.2)
+    lesions = [_lesion(rng, solid)]
+    for _ in range(0 if solid else int(rng.choice(3, p=[0.85, 0.1, 0.05]))):
+        lesions.append(_lesion(rng, solid, lesions[0].tumour_ml))
     return HeadParameters(
         age, intracranial, factor, atrophy, hyperintensities, asymmetry, torque, _three(turn), _three(shift),
-        _three(shape), scanner, bias, snr, tuple(lesions[:count]),
+        _three(shape), scanner, bias, snr, tuple(lesions),
     )  # fmt: skip
 
 
-def _lesion(rng: np.random.Generator) -> Lesion:
+def _lesion(rng: np.random.Generator, solid: bool, first_ml: float | None = None) -> Lesion:
     """Draws a lesion.
 
-    Its volumes are log-normal about the means of 214 glioblastomas: tumour 33.6 ml, with its oedema 97.9 ml in FLAIR
-    (Loebel et al. 2025, Brain Spine 5:104324). BraTS has cases from a few millilitres to more than 100 ml of tumour
-    (Menze et al. 2015, IEEE Trans. Med. Imaging 34:1993), to which the draws are cut.
+    The volumes of the first are log-normal about the means of 214 glioblastomas: tumour 33.6 ml, half of which
+    enhances, and with its oedema 97.9 ml in FLAIR (Loebel et al. 2025, Brain Spine 5:104324). All else is a choice: the
+    deviations; that the first has at most 100 ml and none less than 1 ml, thirty voxels at 64³; that further ones have
+    a twentieth to half of the first's volume, and solid ones little oedema.
+
+    Args:
+        rng: draws.
+        solid: without a core, as a glioma that takes up no contrast agent.
+        first_ml: the volume of the subject's first tumour, if this is a further one.
     """
     white = template(4).white_points()
     white = white[white[:, 2] > -20]  # above cerebellum and brain stem, as nearly all glioblastomas of adults
     centre = white[int(rng.integers(len(white)))]
-    tumour = float(np.clip(21 * math.exp(0.8 * _normal(rng)), 3, 100))
-    oedema = float(np.clip(1.6 * math.exp(0.5 * _normal(rng)) * tumour, 5, 120))
+    tumour = 22 * math.exp(_normal(rng)) if first_ml is None else first_ml * rng.uniform(0.05, 0.5)
+    tumour = float(np.clip(tumour, 1, 100))
+    ratio = 0.3 if solid else 2.0
+    oedema = min(ratio * math.exp(0.5 * _normal(rng)) * tumour, 120.0)
     axes = np.exp(rng.uniform(-0.25, 0.25, 3))
+    necrosis, push = float(rng.uniform(0.45, 0.9)), float(rng.uniform(0, 0.35))
     return Lesion(
-        _three(centre), tumour, oedema, float(rng.uniform(0.45, 0.85)), _three(axes / axes.prod() ** (1 / 3)),
-        float(rng.uniform(0, 0.35)),
-    )  # fmt: skip
+        _three(centre), tumour, oedema, 0.0 if solid else necrosis, _three(axes / axes.prod() ** (1 / 3)), push
+    )
 
 
 def _normal(rng: np.random.Generator) -> float:

@@ -2,7 +2,7 @@
 
 The anatomy is the MNI152 template's (`medddpm.data.anatomy`), as one person's, deformed and aged; a subject is drawn in
 millimetres and is the same at every size and under every contrast. `medddpm.data.phantom` is the simpler phantom that
-earlier models were trained on: it stays as it is.
+earlier models were trained on: it stays as it is. Numbers here that name no source are choices, by how the slices look.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from medddpm.data.anatomy import (
     COARSEST,
     STEP,
     Array,
+    Axes,
     at_nodes,
     at_voxels,
     deformed,
@@ -26,6 +27,7 @@ from medddpm.data.anatomy import (
     lattice,
     pushed,
     random_field,
+    shadows,
     template,
 )
 from medddpm.data.grid import Size, cubic_affine
@@ -41,8 +43,8 @@ _FAR = np.float32(0.01)
 SCALES = ((48.0, 0.85), (20.0, 0.8), (11.0, 0.95))
 """Node distances in mm of the random deformations, and their strength as a part of what stays one-to-one.
 
-The widest shapes the head, the others shift lobes and gyri: two people's gyri differ by several millimetres after an
-affine registration (Hellier et al. 2003, IEEE Trans. Med. Imaging 22:1120).
+The widest shapes the head, the others shift lobes and gyri, as an affine registration leaves two people's apart (Klein
+et al. 2009, NeuroImage 46:786). The distances and strengths are choices.
 """
 
 
@@ -96,7 +98,8 @@ def head_subject(index: int, size: Size, seed: int = 0, **changed: object) -> He
     Args:
         index, seed: of `Heads`.
         size: (H, W, D).
-        changed: fields of `HeadParameters` that take other values, with all else as it is.
+        changed: fields of `HeadParameters` that take other values, with all else as it is; `lesions=()` gives a head
+            without a lesion.
     """
     anatomy = _anatomy(index, checked_size(size), seed, replace(head_parameters(index, seed), **changed))  # type: ignore[arg-type]
     return replace(anatomy, images={contrast: _image(anatomy, contrast, index, seed) for contrast in CONTRASTS})
@@ -124,21 +127,26 @@ def head_map(parameters: HeadParameters, rng: np.random.Generator) -> Array:
         return points
 
     known, cell = template(4), STEP**3 / 1000
-    # The deformation changes the volumes, so they are measured before they are set.
-    volume = known.brain(shaped(1.0, nodes[:, ::2, ::2, ::2])).sum() * 8 * cell
-    scale = (parameters.intracranial_ml / volume) ** (1 / 3)
+    # Deformation and tumours change the volume, so it is measured before it is set: a skull does not yield to a tumour.
+    coarse = _displaced(shaped(1.0, nodes[:, ::2, ::2, ::2]), parameters.lesions, 1.0)
+    scale = (parameters.intracranial_ml / (known.brain(coarse).sum() * 8 * cell)) ** (1 / 3)
     points = shaped(scale, nodes)
     points = _with_ventricles(points, parameters.ventricles_ml, parameters.asymmetry)
     # The tumours lie where the anatomy was before they pushed it aside.
-    place = points
-    for lesion in parameters.lesions:
-        radius = (lesion.tumour_ml * 750 / np.pi) ** (1 / 3) / scale
-        points = pushed(points, np.array(lesion.centre), lesion.push * radius, radius)
+    place, points = points, _displaced(points, parameters.lesions, scale)
     shares, spots = known.tissues(points, 0.0), 4 * random_field(rng, 12.0, 1)
     depths = _depths(parameters.lesions, place, shares, scale, rng)
     score = spots[0] + np.log(known.near_ventricles(points) + _FAR)
     least = -_radius(-score, shares[3] * (depths[0] < 0), parameters.hyperintensities_ml)
     return np.concatenate([points, depths.clip(-60, 60), spots - np.float32(least)])
+
+
+def _displaced(points: Array, lesions: tuple[Lesion, ...], scale: float) -> Array:
+    """Returns `points` after the tumours have pushed the tissue about them aside, in a head `scale` times as large."""
+    for lesion in lesions:
+        radius = (lesion.tumour_ml * 750 / np.pi) ** (1 / 3) / scale
+        points = pushed(points, np.array(lesion.centre), lesion.push * radius, radius)
+    return points
 
 
 def _with_ventricles(points: Array, ml: float, asymmetry: float) -> Array:
@@ -165,16 +173,31 @@ def _depths(lesions: tuple[Lesion, ...], place: Array, shares: Array, scale: flo
         centre = np.array(lesion.centre, np.float32)[:, None, None, None]
         axes = np.array(lesion.axes, np.float32)[:, None, None, None]
         distance = np.sqrt((((place - centre) / axes) ** 2).sum(axis=0)) * rough[0].clip(0.5, 1.6)
-        spread = distance * rough[1].clip(0.4, 1.8)
+        distance *= _folds(place, lesion.centre[0])
+        spread = distance * rough[1].clip(0.65, 1.8)
         solid = brain * (1 - fluid)
         # The spline between the nodes makes what is round smaller, so the volumes are measured with it.
         seen, spread_seen = at_nodes(np.stack([distance, spread]))
         tumour = _radius(seen, solid, lesion.tumour_ml)
         within = float((white * (seen < tumour)).sum()) * STEP**3 / 1000
         oedema = _radius(spread_seen, white, within + lesion.oedema_ml)
-        these = np.stack([tumour - distance, tumour * lesion.necrosis - distance, oedema - spread]) * np.float32(scale)
+        core = tumour * lesion.necrosis - distance if lesion.necrosis else np.full_like(distance, -1e3)
+        these = np.stack([tumour - distance, core, oedema - spread]) * np.float32(scale)
         depths = np.maximum(depths, these)
     return depths
+
+
+def _folds(place: Array, x: float) -> Array:
+    """Returns 2 beyond the falx, for a lesion at `x` to one side of it, and below the tentorium; elsewhere 1.
+
+    The folds stop most gliomas; what lies in the middle grows to both sides. Their places and the factor are choices.
+    """
+    from scipy.special import expit
+
+    _, y, z = CENTRE
+    across = min(abs(x) / 15, 1) * expit((-np.sign(x) * place[0] - 1) / 2)
+    below = expit((-14 - z - place[2]) / 3) * expit((-38 - y - place[1]) / 3)
+    return np.asarray(1 + np.maximum(across, below), np.float32)
 
 
 def _radius(distance: Array, share: Array, ml: float) -> float:
@@ -190,9 +213,32 @@ def _anatomy(index: int, size: Size, seed: int, parameters: HeadParameters) -> H
     affine = cubic_affine(CENTRE, EXTENT, size)
     voxel = float(affine[0, 0])
     axes = [voxel * np.arange(size[axis]) + affine[axis, 3] - CENTRE[axis] for axis in range(3)]
-    fields = at_voxels(nodes, axes)
+    box = _box_of(nodes[:3], axes)
+    inside = [axis[part] for axis, part in zip(axes, box, strict=True)]
+    shares, ventricles, labels = _mixed(at_voxels(nodes, inside), voxel, parameters.atrophy)
+    head = Head(
+        {}, np.zeros((len(shares), *size), np.float32), np.zeros(size, np.float32), np.zeros(size, np.uint8), affine,
+        parameters,
+    )  # fmt: skip
+    head.shares[:, *box], head.ventricles[box], head.labels[box] = shares, ventricles, labels
+    return head
+
+
+def _box_of(points: Array, axes: Axes) -> tuple[slice, slice, slice]:
+    """Returns the part of the grid with axes `axes` that holds the brain: two thirds of a field of view are air."""
+    brain = template(4).brain(at_nodes(points)) > 0
+    edges = []
+    for axis, nodes, inside in zip(axes, lattice()[0], shadows(brain), strict=True):
+        low, high = nodes[inside][[0, -1]] + (-STEP, STEP)
+        edges.append(slice(*np.searchsorted(axis, (low, high))))
+    x, y, z = edges
+    return x, y, z
+
+
+def _mixed(fields: Array, voxel: float, atrophy: float) -> tuple[Array, Array, npt.NDArray[np.uint8]]:
+    """Returns the shares, ventricles and labels of a `Head` where `head_map` has the values `fields`."""
     known = template(min(max(1, round(voxel)), COARSEST))
-    shares = known.tissues(fields[:3], parameters.atrophy)
+    shares = known.tissues(fields[:3], atrophy)
     brain = _largest(shares[4] > 0.5)
     healthy = shares[:4] * (brain / np.maximum(shares[:4].sum(axis=0), 1e-6))
     tumour, core = (_inside(depth, voxel) for depth in fields[3:5])
@@ -208,27 +254,32 @@ def _anatomy(index: int, size: Size, seed: int, parameters: HeadParameters) -> H
     labels = np.where(tumour > 0.5, LESION, BRAIN * brain).astype(np.uint8)
     mixed = np.stack([*healthy, oedema, tumour - core, core])
     ventricles = known.ventricles(fields[:3]) * brain * (1 - tumour)
-    return Head({}, mixed, ventricles, labels, affine, parameters)
+    return mixed, ventricles, labels
 
 
 def _image(head: Head, contrast: Contrast, index: int, seed: int) -> Array:
     """Returns the signal of each voxel's mixture, with MONAI's bias field and Rician noise."""
     from monai.transforms.intensity.array import RandBiasField, RandRicianNoise
 
+    image, brain = np.zeros(head.labels.shape, np.float32), head.labels > 0
+    box = tuple(slice(edges[0], edges[-1] + 1) for edges in map(np.flatnonzero, shadows(brain)) if len(edges))
+    if not box:
+        return image  # voxels so large that none is brain
+    brain = brain[box]
     signals = np.array(head.parameters.scanner.signals(contrast), np.float32)
     signals /= signals[:4].max()
-    image = np.tensordot(signals, head.shares, axes=1)
     draw = int(_generator(seed, index, contrast).integers(2**31))
     bias = RandBiasField(prob=1, degree=3, coeff_range=(-1, 1))
     noise = RandRicianNoise(prob=1, std=float(signals[3]) / head.parameters.snr, sample_std=False)
     bias.set_random_state(seed=draw)
     noise.set_random_state(seed=draw)
-    brain = head.labels > 0
-    field = np.log(np.asarray(bias(torch.ones(1, *image.shape)))[0])
-    low, middle, high = np.quantile(field[::2, ::2, ::2][brain[::2, ::2, ::2]], (0.025, 0.5, 0.975))
-    image *= np.exp((field - middle) * (2 * head.parameters.bias / (high - low)))
-    observed = np.asarray(noise(torch.from_numpy(image)[None]))[0]
-    return np.where(brain, observed, 0).astype(np.float32)
+    field = np.log(np.asarray(bias(torch.ones(1, *brain.shape)))[0])
+    low, middle, high = np.quantile(field[brain], (0.025, 0.5, 0.975))
+    field = np.exp((field - middle) * (2 * head.parameters.bias / max(high - low, 1e-6)))
+    clean = np.tensordot(signals, head.shares[:, *box], axes=1) * field
+    observed = np.asarray(noise(torch.from_numpy(clean.astype(np.float32))[None]))[0]
+    image[box] = np.where(brain, observed, 0)
+    return image
 
 
 def _inside(depth: Array, voxel: float) -> Array:

@@ -71,8 +71,8 @@ def nulling_time(tissue: Tissue, tr: float) -> float:
     return tissue.t1 * math.log(2 / (1 + math.exp(-tr / tissue.t1)))
 
 
-# BrainWeb's, 1.5 T: the Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans & Pike 1999, IEEE Trans. Med.
-# Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463).
+# Times and densities of BrainWeb, 1.5 T: the Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans & Pike
+# 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463).
 
 CSF = Tissue(t1=2569, t2=329, pd=1.0)
 GREY = Tissue(t1=833, t2=83, pd=0.86)
@@ -85,8 +85,11 @@ DAMAGED = Tissue(t1=752, t2=237, pd=0.76)
 class Tissues:
     """The tissues of a head at one field strength, in the order in which `medddpm.data.heads` mixes them.
 
-    `deep` is the grey matter of thalamus and basal ganglia, whose myelin and iron shorten its times towards white
-    matter's (Hallgren & Sourander 1958, J. Neurochem. 3:41). Of a glioma, `core` is necrosis, `rim` the solid tumour.
+    `deep` is the grey matter of thalamus and basal ganglia, whose myelin and iron (Hallgren & Sourander 1958, J.
+    Neurochem. 3:41) shorten its times towards white matter's. The putamen's T1 is 0.91 of the cortex's at 1.5 T and
+    0.83 at 3 T (Wright et al. 2008, MAGMA 21:121: 1084 and 1197, 1332 and 1607 ms); in the sets below it is 0.83 to
+    0.89, and `deep`'s T2, between white and grey matter's, is a choice. Of a glioma, `core` is necrosis, `rim` the
+    solid tumour.
     """
 
     csf: Tissue
@@ -111,11 +114,12 @@ BRAINWEB = Tissues(
     rim=Tissue(t1=870, t2=140, pd=0.89),
     core=Tissue(t1=1700, t2=280, pd=0.97),
 )
-"""Healthy tissue as BrainWeb has it, 1.5 T. `deep` lies between grey and white matter; a lesion's times keep the ratios
-to white matter that `AT_3_T` has, and oedema has the T1 of BrainWeb's lesion."""
+"""Healthy tissue as BrainWeb has it, 1.5 T. Oedema has the T1 of BrainWeb's lesion; a glioma's other times are choices,
+about as long beside white matter's as in `AT_3_T`."""
 
 FLUID = Tissue(t1=4300, t2=2000, pd=1.0)
-"""Cerebrospinal fluid at every field: T1 of Rooney et al. 2007, Magn. Reson. Med. 57:308; T2 nearly that of water."""
+"""Cerebrospinal fluid: its T1 hardly depends on the field, as water's (Rooney et al. 2007, Magn. Reson. Med. 57:308,
+measure 4 to 4.5 s); the T2 is a choice near water's."""
 
 AT_1_5_T = Tissues(
     csf=FLUID,
@@ -126,9 +130,11 @@ AT_1_5_T = Tissues(
     rim=Tissue(t1=1400, t2=140, pd=0.89),
     core=Tissue(t1=2800, t2=320, pd=0.97),
 )
-"""Grey and white matter: Stanisz et al. 2005, Magn. Reson. Med. 54:507 (1124 ± 50, 95 ± 8; 884 ± 50, 72 ± 4 ms).
+"""Grey and white matter: Stanisz et al. 2005, Magn. Reson. Med. 54:507 (1124 ± 50, 95 ± 8; 884 ± 50, 72 ± 4 ms), of a
+cow's brain at 37 °C. In people T1 is 1197 ± 134 and 646 ± 32 ms by MPRAGE (Wright et al. 2008); how long it seems
+depends on the method (Assländer & Flassbeck 2024, arXiv 2409.05318).
 
-Proton densities are BrainWeb's.
+Proton densities are BrainWeb's. A glioma's times are choices, near those of `AT_3_T`.
 """
 
 AT_3_T = Tissues(
@@ -143,9 +149,10 @@ AT_3_T = Tissues(
 """Grey and white matter: T1 of Wansapura et al. 1999, J. Magn. Reson. Imaging 9:531 (1331 ± 13, 832 ± 10 ms), T2 of
 Stanisz et al. 2005 (99 ± 7, 69 ± 3 ms).
 
-Oedema's and solid tumour's T1: de Blank et al. 2019, Pediatr. Neurosurg. 54:310 (peritumoral 1261 ± 359, solid tumour
-1444 ± 254 ms, by fingerprinting). Their T2, about twice white matter's, and necrosis, between solid tumour and CSF,
-have no such source: they are set so that rim and oedema are bright in T2 and FLAIR and the core is dark in T1.
+Oedema's and solid tumour's T1: de Blank et al. 2019, Pediatr. Neurosurg. 54:310, by fingerprinting in children and
+young adults, most with gliomas of low grade (peritumoral 1261 ± 359, solid tumour 1444 ± 254 ms; of high grade 1863 ±
+70). There T2 is 1.7 times white matter's in peritumoral tissue and 1.6 in solid tumour, of high grade 2.4; here it is
+2.3 and 2.0. Necrosis, between solid tumour and CSF, is a choice, by which the core is dark in T1.
 """
 
 
@@ -185,10 +192,9 @@ SCANNERS = (
     Scanner("3 T, MPRAGE", AT_3_T, t1=(2300, 900, 9, 7.1, 170), t2=(5000, 90), flair=(9000, 90)),
     Scanner("3 T, tumour protocol", AT_3_T, t1=(2100, 1100, 12, 7.0, 176), t2=(4000, 100), flair=(9000, 110)),
 )
-"""Timings within common protocols.
+"""Timings within common protocols; those that are not named here are choices near them.
 
-The MPRAGE of ADNI at 1.5 T (TR 2400, TI 1000, 8°) and at 3 T (TR 2300, TI 900, 9°; FLAIR TR 9000, TE 90): Jack et al.
-2008, J. Magn. Reson. Imaging 27:685, and the protocols on adni.loni.usc.edu. The consensus for brain tumours (TR 2100,
-TI 1100, 10-15°; T2 TR > 2500, TE 80-120; FLAIR TR > 6000, TE 100-140): Ellingson et al. 2015, Neuro Oncol. 17:1188.
-Spin echo: BrainWeb's and common clinical ones.
+ADNI's MPRAGE at 1.5 T (TR 2400, TI 1000, 8°; Jack et al. 2008, J. Magn. Reson. Imaging 27:685) and at 3 T (TR 2300, TI
+900, 9°; FLAIR TR 9000, TE 90; ADNI's scanner protocols). The consensus for brain tumours (Ellingson et al. 2015, Neuro
+Oncol. 17:1188: TR 2100, TI 1100, 10-15°; T2 TR > 2500, TE 80-120; FLAIR TR > 6000, TE 100-140).
 """

@@ -198,6 +198,47 @@ def test_the_parts_of_a_lesion_are_nested_and_as_large_as_said() -> None:
     assert (healthy.shares[WHITE][oedema] > 0.2).mean() > 0.75, "oedema follows the white matter"
 
 
+def test_a_lesion_without_core_is_solid_and_a_small_one_as_large_as_said() -> None:
+    for ml in (1.0, 10.0):
+        lesion = Lesion((25.0, 0.0, 25.0), ml, ml, 0.0, (1.0, 1.0, 1.0), 0.2)
+        head = head_subject(2, (64, 64, 64), lesions=(lesion,))
+        assert head.shares[CORE].max() < 1e-3
+        assert (head.labels == 2).sum() * millilitres(head) == pytest.approx(ml, rel=0.25)
+
+
+def test_a_tumour_beside_the_falx_grows_along_it_and_the_skull_does_not_yield() -> None:
+    lesion = Lesion((20.0, 10.0, 30.0), 80.0, 40.0, 0.0, (1.0, 1.0, 1.0), 0.35)
+    head = head_subject(2, (48, 48, 48), lesions=(lesion,), turn=(0.0, 0.0, 0.0), shift=(0.0, 0.0, 0.0))
+    tumour = head.labels == 2
+    middle = tumour.shape[0] // 2
+    assert tumour[:middle].sum() < 0.1 * tumour.sum()
+    assert tumour[middle : middle + 4].sum() > 0.1 * tumour.sum()
+    brain = (head.labels > 0).sum() * millilitres(head)
+    assert brain == pytest.approx(head.parameters.intracranial_ml, rel=0.02)
+
+
+def test_lesions_differ_in_number_size_and_kind() -> None:
+    subjects = [head_parameters(index, seed=1).lesions for index in range(400)]
+    first = np.array([lesions[0].tumour_ml for lesions in subjects])
+    assert 24 < first.mean() < 38
+    assert np.quantile(first, 0.1) < 8 < 60 < np.quantile(first, 0.9)
+    assert 0.13 < np.mean([lesions[0].necrosis == 0 for lesions in subjects]) < 0.27
+    assert 0.07 < np.mean([len(lesions) > 1 for lesions in subjects]) < 0.17
+    for lesions in subjects:
+        assert 1 <= len(lesions) <= 3
+        assert {lesion.necrosis > 0 for lesion in lesions} == {lesions[0].necrosis > 0}, "a subject's are of one kind"
+        assert all(1 <= lesion.tumour_ml <= max(1, lesions[0].tumour_ml / 2) for lesion in lesions[1:])
+
+
+def test_a_head_without_lesion_is_the_same_head() -> None:
+    bare, head = head_subject(1, (40, 40, 40), lesions=()), head_subject(1, (40, 40, 40))
+    assert set(np.unique(bare.labels)) == {0, 1}
+    assert head.labels.max() == 2
+    assert bare.parameters == dataclasses.replace(head.parameters, lesions=())
+    brains = [part.labels > 0 for part in (bare, head)]
+    assert 2 * (brains[0] & brains[1]).sum() / (brains[0].sum() + brains[1].sum()) > 0.97
+
+
 def means(head: Head, contrast: str) -> list[float]:
     """Mean signals of nearly pure tissues."""
     image = head.images[contrast]
@@ -279,6 +320,14 @@ def test_item_is_the_subject_as_a_whole_head_case(contrast: str) -> None:
     reference = heads.reference(1)
     np.testing.assert_array_equal(np.asarray(reference.dataobj), head.labels)
     np.testing.assert_allclose(reference.affine, head.affine)
+
+
+@pytest.mark.parametrize("side", [2, 4])
+def test_voxels_as_large_as_lobes_are_no_error(side: int) -> None:
+    image, mask = Heads(1, (side, side, side))[0]
+    assert image.shape == (1, side, side, side)
+    assert torch.isfinite(image).all()
+    assert (mask[0] == 1).any() == (side == 4)
 
 
 def test_names_length_and_wrong_arguments() -> None:

@@ -1,16 +1,15 @@
-"""Commands on a model: train, release, check."""
+"""The command that trains: train."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 from typing import TYPE_CHECKING
 
 from medddpm.cli.options import (
+    DATA,
     MULTIPLE,
     RECOMPUTED,
-    SAMPLERS,
     Commands,
     Parser,
     add_command,
@@ -29,13 +28,6 @@ from medddpm.runtime.exits import INTERRUPTED
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
     from medddpm.training.config import TrainConfig
-
-_DATA = (
-    "folder with mask/ image/, or seg/ t1/ t1ce/ t2/ flair/; BraTS's, BIDS's, nnU-Net's or the Decathlon's; or a CSV "
-    "of pairs (mask,image or mask,t1,t1ce,t2,flair)"
-)
-
-# train
 
 SMALLEST_PUBLISHED = 64
 """Side of the smallest volumes for which a network of 64 channels was published."""
@@ -59,7 +51,7 @@ def add_train(commands: Commands[Parser]) -> None:
         resumes=True,
     )
     data = command.add_mutually_exclusive_group(required=True)
-    folder = data.add_argument("--data", type=a_path, metavar="DIR", help=_DATA)
+    folder = data.add_argument("--data", type=a_path, metavar="DIR", help=DATA)
     phantom = data.add_argument(
         "--phantom",
         type=whole(1),
@@ -307,117 +299,3 @@ def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCa
     if problem:
         raise problem
     return volumes
-
-
-# release
-
-
-def add_release(commands: Commands[Parser]) -> None:
-    """Adds `medddpm release`."""
-    command = add_command(
-        commands,
-        release,
-        "write a run's averaged weights in BF16, its training record and a model card",
-        """
-        medddpm release runs/head64 --out head64.safetensors           and head64.csv, head64.md
-        medddpm release runs/head64 --out head64.safetensors --sampler ddim --steps 25 --held-out 0
-        medddpm release runs/mine --out mine.safetensors --license cc-by-4.0 --author 'A. Reader'
-        """,
-    )
-    command.add_argument("run", type=a_path, metavar="RUN", help="the --out of `medddpm train`")
-    command.add_argument(
-        "--out",
-        type=a_path,
-        required=True,
-        metavar="NAME.safetensors",
-        help="the weights; NAME.csv and NAME.md go beside them",
-    )
-    command.add_argument(
-        "--sampler",
-        choices=SAMPLERS,
-        default="sde-dpm++",
-        help="the sampler that the file recommends (sde-dpm++)",
-    )
-    command.add_argument("--steps", type=whole(1), help="its number of steps (20; of ddpm all timesteps)")
-    command.add_argument(
-        "--held-out", type=whole(0, 10_000), metavar="N",
-        help="for the card, measure a run on the phantom or on heads on N other subjects (16; 0 for none)",
-    )  # fmt: skip
-    command.add_argument(
-        "--about", default="", metavar="TEXT", help="a sentence for the card: trained on what, and how long"
-    )
-    command.add_argument(
-        "--license", type=_license, default="", metavar="ID",
-        help="for the card, the weights' licence as Hugging Face names it: apache-2.0, cc-by-4.0, other … (not said)",
-    )  # fmt: skip
-    command.add_argument("--author", default="", metavar="NAME", help="for the card, who trained it (not said)")
-    command.add_argument("--force", action="store_true", help="replace a released model that is there already")
-    add_setting(command)
-    add_device(command)
-
-
-def _license(text: str) -> str:
-    if not re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no licence's identifier: apache-2.0, cc-by-4.0, other …")
-    return text
-
-
-def release(arguments: argparse.Namespace) -> int:
-    """Releases; see `medddpm.training.release.release_run`."""
-    from medddpm.checkpoints.model_card import Terms
-    from medddpm.sampling import keep_freed_memory
-    from medddpm.switches import SETTINGS
-    from medddpm.training.release import release_run
-
-    if arguments.held_out == 0 and arguments.setting != "base":
-        arguments.wrong("argument --setting: only where --held-out measures")
-    keep_freed_memory()
-    files = release_run(
-        arguments.run,
-        arguments.out,
-        sampler=arguments.sampler,
-        steps=arguments.steps,
-        held_out=arguments.held_out,
-        about=arguments.about,
-        terms=Terms(arguments.license, arguments.author),
-        setting=SETTINGS[arguments.setting.upper()],
-        device=arguments.device,
-        progress=not arguments.quiet,
-        force=arguments.force,
-    )
-    print("\n".join(map(str, files)))
-    return 0
-
-
-# check
-
-
-def add_check(commands: Commands[Parser]) -> None:
-    """Adds `medddpm check`."""
-    command = add_command(
-        commands,
-        check,
-        "read every volume of a data folder and print a line for each problem",
-        """
-        medddpm check my_data
-        medddpm check pairs.csv --list
-        """,
-    )
-    command.add_argument("folder", type=a_path, metavar="DIR", help=_DATA)
-    command.add_argument("--list", action="store_true", help="print the files of each case too")
-    command.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
-
-
-def check(arguments: argparse.Namespace) -> int:
-    """Checks a data folder; see `medddpm.data.checking`."""
-    from medddpm.data.checking import check_folder
-
-    report = check_folder(arguments.folder, progress=not arguments.quiet)
-    for line in report.pairs() if arguments.list else ():
-        print(line)
-    for problem in report.problems:
-        print(problem)
-    for note in report.notes:
-        print(f"note: {note}")
-    print(report)
-    return 1 if report.problems else 0
