@@ -77,7 +77,7 @@ def read_released(path: str | os.PathLike[str]) -> dict[str, Any]:
         BadInput: the file is damaged, or `write` did not write it.
     """
     path = Path(path)
-    return _content(*_read(path), path)
+    return _content(*read_tensors(path), path)
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
@@ -86,15 +86,19 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: as `read_released`.
     """
-    metadata, weights = _read(path)
+    metadata, weights = read_tensors(path)
     state = with_published_names(weights)
     if metadata.get("format") != FORMAT and is_network(state):
         return {"model": state, "ema": state}
     return _content(metadata, weights, path)
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Reads the metadata and tensors of a safetensors file."""
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Reads the metadata and tensors of a safetensors file, of any network.
+
+    Raises:
+        BadInput: the file is missing or damaged; with a digest in its metadata, also if a weight differs.
+    """
     check_utf8(os.fspath(path), path)
     try:
         with opened(path) as stream:

@@ -10,6 +10,7 @@ from medddpm.cli.options import Parser
 from study.cli.bench import add_bench, add_coverage
 from study.cli.book import add_book
 from study.cli.convnext import add_convnext
+from study.cli.judge import add_judge
 from study.cli.numbers import add_numbers
 from study.cli.parity import add_parity
 from study.cli.scaling import add_scaling
@@ -30,6 +31,6 @@ def parser() -> Parser:
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     times = (add_bench, add_coverage, add_throughput, add_endurance, add_scaling)
-    for add in (add_book, add_numbers, *times, add_parity, add_convnext):
+    for add in (add_book, add_numbers, *times, add_parity, add_judge, add_convnext):
         add(commands)
     return top

@@ -1,0 +1,131 @@
+"""Trains the segmenter that judges, and keeps it with its description in a safetensors file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from medddpm.checkpoints.released import digest, read_tensors
+from medddpm.data.grid import Size
+from medddpm.data.tissues import Contrast
+from medddpm.errors import BadInput
+from medddpm.quality.intervals import Estimate, bootstrap, mean_of
+from medddpm.quality.tissues import TISSUES, WIDTH, network_for, segment, tissue_dice, train_segmenter
+from medddpm.runtime.files import replacing
+from study.brains.subjects import SEGMENTER, TEST, Subjects, subjects
+
+FORMAT = "medddpm segmenter 1"
+LARGEST = 2**24  # bytes of a file that travels
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a segmenter was trained on.
+
+    Args:
+        contrasts: its channels, in order.
+        size: (H, W, D).
+        width: of its network.
+        heads: trained on, the first of `seed`.
+        seed: of the heads.
+        steps: of the optimizer.
+        tested: held-out heads, the first of `test_seed`.
+        test_seed: of those.
+        dice: mean Dice on them by tissue, with its interval over heads.
+    """
+
+    contrasts: tuple[Contrast, ...]
+    size: Size
+    width: int
+    heads: int
+    seed: int
+    steps: int
+    tested: int
+    test_seed: int
+    dice: dict[str, dict[str, float | None]]
+
+
+def train(
+    contrasts: Sequence[Contrast],
+    size: Size,
+    device: torch.device,
+    *,
+    heads: int,
+    tested: int,
+    steps: int,
+    width: int = WIDTH,
+    batch: int = 4,
+) -> tuple[nn.Module, Description, Subjects]:
+    """Trains a segmenter on heads of seed `SEGMENTER`, and tests it on heads of seed `TEST`.
+
+    Args:
+        contrasts: the channels.
+        size: (H, W, D), multiples of 8.
+        device: trains.
+        heads: to train on.
+        tested: to test on.
+        steps: of the optimizer.
+        width: of the network.
+        batch: volumes a step.
+
+    Returns:
+        the network, its description, and the heads that it was tested on.
+    """
+    known = subjects(heads, size, contrasts, SEGMENTER)
+    network = train_segmenter(
+        known.images.to(device), known.tissues.to(device), steps=steps, width=width, batch=batch
+    )  # fmt: skip
+    test = subjects(tested, size, contrasts, TEST)
+    dice = dice_of(network, test)
+    return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, tested, TEST, dice), test
+
+
+def dice_of(network: nn.Module, test: Subjects) -> dict[str, dict[str, float | None]]:
+    """Returns a segmenter's mean Dice on heads by tissue: value, low, high; None where there is no interval."""
+    dice = tissue_dice(segment(network, test.images).labels, test.tissues)
+    rows = {}
+    for tissue, name in enumerate(TISSUES):
+        values = dice[:, tissue][dice[:, tissue].isfinite()].numpy()
+        if len(values):
+            estimate: Estimate = bootstrap(mean_of(values), (len(values),), bounds=(0, 1))
+            rows[name] = {key: value if value == value else None for key, value in vars(estimate).items()}
+    return rows
+
+
+def write(network: nn.Module, description: Description, path: Path) -> None:
+    """Writes a segmenter: float32 weights, and its description as JSON metadata.
+
+    Raises:
+        BadInput: it would have more than 16 MiB.
+    """
+    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    if sum(tensor.nbytes for tensor in weights.values()) > LARGEST:
+        raise BadInput(path, "it would have more than 16 MiB", "train a narrower segmenter")
+    metadata = {"format": FORMAT, "digest": digest(weights), "description": json.dumps(asdict(description))}
+    with replacing(path) as temporary:
+        save_file(weights, temporary, metadata)
+
+
+def read(path: Path) -> tuple[nn.Module, Description]:
+    """Reads a segmenter onto the CPU.
+
+    Raises:
+        BadInput: the file is damaged, or no segmenter.
+    """
+    metadata, weights = read_tensors(path)
+    try:
+        if metadata.get("format") != FORMAT:
+            raise ValueError
+        fields = json.loads(metadata["description"])
+        description = Description(**{**fields, **{name: tuple(fields[name]) for name in ("contrasts", "size")}})
+        network = network_for(len(description.contrasts), description.width)
+        network.load_state_dict(weights)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        raise BadInput(path, "it is no segmenter", "give a file that `study judge` wrote") from None
+    return network.eval(), description
