@@ -68,7 +68,7 @@ def _archive(path: Path) -> tuple[Tensor, tuple[HeadName, ...]]:
         with opened(path) as stream, zipfile.ZipFile(stream) as archive:
             if sum(part.file_size for part in archive.infolist()) > LARGEST:
                 raise BadInput(path, "its arrays are too large", "give fewer samples")
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(path) as arrays:
             images, seeds, numbers = (arrays[name] for name in ("images", "seed", "subject"))
         names = tuple(HeadName(int(s), int(i)) for s, i in zip(seeds, numbers, strict=True))
         return torch.from_numpy(images.astype(np.float32)), names

@@ -71,11 +71,13 @@ def flat(volumes: Subjects) -> Tensor:
     return torch.where(healthy, images[healthy].mean() + noise, images)
 
 
+@pytest.mark.long
 def test_the_segmenter_knows_heads_that_it_has_not_seen(network: torch.nn.Module, fresh: Subjects) -> None:
     dice = tissue_dice(segment(network, fresh.images).labels, fresh.tissues).nanmean(0)
     assert dice[[0, 3, 4]].min() > 0.6
 
 
+@pytest.mark.long
 def test_fresh_heads_pass_and_what_is_no_brain_does_not(
     network: torch.nn.Module, fresh: Subjects, trained: Subjects, ranges: Ranges
 ) -> None:
@@ -89,6 +91,7 @@ def test_fresh_heads_pass_and_what_is_no_brain_does_not(
     assert passing(changed(fresh, grey), network, trained, ranges)["image"] == 0
 
 
+@pytest.mark.long
 def test_other_heads_in_a_masks_place_fail_by_their_anatomy(
     network: torch.nn.Module, fresh: Subjects, trained: Subjects, ranges: Ranges
 ) -> None:
@@ -101,6 +104,7 @@ def test_other_heads_in_a_masks_place_fail_by_their_anatomy(
     assert wrong < right - 0.05
 
 
+@pytest.mark.long
 def test_a_copy_of_a_training_subject_is_named(
     network: torch.nn.Module, fresh: Subjects, trained: Subjects, ranges: Ranges
 ) -> None:
@@ -130,6 +134,7 @@ def test_a_stranger_fits_less_than_the_same_head(fresh: Subjects) -> None:
     assert max(n.value for n in rows) < 0.95
 
 
+@pytest.mark.long
 def test_what_samples_are_good_for(network: torch.nn.Module, fresh: Subjects, trained: Subjects) -> None:
     samples = labelled_samples(fresh.images, fresh.masks, network)
     assert torch.equal(samples[1] == TUMOUR, fresh.masks == 2)
@@ -178,6 +183,7 @@ def test_samples_of_another_size_or_contrast_are_refused(tmp_path: Path, fresh: 
 TOY = ["--size", "16", "--width", "8", "--held-out", "5", "--trained", "3", "--device", "cpu"]
 
 
+@pytest.mark.long
 def test_the_command_makes_segmenter_and_ranges_and_later_judges_with_them(tmp_path: Path) -> None:
     first = tmp_path / "first"
     assert main(["judge", *TOY, "--heads", "4", "--steps", "2", "--out", str(first)]) == 0
@@ -203,6 +209,7 @@ def test_the_command_makes_segmenter_and_ranges_and_later_judges_with_them(tmp_p
     assert set(read_table(out / "use.csv", schemas.USE)["trained_on"]) == {"heads", "samples", "both"}
 
 
+@pytest.mark.long
 def test_a_segmenter_of_other_volumes_is_refused(tmp_path: Path, network: torch.nn.Module) -> None:
     description = segmenters.Description(("t1",), SIZE, 8, 16, SEGMENTER, 60, 0, 7002, {})
     file = tmp_path / "segmenter.safetensors"
