@@ -1,6 +1,6 @@
 # Two commands: `make book` and `make test`. Both set up .venv from the two locks on first use.
 .DEFAULT_GOAL := help
-.PHONY: help book lab site test test-all test-gpu lint fuzz lock clean
+.PHONY: help book lab site test test-all tests tests-all test-gpu lint fuzz lock clean
 .DELETE_ON_ERROR:
 
 # Where it is set, each of some hundred processes would compile PyTorch's and MONAI's sources for itself.
@@ -49,12 +49,19 @@ site: $(READY)
 # Two processes, each notebook and each test file in one of them; the longest first (tests/conftest.py).
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: lint
+# Lint and types beside the tests: they take one core a minute.
+test: $(READY)
+	@$(MAKE) --no-print-directory -k -j 2 lint tests
+
+test-all: $(READY)
+	@$(MAKE) --no-print-directory -k -j 2 lint tests-all
+	PYTHONPATH=tests $(PY) -m fuzz
+
+tests: $(READY)
 	$(PYTEST) -m 'not long' $(ARGS)
 
-test-all: lint
+tests-all: $(READY)
 	$(PYTEST) $(ARGS)
-	PYTHONPATH=tests $(PY) -m fuzz
 
 # Some minutes in one process; ARGS='-n 8' has eight share the tests, and the GPU: most of the time goes into compiling.
 # Only files with such a test are imported, and the options for notebooks and pictures are left out, so that pytest is all

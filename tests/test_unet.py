@@ -175,7 +175,7 @@ def gradient(net: UNet3D, activations: str) -> tuple[list[Tensor], int]:
     )
 
 
-@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("fast", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_is_recomputed_changes_memory_and_not_the_gradient(fast: bool) -> None:
     torch.manual_seed(0)
     net = UNet3D(image_size=16, model_channels=32, channel_mult=(1, 2, 2), attention_rates=(2,))

@@ -21,7 +21,9 @@ from medddpm.fast.patch import accelerate, restore
 from medddpm.unet import UNet3D
 
 OURS = "UNet3D"
-SLOW = [pytest.param(name, marks=pytest.mark.long) for name in (OURS, "UNet", "PlainConvUNet")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.long) for name in (OURS, "UNet", "PlainConvUNet", "DynUNet, deep supervision")
+]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +64,7 @@ def agree(network: nn.Module, compiled: Any, *args: Tensor, close: float = 1e-4)
     assert farthest(found_gradients, gradients) < close
 
 
-@pytest.mark.parametrize("name", ["UNet, plain", "DynUNet, deep supervision", *SLOW])
+@pytest.mark.parametrize("name", ["UNet, plain", *SLOW])
 def test_one_graph_computes_the_same(name: str) -> None:
     network, args = given(name)
     agree(network, Compiled(network, backend="aot_eager"), *args)

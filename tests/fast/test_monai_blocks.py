@@ -32,7 +32,7 @@ def left(model: nn.Module) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "training"),
     [
-        ("VNet", True),
+        pytest.param("VNet", True, marks=pytest.mark.long),
         pytest.param("VNet, PReLU", False, marks=pytest.mark.long),
         ("ResNet", True),
         ("ResNet", False),

@@ -125,6 +125,7 @@ def test_on_a_gpu_no_farther_from_float64_than_autocast(name: str) -> None:
         ("MedNeXt, response norm", ".bias"),
     ],
 )
+@pytest.mark.long
 def test_gradients_of_a_few_numbers_are_no_farther_than_autocast_s(name: str, part: str, device: str) -> None:
     """Of a PReLU's slopes, of biases: sums over all voxels, one of which comes out by chance, and many do not."""
     ours, usual, whole = Counter[str](), Counter[str](), Counter[str]()

@@ -384,7 +384,7 @@ def test_of_a_killed_harness_no_program_waits_on(tmp_path: Path) -> None:
         os.kill(hanging, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("need", list(Need))
+@pytest.mark.parametrize("need", [Need.READY, Need.ALONE, pytest.param(Need.QUEUE, marks=pytest.mark.long)])
 def test_sigterm_ends_every_program_and_keeps_what_is_measured(tmp_path: Path, need: Need) -> None:
     process = harnessed(tmp_path, *([need] * (1 if need is Need.ALONE else 2)))
     process.terminate()

@@ -219,6 +219,7 @@ def test_measure_reaches_the_parameters(root: Path, ran: Callable[..., list[str]
     assert (root / "runs" / "said").read_text().split() == ["replayed", "measured"]
 
 
+@pytest.mark.long
 def test_refresh_commits_outputs_and_nothing_volatile(root: Path, ran: Callable[..., list[str]]) -> None:
     assert ran(refresh=True) == ALL
     first = {p.name: p.read_bytes() for p in (root / "notebooks").glob("*.ipynb")}

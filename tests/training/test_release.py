@@ -184,7 +184,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["anew", "over another"])
+@pytest.mark.parametrize(
+    "there", [pytest.param(False, id="anew"), pytest.param(True, marks=pytest.mark.long, id="over another")]
+)
 @pytest.mark.parametrize("function", ["evaluation", "training_record", "model_card"])
 def test_a_release_that_fails_changes_nothing_and_can_be_repeated(
     run: Path, released: Path, tmp_path: Path, monkeypatch, there: bool, function: str

@@ -114,6 +114,7 @@ def test_prepared_volumes_go_to_a_gpu_where_they_fit(
     assert not _fits(SimpleNamespace(device=here.device, volumes=volumes))  # each would have to be prepared first
 
 
+@pytest.mark.long
 def test_volumes_from_disk_and_then_from_the_device_train_the_same(volumes, tmp_path: Path, monkeypatch) -> None:
     """As on a GPU with no option given: prepared, read by two processes for one step, then kept on the device."""
     whole = run(volumes, tmp_path / "plain", 5)
@@ -188,6 +189,7 @@ def sample_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GaussianDiffusion, "sample", partialmethod(GaussianDiffusion.sample, steps=10, sampler="ddim"))
 
 
+@pytest.mark.long
 def test_the_fast_path_trains_as_base_does(volumes, tmp_path: Path, monkeypatch, caplog) -> None:
     """Without its kernels it computes in float32, and says so in one line; also when it is cut and resumed.
 

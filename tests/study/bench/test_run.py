@@ -872,6 +872,7 @@ def test_base_measured_anew_keeps_no_reference_of_another_run(folder: Path) -> N
     torch.testing.assert_close(torch.load(reference), whole)
 
 
+@pytest.mark.long
 def test_a_row_alone_makes_its_reference(tmp_path: Path) -> None:
     assert run_again(tmp_path, "--setting", "opt12") == 0
     table = read_table(tmp_path / "bench.csv", schemas.BENCH)

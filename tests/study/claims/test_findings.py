@@ -541,6 +541,7 @@ def test_takeaways_of_the_committed_step_fit_the_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["OPT1", "OPT2", "OPT12"])
+@pytest.mark.long
 def test_a_newest_run_that_lacks_a_setting_leaves_every_claim_a_verdict(lost: str) -> None:
     """As while a machine is being measured, or where one table was deleted."""
     paper = paper_claims(ROOT)

@@ -80,6 +80,7 @@ def test_a_layer_norm_is_pytorchs(version: str, rows: int) -> None:
     ("version", "channels", "sides"),
     [("unfused", 16, (2, 3)), ("fused", 32, (3, 2)), ("tensor", 16, (3, 3)), ("tensor, async", 32, (3, 3))],
 )
+@pytest.mark.long
 def test_a_block_is_pytorchs(version: str, channels: int, sides: tuple[int, int]) -> None:
     module = ConvNeXtBlock(channels, 8).to(DEVICE)
     double = ConvNeXtBlock(channels, 8).to(DEVICE).double()

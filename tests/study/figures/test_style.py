@@ -122,6 +122,7 @@ def test_files_come_out_the_same_twice(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("base", [2.0, 1.7])
+@pytest.mark.long
 def test_the_last_bits_of_points_on_a_line_change_no_pixel(tmp_path: Path, base: float) -> None:
     """Processors' logarithms differ there, and with them the side on which a join of two pieces is rounded."""
     counts = base ** np.arange(11)

@@ -69,6 +69,7 @@ def test_a_network_has_the_published_number_of_weights(model: Model) -> None:
     assert abs(built - published) <= off
 
 
+@pytest.mark.long
 def test_the_published_inputs_pass_through(model: Model) -> None:
     """On shapes alone; the prediction is of the latents or the volume, twice as many channels where variance is."""
     device = torch.device("meta")

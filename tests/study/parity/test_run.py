@@ -286,6 +286,7 @@ def test_a_curve_has_every_loss_once() -> None:
 # a run evaluated
 
 
+@pytest.mark.long
 def test_a_run_is_trained_evaluated_and_kept(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
