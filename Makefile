@@ -46,9 +46,8 @@ site: $(READY)
 	$(PY) -m sphinx -q -W --keep-going -c site -d build/doctrees -b html . build/site
 	@echo "the site is build/site/index.html"
 
-# Three processes, since some wait for programs; each notebook and each test file in one of them; the longest first
-# (tests/conftest.py).
-PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Two processes, each notebook and each test file in one of them; the longest first (tests/conftest.py).
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Lint and types beside the tests: they take one core a minute.
 test: $(READY)
