@@ -41,7 +41,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the files that take longest, so that two processes end at about the same time."""
+    """Begins with the files that take longest, so that the processes end at about the same time."""
     places = {name: place for place, name in enumerate(LONGEST)}
     of_file = {path: next((p for n, p in places.items() if path.as_posix().endswith(f"/{n}")), len(places))
                for path in {item.path for item in items}}  # fmt: skip

@@ -68,6 +68,7 @@ def test_a_volume_file_for_a_mask_file(tmp_path: Path) -> None:
     assert data[labels == 1].mean() > data[labels == 0].mean() + 0.1, "the brain is brighter than the air"
 
 
+@pytest.mark.long
 def test_tensors_from_a_checkpoint(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = UNet3D(16, 3, 1, 32, channel_mult=(1, 1), attention_rates=())
@@ -112,6 +113,7 @@ def test_a_network_of_monais(tmp_path: Path) -> None:
     assert "denoise_fn.conv_in.conv.weight" in state
 
 
+@pytest.mark.long
 def test_volumes_into_tensors_and_back(tmp_path: Path) -> None:
     mask_file, image_file = turned(tmp_path / "my_data", (32, 32, 24))
     printed = run(tmp_path, "VolumeFolder(")

@@ -45,11 +45,13 @@ def pages(site: Path) -> dict[str, BeautifulSoup]:
     return {name: BeautifulSoup((site / f"{name}.html").read_text(), "html.parser") for name in PAGES}
 
 
+@pytest.mark.long
 def test_every_page_is_there(site: Path) -> None:
     assert [name for name in PAGES if not (site / f"{name}.html").is_file()] == []
     assert 'url=README.html"' in (site / "index.html").read_text()
 
 
+@pytest.mark.long
 def test_no_link_is_broken_and_no_picture_missing(site: Path, pages: dict[str, BeautifulSoup]) -> None:
     ids = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
     broken = []

@@ -241,6 +241,7 @@ def test_all_is_drawn_though_nobody_reads_the_lines(
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
+@pytest.mark.long
 def test_four_modalities_train_and_sample_from_the_real_case(spec: Path, tmp_path: Path, capsys) -> None:
     """The BraTS case from its folder to four volumes with its affine; tiny, since two cores must do it."""
     data = spec.parent / "data" / "brats2021"

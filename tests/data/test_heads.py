@@ -83,6 +83,7 @@ def extreme(index: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("index", range(3))
 @pytest.mark.parametrize("extremes", [0, 1], ids=["drawn", "extreme"])
+@pytest.mark.long
 def test_the_map_is_a_diffeomorphism(index: int, extremes: int) -> None:
     parameters = dataclasses.replace(head_parameters(index, seed=2), **extreme(extremes))
     points = head_map(parameters, _generator(2, index, "map"))[:3]

@@ -62,6 +62,7 @@ def test_networks_of_batch_norms(name: str, training: bool) -> None:
 
 @pytest.mark.parametrize(("side", "padded"), [(32, 0), (36, 1), (47, 4)])
 @pytest.mark.parametrize("upsample", ["deconv", "nontrainable"])
+@pytest.mark.long
 def test_basic_unet_pads_where_voxels_are_missing_only(
     side: int, padded: int, upsample: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_basic_unet_pads_where_voxels_are_missing_only(
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_splits": 1}, {"dim_split": 2}, {"use_convtranspose": True}], ids=str)
+@pytest.mark.long
 def test_maisi_s_autoencoder(changes: dict[str, Any]) -> None:
     """In float32: its norms know no other dtype."""
     torch.manual_seed(0)

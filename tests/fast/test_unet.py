@@ -49,6 +49,7 @@ def grown() -> list[tuple[str, ...]]:
     ("features", "groups"), [*((f, 32) for f in grown()), (FEATURES[:1], 8), (FEATURES, 8)],
     ids=lambda value: str(value) if isinstance(value, int) else "+".join(value),
 )  # fmt: skip
+@pytest.mark.long
 def test_output_and_gradients_with_these_features(features: tuple[str, ...], groups: int) -> None:
     net, inputs = network(groups), given()
     expected = passed(net, *inputs)

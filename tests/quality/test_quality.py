@@ -120,6 +120,7 @@ def test_the_cells_of_a_ramp_by_hand() -> None:
 # Known degradations
 
 
+@pytest.mark.long
 def test_more_noise_is_worse(reference: VolumeSet) -> None:
     metrics = ["psnr", "ssim", "ms_ssim", "frechet", "mmd_gaussian", "wasserstein"]
     levels = (0.02, 0.05, 0.1, 0.2, 0.5)
@@ -415,6 +416,7 @@ def test_the_test_and_the_interval_say_the_same() -> None:
     assert 0 < sum(f.equivalent for f in results) < 120
 
 
+@pytest.mark.long
 def test_a_difference_of_the_margin_is_seldom_called_equivalent() -> None:
     rng = np.random.default_rng(0)
     equivalent = [equivalence(rng.normal(size=8), rng.normal(2, 1, 8), 2.0).equivalent for _ in range(400)]

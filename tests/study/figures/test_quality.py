@@ -118,6 +118,7 @@ def test_seeds_that_differ_by_more_than_a_margin_leave_it_narrow() -> None:
         (("diversity", "all"), 60.0, False),
     ],
 )
+@pytest.mark.long
 def test_what_is_better_is_no_worse_though_not_equivalent(
     metric: tuple[str, str], shift: float, no_worse: bool
 ) -> None:
@@ -144,6 +145,7 @@ def test_runs_that_were_cut_are_not_compared_and_one_seed_is_none() -> None:
     assert parity_tables.verdict(pd.DataFrame()) == "parity: not measured"
 
 
+@pytest.mark.long
 def test_six_seeds_hold_the_interval_of_independent_runs_within_their_range_and_three_do_not() -> None:
     """Justifies the six seeds of `plans.short` by simulation: no pairing, one metric, margin the seeds' range."""
     from medddpm.quality.intervals import equivalence, seed_margin

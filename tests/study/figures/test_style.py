@@ -110,6 +110,7 @@ def test_every_setting_has_a_colour() -> None:
     assert list(SETTINGS) == [name for name in SETTING_COLOURS if name in SETTINGS]
 
 
+@pytest.mark.long
 def test_files_come_out_the_same_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)  # outside the book's own runs too
     once, twice = (
@@ -199,6 +200,7 @@ def test_every_setting_trains_from_the_same_start(head_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("without", "with_tf32"), [("BASE", "OPT1"), ("OPT2", "OPT12")])
+@pytest.mark.long
 def test_tf32_changes_nothing_on_a_cpu(head_folder: Path, without: str, with_tf32: str) -> None:
     """Asked for alone, each is trained; together they are trained once."""
     config = TrainConfig(image_size=8, model_channels=32, channel_mult=(1, 2), learning_rate=1e-3)

@@ -52,6 +52,7 @@ with joined(device):
 """
 
 
+@pytest.mark.long
 def test_two_processes_end_with_the_weights_of_replicated_ones(head_folder: Path) -> None:
     for ended in run_ranks(2, TRAIN, head_folder):
         assert ended.returncode == 0, ended.stderr
