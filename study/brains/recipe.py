@@ -126,5 +126,5 @@ def _prepare(trainings: Sequence[Training], out: Path) -> None:
 
 def _collect(store: Store, packed: Path | None) -> None:
     collect(store)
-    if packed is not None:
-        pack(read_results(store.folder), store.folder, packed)
+    if packed is not None and (results := read_results(store.folder)):
+        pack(results, store.folder, packed)
