@@ -126,6 +126,29 @@ class GaussianDiffusion(nn.Module):
         """
         return self._at("alpha", t) * image + self._at("sigma", t) * noise
 
+    def clean(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
+        """Returns the x_0 that the network predicts, whatever its prediction, clamped to [-1, 1] as published.
+
+        Args:
+            x: (N, C, D, H, W), x_t.
+            mask: (N, M, D, H, W).
+            t: (N,) int64.
+
+        Raises:
+            BadArgument: the network returns another shape than x.
+        """
+        predicted = self._predicted(x, mask, t)
+        clean = self._at("clean_of_x", t) * x - self._at("clean_of_output", t) * predicted
+        return clean.clamp_(-1, 1)
+
+    def timestep_at(self, ratio: float) -> int:
+        """Returns the timestep whose noise-to-signal ratio σ/α is nearest to `ratio` > 0, by their logarithms."""
+        alpha, sigma = self._alpha_sigma()
+        distances = [
+            abs(math.log(s / a / ratio)) if a > 0 else math.inf for a, s in zip(alpha[:-1], sigma[:-1], strict=True)
+        ]
+        return distances.index(min(distances))
+
     def loss(
         self,
         image: Tensor,
@@ -321,9 +344,7 @@ class GaussianDiffusion(nn.Module):
         Returns:
             x at the next timestep, and x_0, clamped to [-1, 1] as published.
         """
-        predicted = self._predicted(x, mask, t)
-        clean = self._at("clean_of_x", t) * x - self._at("clean_of_output", t) * predicted
-        clean = clean.clamp_(-1, 1)
+        clean = self.clean(x, mask, t)
         of_x, of_clean, of_noise, of_clean_before = coefficients.unbind()
         return of_clean * clean + of_x * x + of_noise * noise + of_clean_before * clean_before, clean
 

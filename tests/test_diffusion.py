@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from medddpm.diffusion import SAMPLERS, GaussianDiffusion
 from medddpm.errors import BadArgument
 from medddpm.noise import ahead
+from medddpm.schedules import PREDICTIONS
 from medddpm.unet import UNet3D
 
 
@@ -378,3 +379,40 @@ def test_what_is_drawn_ahead_comes_in_order_and_no_more_of_it() -> None:
     assert [int(item) for item in coming] == [1, 2, 3]
     assert made == [0, 1, 2, 3]
     assert list(ahead(iter([]))) == []
+
+
+class Truth(nn.Module):
+    """Predicts what there is to predict, whatever it is given."""
+
+    out_channels = 1
+
+    def forward(self, _x: Tensor, _t: Tensor) -> Tensor:
+        return self.target
+
+
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+@pytest.mark.parametrize("ratio", [0.05, 1.0, 20.0])
+def test_the_clean_image_follows_from_every_prediction(prediction: str, ratio: float) -> None:
+    truth = Truth()
+    diffusion = GaussianDiffusion(truth, prediction=prediction)
+    image, mask = torch.rand(2, 1, 4, 4, 4) * 2 - 1, torch.zeros(2, 2, 4, 4, 4)
+    noise, t = torch.randn_like(image), torch.full((2,), diffusion.timestep_at(ratio))
+    x = diffusion.add_noise(image, t, noise)
+    truth.target = diffusion._target(image, t, noise)
+    torch.testing.assert_close(diffusion.clean(x, mask, t), image, rtol=0, atol=2e-5)
+    truth.target = truth.target + 1e3
+    assert diffusion.clean(x, mask, t).abs().max() == 1
+
+
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+def test_a_noise_to_signal_ratio_has_the_nearest_timestep(prediction: str) -> None:
+    diffusion = GaussianDiffusion(nn.Identity(), prediction=prediction)
+    t = torch.arange(249)  # the last may have no signal
+    one = torch.ones(249, 1, 1, 1, 1)
+    alpha = diffusion.add_noise(one, t, 0 * one).flatten()
+    sigma = diffusion.add_noise(0 * one, t, one).flatten()
+    for ratio in (0.05, 1.0, 5.0, 20.0):
+        distances = (sigma / alpha / ratio).log().abs()
+        assert diffusion.timestep_at(ratio) == int(distances.argmin())
+        assert distances.min() < 0.1
+    assert diffusion.timestep_at(1e9) >= 248

@@ -56,6 +56,7 @@ class Job:
         gib: device memory that a ready program holds at most before it is told to go, and between rounds; no program
             prepares beside one whose `gib` is infinite.
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
+        expected: seconds that a queued program should take for this result; longer where earlier ones took longer.
         describe: describes a result for its progress line.
         problem: returns why the program failed; empty if it did not. Raises `BadInput` if no job can be measured.
     """
@@ -68,6 +69,7 @@ class Job:
     limit: float = math.inf
     gib: float = math.inf
     rounds: int = 1
+    expected: float = 0.0
     describe: Callable[[dict[str, Any]], str] = lambda _: "done"
     problem: Callable[[subprocess.CompletedProcess[str]], str] = programs.problem
 
@@ -90,6 +92,7 @@ def run(
     again: bool = False,
     device: str = "auto",
     cards: Sequence[str | None] = (None,),
+    seconds: float = math.inf,
 ) -> int:
     """Measures each job whose result is missing, prints a line for it and writes the tables after it.
 
@@ -101,6 +104,8 @@ def run(
         again: whether existing results are measured anew.
         device: "auto", "cuda" or "cpu"; ready programs hold at most half of its memory together.
         cards: the cards of queued programs, as CUDA_VISIBLE_DEVICES names them; None leaves the variable alone.
+        seconds: that this call has; a queued program that is not expected to end within them is not started, and its
+            jobs are left for a later call.
 
     Returns:
         the number of jobs that failed; stderr names each, and the others are measured all the same.
@@ -110,7 +115,7 @@ def run(
     """
     store.check()
     with store.alone(), ended_by_sigterm():
-        call = _Call(jobs, store, again, list(cards), _room(device))
+        call = _Call(jobs, store, again, list(cards), _room(device), seconds)
         try:
             call.work()
         finally:  # what was measured before an interruption counts
@@ -129,6 +134,7 @@ class _Program:
         self.command = [*self.jobs[0].command, *(job.word for job in self.jobs if job.word)]
         self.gib = max(job.gib for job in self.jobs)
         self.limit = sum(job.limit for job in self.jobs)
+        self.expected = sum(job.expected for job in self.jobs)
         self.rounds = sorted({number for _, number in self.missing})
 
 
@@ -199,8 +205,10 @@ class _Call:
     again: bool
     cards: Sequence[str | None]
     room: float
+    seconds: float
     failed: set[str] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
+    slowness: float = 1.0  # the largest ratio of the time that a queued program took to the expected one
     measured: int = 0
     left: int = 0
 
@@ -328,6 +336,7 @@ class _Call:
         running: dict[str | None, _Running] = {}
         with self._ended(running):
             while waiting or running:
+                waiting = self._in_time(waiting)
                 for card in cards:
                     if card not in running and waiting:
                         running[card] = self._start(waiting.pop(0), card)
@@ -335,8 +344,20 @@ class _Call:
                 for card, run in list(running.items()):
                     run.give_up()
                     if run.has_ended:
+                        if expected := run.program.expected:
+                            took = time.monotonic() - run.since
+                            self.slowness = max(self.slowness, took / expected)
                         del running[card]
                         waiting[:0] = self._finish(run)
+
+    def _in_time(self, waiting: list[_Program]) -> list[_Program]:
+        """Returns the queued programs that are expected to end in time; the others are left for a later call."""
+        left = self.began + self.seconds - time.monotonic()
+        late = [program for program in waiting if program.expected * self.slowness > left]
+        for job, number in (pair for program in late for pair in program.missing):
+            self.left -= 1
+            self._say(job, number, "left for a later call")
+        return [program for program in waiting if program not in late]
 
     # results
 

@@ -45,6 +45,20 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
+def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
+    """Returns CUDA_VISIBLE_DEVICES' names of the GPUs here, at most `most`; a single None on a machine without.
+
+    Raises:
+        BadInput: the device is a GPU, and there is none.
+    """
+    if device == "cpu" or not torch.cuda.is_available():
+        pick_device(device)
+        return [None]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+    return list(names[:most])
+
+
 def wait(device: torch.device) -> None:
     """Waits until the device has finished its work."""
     if device.type == "cuda":

@@ -66,14 +66,14 @@ def add_parity(commands: Commands[Parser]) -> None:
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     changes = command.add_argument_group("in place of the plans' own")
     changes.add_argument("--settings", type=several(SETTINGS), metavar="NAME,…", help=", ".join(SETTINGS))
-    changes.add_argument("--seeds", type=_seeds, metavar="N,…", help="of weights, order, timesteps and noise")
+    changes.add_argument("--seeds", type=seeds, metavar="N,…", help="of weights, order, timesteps and noise")
     changes.add_argument("--size", type=whole(8), metavar="N", help="side of the volume")
     changes.add_argument("--channels", type=whole(32, also=MULTIPLE), metavar="N", help=f"base width, {MULTIPLE}")
     changes.add_argument("--steps", type=whole(1), metavar="N", help="of training")
     changes.add_argument("--learning-rate", type=positive, metavar="X", help="Adam's")
     changes.add_argument("--subjects", type=whole(1), metavar="N", help="trained on")
     changes.add_argument("--held-out", type=whole(1), metavar="N", help="subjects evaluated on")
-    changes.add_argument("--samplers", type=_samplers, metavar="NAME:STEPS,…", help="ddpm:250, ddim:10, dpm++:25 …")
+    changes.add_argument("--samplers", type=samplers, metavar="NAME:STEPS,…", help="ddpm:250, ddim:10, dpm++:25 …")
 
 
 def parity(arguments: argparse.Namespace) -> int:
@@ -115,17 +115,19 @@ def parity(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _seeds(text: str) -> list[int]:
+def seeds(text: str) -> list[int]:
+    """Reads an argument: numbers, separated by commas."""
     return [whole(0)(word) for word in text.split(",")]
 
 
-def _samplers(text: str) -> tuple[SamplerSteps, ...]:
+def samplers(text: str) -> tuple[SamplerSteps, ...]:
+    """Reads an argument: samplers and their steps, as in `ddpm:250,dpm++:25`."""
     from study.parity.plans import FULL, SamplerSteps
 
-    samplers = []
+    chosen = []
     for word in text.split(","):
         name, _, steps = word.partition(":")
         if name not in SAMPLERS or not steps or (name == FULL.sampler and steps != str(FULL.steps)):
             raise argparse.ArgumentTypeError(f"{word!r} is no sampler and its steps: ddpm:250, ddim:10, dpm++:25 …")
-        samplers.append(SamplerSteps(name, whole(1, FULL.steps)(steps)))
-    return tuple(dict.fromkeys(samplers))
+        chosen.append(SamplerSteps(name, whole(1, FULL.steps)(steps)))
+    return tuple(dict.fromkeys(chosen))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from medddpm.checkpoints.files import newest_checkpoint
 from medddpm.errors import BadInput
@@ -21,7 +18,7 @@ from medddpm.measure.harness import Job, Need
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store
 from medddpm.measure.tables import table_file
-from medddpm.runtime.processes import pick_device
+from medddpm.runtime.processes import visible_gpus
 from study.parity.checking import check_runs
 from study.parity.plans import SPEC, TrainingRun
 from study.parity.results import QUALITY, check_tables, collect, key_of
@@ -124,20 +121,6 @@ def line(run: TrainingRun, folder: Path, data: Path, device: str) -> str:
     place, spec = (shlex.quote(str(path)) for path in (folder, folder / SPEC))
     described = shlex.quote(json.dumps(asdict(run)))
     return f"mkdir -p {place} && printf '%s\\n' {described} > {spec} && {shlex.join(words)}"
-
-
-def visible_gpus(device: str, most: int | None = None) -> list[str | None]:
-    """Returns CUDA_VISIBLE_DEVICES' names of the GPUs here, at most `most`; a single None on a machine without.
-
-    Raises:
-        BadInput: the device is a GPU, and there is none.
-    """
-    if device == "cpu" or not torch.cuda.is_available():
-        pick_device(device)
-        return [None]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
-    return list(names[:most])
 
 
 def trained_checkpoint(path: Path) -> Path:

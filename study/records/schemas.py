@@ -49,7 +49,7 @@ TRAINING = Schema(
     }
 )
 # Empty in rows that were measured before the record had these columns, and where a machine has no such thing.
-_ORIGIN = {
+ORIGIN = {
     "date": Column("str", "when it was measured", nullable=True),
     "gpu": Column("str", "the card, as its driver names it", nullable=True),
     "driver": Column("str", "version of the driver", nullable=True),
@@ -62,7 +62,7 @@ _ORIGIN = {
     "card": Column("str", "names the card among all of its kind: a hash of its UUID", nullable=True, later=True),
 }
 # The same of tables that were written before their rows said it.
-_MACHINE = {name: replace(column, later=True) for name, column in _ORIGIN.items() if name != "date"}
+_MACHINE = {name: replace(column, later=True) for name, column in ORIGIN.items() if name != "date"}
 GENERATIVE = Schema(
     {
         "model": Column("str", "as `study.generative.models` names it"),
@@ -82,7 +82,7 @@ GENERATIVE = Schema(
         "training_hardware": Column("str", "the GPU that cost is counted on", nullable=True),
         "source": Column("str", "who states the cost, or why there is none"),
         "configuration": Column("str", "where the network's configuration is published"),
-        **_ORIGIN,
+        **ORIGIN,
     }
 )
 BENCH = Schema(
@@ -123,9 +123,9 @@ BENCH = Schema(
             "float64", "clock of the SMs while it was timed, the median (NVML)", unit="MHz", nullable=True
         ),
         "watts": Column("float64", "power while it was timed, the mean (NVML)", unit="W", nullable=True),
-        **_ORIGIN,
+        **ORIGIN,
         "date": replace(
-            _ORIGIN["date"],
+            ORIGIN["date"],
             meaning="when it was measured; the H200's rows of 2026-11-21T19:06:01 have the date of their table, and "
             "were measured between 18:57 and 19:22",
         ),
@@ -313,7 +313,7 @@ NNUNET = Schema(
         "trainer": Column("str", "nnU-Net's trainer, as nnUNetv2_train takes it"),
         "epochs": Column("int64", "how many were timed"),
         "fastest_s": Column("float64", "the fastest epoch, of 250 training and 50 validation steps", unit="s"),
-        **_ORIGIN,
+        **ORIGIN,
         "nnunetv2": Column("str", "version of nnU-Net", nullable=True),
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from medddpm.measure.schemas import Column, Schema
+from study.records.schemas import ORIGIN
 
 _NUMBER = {
     "metric": Column("str", "as `medddpm.quality.measures.MEASURES` has it, or spectrum or nearest"),
@@ -66,5 +67,34 @@ USE = Schema(
         "low": Column("float64", "lower end of its 95% interval over heads", nullable=True),
         "high": Column("float64", "upper end", nullable=True),
         "ratio": Column("float64", "value over that of heads alone, of that seed", nullable=True),
+    }
+)
+RECIPE = Schema(
+    {
+        "arm": Column("str", "as `study.brains.arms.ARMS` has it"),
+        "seed": Column("int64", "of weights, order, timesteps and noise"),
+        "contrast": Column("str", "of the heads", allowed=("t1", "t2", "flair")),
+        "side": Column("int64", "of a volume", unit="voxel"),
+        "channels": Column("int64", "base width of the network"),
+        "volumes": Column("int64", "in a step"),
+        "heads": Column("int64", "trained on, the first of seed 0"),
+        "setting": Column("str", "trained and sampled under: FAST, or BASE on a CPU"),
+        "wanted_s": Column("float64", "that the training was given; none where its steps were", "s", nullable=True),
+        "steps": Column("int64", "of the training"),
+        "seconds": Column("float64", "that these took, after the first, in which the step is captured", unit="s"),
+        "metric": Column(
+            "str",
+            "clean_error: mean squared error of x_0, clamped to [-1, 1], over held-out heads, at a noise-to-signal "
+            "ratio; loss: the arm's own, mean over a twentieth of the steps; sample_s: seconds a volume takes",
+            allowed=("clean_error", "loss", "sample_s"),
+        ),
+        "weights": Column("str", "that were measured", nullable=True, allowed=("averaged", "raw")),
+        "share": Column("float64", "of the steps, at whose end it was measured"),
+        "ratio": Column("float64", "σ/α of the noised heads; the nearest timestep's", nullable=True),
+        "sampler": Column("str", "that drew the samples", nullable=True),
+        "evaluations": Column("float64", "of the network for a sample", nullable=True),
+        "value": Column("float64", "in the metric's unit"),
+        "n": Column("int64", "heads, steps or samples that it is the mean of"),
+        **ORIGIN,
     }
 )

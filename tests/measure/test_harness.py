@@ -326,6 +326,22 @@ def test_a_queue_has_a_program_on_each_card(tmp_path: Path, store: Store, capsys
     assert (store.folder / "log.txt").is_file()
 
 
+def test_what_would_not_end_in_time_is_left_for_a_later_call(store: Store, capsys) -> None:
+    jobs = [job(store, name, need=Need.QUEUE, expected=expected) for name, expected in (("a", 1.0), ("b", 5e4))]
+    assert harness.run(jobs, store, device="cpu", seconds=4e4) == 0
+    assert (store.lacks("a"), store.lacks("b")) == (False, True)
+    assert "[2/2] job b: left for a later call" in capsys.readouterr().out.splitlines()
+    assert harness.run(jobs, store, device="cpu") == 0
+    assert not store.lacks("b")
+
+
+def test_what_took_longer_than_expected_is_expected_to_do_so_again(store: Store) -> None:
+    jobs = [job(store, name, need=Need.QUEUE, expected=1e-4) for name in "ab"]
+    jobs.append(job(store, "c", need=Need.QUEUE, expected=100.0))
+    assert harness.run(jobs, store, device="cpu", seconds=9e4) == 0, "a takes 0.3 s, 3 000 times what was expected"
+    assert [store.lacks(name) for name in "abc"] == [False, False, True]
+
+
 # an end
 
 

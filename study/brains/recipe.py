@@ -1,0 +1,130 @@
+"""Compares the components of the recipe: trains every arm with several seeds for equal times, one training a card."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medddpm.data.layouts import HEAD
+from medddpm.errors import BadInput
+from medddpm.measure import harness
+from medddpm.measure.harness import Job, Need
+from medddpm.measure.machine import machine_meta
+from medddpm.measure.store import Store
+from medddpm.measure.tables import check_table, table_file
+from medddpm.runtime.files import check_output
+from medddpm.runtime.processes import visible_gpus
+from medddpm.training.network import check_network
+from study.brains.arms import Training
+from study.brains.packing import pack
+from study.brains.recipe_results import TABLE, collect, key_of, lacking, read_results, summary, take
+
+DATA = "data"  # the folder of the heads, in the store's
+AROUND = 60.0
+"""Seconds that a job takes besides its training: start, compilation, errors and samples. A choice, which the time of
+the first jobs corrects upwards."""
+
+
+def recipe(
+    trainings: Sequence[Training],
+    out: Path,
+    *,
+    command: Sequence[str],
+    results: Sequence[Path] = (),
+    packed: Path | None = None,
+    minutes: float = math.inf,
+    gpus: int | None = None,
+    device: str = "auto",
+    dry_run: bool = False,
+) -> int:
+    """Makes the trainings that have no result, as far as time allows; writes table and tars after each.
+
+    Args:
+        trainings: in their order.
+        out: the store's folder, which gets a folder for each training and the table.
+        command: the command line, for the record.
+        results: of earlier calls, as `take` reads them; their trainings are not repeated.
+        packed: NAME.tar, of `pack`.
+        minutes: that this call has, of which drawing heads takes a part; no training begins that would end later.
+        gpus: the most to use.
+        device: "auto", "cuda" or "cpu".
+        dry_run: prints the commands and runs nothing.
+
+    Returns:
+        the number of trainings that failed.
+
+    Raises:
+        BadInput: a training cannot be made here, results cannot be read, or another call works in the folder.
+    """
+    began = time.monotonic()
+    if dry_run:
+        return harness.show([_job(training, out, device) for training in trainings])
+    for config, size in {(training.config("BASE", 1), training.size) for training in trainings}:
+        check_network(config, HEAD, size)
+    cards = visible_gpus(device, gpus)
+    check_table(out / TABLE)
+    if packed is not None:
+        if packed.suffix != ".tar":
+            raise BadInput(packed, "its name does not end in .tar", "name it so")
+        check_output(packed, results, force=True)
+    store = Store(out, machine_meta(command, device), write=lambda store: _collect(store, packed))
+    with store.alone():
+        for source in results:
+            print(f"{source}: {take(source, out)} results taken", flush=True)
+        waiting = lacking(trainings, out)
+        print(f"trainings: {len(trainings)}, {len(waiting)} without a result, {len(cards)} at a time", flush=True)
+        if waiting and 60 * minutes > _expected(waiting[0]):
+            _prepare(waiting, out)
+        left = 60 * minutes - (time.monotonic() - began)
+        jobs = [_job(training, out, device) for training in waiting]
+        # What is waiting was chosen above: a result of another training of that name must not count.
+        failed = harness.run(jobs, store, again=True, device=device, cards=cards, seconds=left)
+        table = collect(store)
+    if len(table):
+        print(f"{table_file(out / TABLE)}: {len(table)} rows")
+    print(summary(table))
+    return failed
+
+
+def _job(training: Training, out: Path, device: str) -> Job:
+    words = ["--training", json.dumps(training.described()), "--data", str(out / DATA), "--device", device]
+    return Job(
+        key=key_of(training),
+        title=training.key,
+        command=(sys.executable, "-m", "study.brains.trainer", str(out / training.key), *words),
+        need=Need.QUEUE,
+        expected=_expected(training),
+        describe=_described,
+    )
+
+
+def _expected(training: Training) -> float:
+    return AROUND + (0.0 if training.steps else training.seconds)
+
+
+def _described(result: Mapping[str, Any]) -> str:
+    error = next(e["value"] for e in reversed(result["errors"]) if (e["weights"], e["ratio"]) == ("averaged", 1.0))
+    cut_short = ", cut short before its samples" if result.get("partial") else ""
+    return f"{result['steps']} steps in {result['seconds']:.0f} s, error of x_0 at ratio 1 {error:.4g}{cut_short}"
+
+
+def _prepare(trainings: Sequence[Training], out: Path) -> None:
+    """Draws the heads of all trainings, once, on all cores."""
+    drawn = set()
+    for training in trainings:
+        data = (training.contrast, training.side, training.heads, training.held_out)
+        if data not in drawn:
+            for volumes in training.volumes(out / DATA):
+                volumes.prepare(progress=True)
+            drawn.add(data)
+
+
+def _collect(store: Store, packed: Path | None) -> None:
+    collect(store)
+    if packed is not None and (results := read_results(store.folder)):
+        pack(results, store.folder, packed)
