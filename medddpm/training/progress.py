@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log, report
-from medddpm.training.run_folder import remaining_weights
+from medddpm.training.run_folder import newest_up_to, remaining_weights
+from medddpm.training.watch import Change, Watch
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -26,7 +27,7 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt
 
 
 class Report:
-    """The progress bar and the TensorBoard log of a run; refuses a loss that is not finite.
+    """The progress bar and the TensorBoard log of a run; says when it is lost, refuses a loss that is not finite.
 
     A log that cannot be written, for a full disk or a file in its place, is given up with a warning: it costs no
     training.
@@ -40,6 +41,7 @@ class Report:
         shown: shows steps a second, volumes a second, the time left and the loss.
         bar: shows them in a bar on a terminal; elsewhere, as in a batch system's log, they are a line a minute.
         logged: writes the log, to ``out/tensorboard``.
+        watch: follows the losses, and has read those of the steps before; None follows none.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Report:
         shown: bool,
         bar: bool = True,
         logged: bool,
+        watch: Watch | None = None,
     ) -> None:
         self._out = out
+        self._watch = watch
         self._log: SummaryWriter | None = None
         if logged:
             self._open(first)
@@ -75,6 +79,8 @@ class Report:
     def __enter__(self) -> Report:
         # The writer's thread hands its error to the next call, and would print it as well.
         self._hook, threading.excepthook = threading.excepthook, self._unless_written
+        if self._watch and self._watch.lost:  # since before the run was resumed
+            self._tell(self._watch.lost)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -133,6 +139,29 @@ class Report:
                 f"the loss is no longer a number at step {step}",
                 f"lower --learning-rate, or run `medddpm check` over the data; {remaining_weights(self._out)}",
             )
+        for change in self._watch.read(losses) if self._watch else ():
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        """Says, in a line and in the log, that the training is lost and which checkpoint is from before; or recovered.
+
+        The training goes on: a median can err, some losses come back by themselves, and whoever does not want to wait
+        has Ctrl-C.
+        """
+        if change.problem:
+            before = newest_up_to(self._out, change.before)
+            lower = "with a lower --learning-rate or another --seed"
+            remedy = f"to give it up, start anew {lower}; no checkpoint is from before"
+            if before:
+                remedy = f"{before.name} is from before and is kept: start anew from it by --init, {lower}"
+            line = str(BadInput(self._out, change.problem, f"the training goes on; {remedy}"))
+            log.warning(line)
+        else:
+            line = f"{self._out}: at step {change.step} the loss has come down again, to {change.median:.3g}"
+            report(line)
+        if self._log:
+            with self._writing(self._log) as written:
+                written.add_text("lost", line, change.step)
 
     def _line(self, step: int, loss: float) -> str:
         rate = self._rate(self._last_line, step)

@@ -27,6 +27,7 @@ from medddpm.training.rates import check_rates
 from medddpm.training.run_folder import check_room_for, claim, locked, newest, save
 from medddpm.training.trainer import Trainer
 from medddpm.training.waits import Waits, waits_of
+from medddpm.training.watch import Watch, loss_of_nothing
 
 
 def train(
@@ -84,9 +85,11 @@ def train(
                     report(f"{out}: {_of(trainer)}")
             if isinstance(volumes, DiskCache):
                 volumes.prepare(progress and bars, stopped=stopped.is_set)
+        with ranks.together():
+            watch = _watch_of(trainer) if ranks.lead else None
         waits = waits_of(trainer, steps) if profile else None
         with SETTINGS[config.setting].on(trainer.unet):
-            _loop(trainer, out, steps, progress and ranks.lead, bars, device_cache, waits)
+            _loop(trainer, out, steps, progress and ranks.lead, bars, device_cache, waits, watch)
         return torch.tensor(trainer.losses)
 
 
@@ -111,14 +114,28 @@ def _resume(trainer: Trainer, out: Path) -> None:
             trainer.load(checkpoint[1] if checkpoint else read_checkpoint(path), path)
 
 
+def _watch_of(trainer: Trainer) -> Watch:
+    """Returns a watch over the losses that has read those of the steps before."""
+    watch = Watch(loss_of_nothing(trainer.config, trainer.volumes))
+    watch.read(trainer.losses)
+    return watch
+
+
 def _loop(
-    trainer: Trainer, out: Path, steps: int, progress: bool, bars: bool, device_cache: bool | None, waits: Waits | None
+    trainer: Trainer,
+    out: Path,
+    steps: int,
+    progress: bool,
+    bars: bool,
+    device_cache: bool | None,
+    waits: Waits | None,
+    watch: Watch | None,
 ) -> None:
     config, ranks, first = trainer.config, trainer.ranks, trainer.step
     read_every = 1 if trainer.device.type == "cpu" else 10  # each reading makes a GPU wait
     volumes_a_step = config.batch_size * trainer.accumulation * ranks.world
     with Report(
-        out, config.setting, first, steps, volumes_a_step, shown=progress, bar=bars, logged=ranks.lead
+        out, config.setting, first, steps, volumes_a_step, shown=progress, bar=bars, logged=ranks.lead, watch=watch
     ) as shown:
         while trainer.step < steps:
             trainer.train_step()
@@ -135,7 +152,8 @@ def _loop(
             with ranks.together():
                 shown.losses(trainer.read_losses(), step)
                 if ranks.lead and (due or stop):
-                    save(out, trainer.state(), config.keep)
+                    lost = watch and watch.lost
+                    save(out, trainer.state(), config.keep, lost.before if lost else None)
                 if ranks.lead and config.sample_every and step % config.sample_every == 0 and not stop:
                     write_sample(trainer, out / "samples" / f"step-{step:07d}.nii.gz")
             if stop:

@@ -158,8 +158,24 @@ def _set_aside(out: Path) -> list[Path]:
     return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}*"))
 
 
-def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
+def step_of(checkpoint: Path) -> int:
+    """Returns the step of a checkpoint, which its name tells."""
+    return int(checkpoint.stem[5:])
+
+
+def newest_up_to(out: Path, step: int) -> Path | None:
+    """Returns the newest checkpoint of a run of at most that step."""
+    return next((path for path in reversed(checkpoints_of(out)) if step_of(path) <= step), None)
+
+
+def save(out: Path, content: Mapping[str, Any], keep: int, good: int | None = None) -> None:
     """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
+
+    Args:
+        out: the run's folder.
+        content: the checkpoint's.
+        keep: the number of checkpoints that stay.
+        good: the newest checkpoint of at most this step stays as well.
 
     Raises:
         BadInput: a weight is not finite, or the disk is full. Existing checkpoints then stay.
@@ -173,9 +189,11 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
             )
     path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
     save_checkpoint(path, content)
-    older = [known for known in checkpoints_of(out) if int(known.stem[5:]) < content["step"]]
+    older = [known for known in checkpoints_of(out) if step_of(known) < content["step"]]
+    spared = None if good is None else newest_up_to(out, good)
     for old in older[: len(older) - max(keep, 1) + 1]:
-        old.unlink()
+        if old != spared:
+            old.unlink()
 
 
 def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:
