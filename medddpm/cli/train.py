@@ -16,12 +16,12 @@ from medddpm.cli.options import (
     add_command,
     add_device,
     add_setting,
-    complain,
     option,
     refuse_unread,
     volume_size,
 )
 from medddpm.cli.recipe import add_recipe, fields
+from medddpm.cli.volumes import prepared_volumes
 from medddpm.errors import BadInput
 from medddpm.fast.reports import is_first, log
 from medddpm.runtime.arguments import a_path, whole
@@ -114,8 +114,14 @@ def add_train(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     add_recipe(command)
     command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps and noise (0)"
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps, noise and --holdout (0)"
     )
+    command.add_argument(
+        "--holdout", type=whole(0, 10_000), default=0, metavar="N",
+        help="do not train on N volumes, which --seed chooses (of the phantom or the heads N further subjects), but "
+        "compute their loss every --sample-every steps from the averaged weights, and sample for the first one's mask "
+        "(0)",
+    )  # fmt: skip
     command.add_argument(
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
     )
@@ -185,9 +191,9 @@ def train(arguments: argparse.Namespace) -> int:
             return 1
         ranks.agree(problem)
         assert prepared is not None  # else there is a problem, which ends all
-        config, volumes = prepared
+        config, volumes, held_out = prepared
         losses = run(
-            config, volumes, arguments.out, arguments.steps, device=arguments.device,
+            config, volumes, arguments.out, arguments.steps, held_out=held_out, device=arguments.device,
             device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
         )  # fmt: skip
     if is_first():
@@ -195,15 +201,15 @@ def train(arguments: argparse.Namespace) -> int:
     return 0 if len(losses) >= arguments.steps else INTERRUPTED
 
 
-def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
-    """Returns the run's configuration and volumes; None as `_cached`."""
+def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache, DiskCache | None] | None:
+    """Returns the run's configuration, its volumes and those held out; None as `prepared_volumes`."""
     from medddpm.data.layouts import BRATS
     from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
-    volumes = _cached(arguments, size)
+    volumes = prepared_volumes(arguments, size)
     if volumes is None:
         return None
     channels, groups = _width(arguments, size)
@@ -216,6 +222,7 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         channel_mult=arguments.channel_mult,
         norm_groups=groups,
         seed=arguments.seed,
+        holdout=arguments.holdout,
         save_every=arguments.save_every,
         sample_every=arguments.sample_every,
         keep=arguments.keep,
@@ -225,7 +232,7 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         gradient_dtype=arguments.gradient_dtype,
         bucket_mib=arguments.bucket_mib,
     )
-    return config, volumes
+    return config, *volumes
 
 
 def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
@@ -252,37 +259,3 @@ def _outcome(step: int, steps: int) -> str:
     if step == steps:
         return f"finished at step {step}"
     return f"stopped at step {step} of {steps}; the same command resumes it"
-
-
-def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:
-    """Returns the volumes to train on; None if the folder's check printed problems.
-
-    Once all volumes of a folder are prepared it is not checked again: preparing a volume reads it to its end.
-    """
-    from medddpm.data.checking import check_folder
-    from medddpm.data.disk_cache import DiskCache, default_folder
-    from medddpm.data.heads import Heads
-    from medddpm.data.phantom import Phantom
-    from medddpm.data.volumes import VolumeFolder
-
-    folder = arguments.cache or default_folder()
-    if not arguments.data:
-        kind, count = (Heads, arguments.heads) if arguments.heads else (Phantom, arguments.phantom)
-        return DiskCache(kind(count, size, arguments.contrast or "t1", cache_gib=0), folder)
-    volumes, problem = None, None
-    try:
-        source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
-        if source.notes:
-            log.warning(str(source.notes))
-        volumes = DiskCache(source, folder)
-    except BadInput as error:
-        problem = error
-    if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
-        report = check_folder(arguments.data, progress=not arguments.quiet)
-        for fault in report.problems:
-            complain(str(fault))
-        if report.problems:
-            return None
-    if problem:
-        raise problem
-    return volumes

@@ -84,7 +84,7 @@ class Watch:
             problem = f"its network predicts nothing: the loss stands at {median:.3f}{since}"
             problem += f", and predicting nothing gives {self._nothing:.3f}"
         elif median > (level := JUMP * lowest):
-            problem = f"its loss jumped: it stands at {median:.3g} since about step {about}, and was {lowest:.3g} before"
+            problem = f"its loss jumped: it stands at {median:.3g} since about step {about}, and was at {lowest:.3g}"
         else:
             return []
         self._ends = level / 2
