@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from medddpm.cli.options import (
     DATA,
-    MULTIPLE,
     RECOMPUTED,
     Commands,
     Parser,
@@ -20,6 +18,7 @@ from medddpm.cli.options import (
     refuse_unread,
     volume_size,
 )
+from medddpm.cli.network import add_network, network
 from medddpm.cli.recipe import add_recipe, fields
 from medddpm.cli.volumes import prepared_volumes
 from medddpm.errors import BadInput
@@ -30,11 +29,16 @@ from medddpm.runtime.exits import INTERRUPTED
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
     from medddpm.training.config import TrainConfig
+    from medddpm.training.initial import Initial
 
-SMALLEST_PUBLISHED = 64
-"""Side of the smallest volumes for which a network of 64 channels was published."""
-NARROW, NARROW_GROUPS = 32, 8
-"""Base width, and groups of each norm, of the network for smaller volumes: a quarter of the weights."""
+
+class Prepared(NamedTuple):
+    """A run's configuration, its volumes, those held out, and the weights that it starts from."""
+
+    config: TrainConfig
+    volumes: DiskCache
+    held_out: DiskCache | None
+    initial: Initial | None
 
 
 def add_train(commands: Commands[Parser]) -> None:
@@ -47,6 +51,7 @@ def add_train(commands: Commands[Parser]) -> None:
         medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
         medddpm train --heads 768 --size 64 --steps 8000 --setting fast --recipe ours --out runs/ours
         medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
+        medddpm train --data my_data --init head64.safetensors --holdout 4 --steps 20000 --out runs/mine
         medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
@@ -91,27 +96,7 @@ def add_train(commands: Commands[Parser]) -> None:
         choices=["volume", "slice"],
         help="scale the data's intensities by volume, or by slice as published (volume)",
     )
-    command.add_argument(
-        "--channels",
-        type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
-        help=f"base width, {MULTIPLE} or of --norm-groups (64, as published; {NARROW} where every side of --size is "
-        f"below {SMALLEST_PUBLISHED}, for which 64 would write checkpoints of 400 MB)",
-    )
-    command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
-    command.add_argument(
-        "--channel-mult",
-        type=whole(1),
-        nargs="+",
-        metavar="N",
-        help="each level's width divided by the base (as published)",
-    )
-    command.add_argument(
-        "--norm-groups", type=whole(1, 4096), metavar="N",
-        help="into how many groups each group norm divides its channels (32, as published; "
-        f"{NARROW_GROUPS} of a small --size without --channels); --channels has to be a "
-        "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
-        "learns it: with --channels 32 give 8",
-    )  # fmt: skip
+    add_network(command)
     add_recipe(command)
     command.add_argument(
         "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps, noise and --holdout (0)"
@@ -191,18 +176,18 @@ def train(arguments: argparse.Namespace) -> int:
             return 1
         ranks.agree(problem)
         assert prepared is not None  # else there is a problem, which ends all
-        config, volumes, held_out = prepared
+        config, volumes, held_out, initial = prepared
         losses = run(
-            config, volumes, arguments.out, arguments.steps, held_out=held_out, device=arguments.device,
-            device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
+            config, volumes, arguments.out, arguments.steps, held_out=held_out, initial=initial,
+            device=arguments.device, device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
         )  # fmt: skip
     if is_first():
         print(f"{arguments.out}: {_outcome(len(losses), arguments.steps)}")
     return 0 if len(losses) >= arguments.steps else INTERRUPTED
 
 
-def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache, DiskCache | None] | None:
-    """Returns the run's configuration, its volumes and those held out; None as `prepared_volumes`."""
+def _configuration(arguments: argparse.Namespace) -> Prepared | None:
+    """Returns what the run needs; None as `prepared_volumes`."""
     from medddpm.data.layouts import BRATS
     from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
@@ -212,15 +197,11 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
     volumes = prepared_volumes(arguments, size)
     if volumes is None:
         return None
-    channels, groups = _width(arguments, size)
+    network_fields, initial = network(arguments, size, volumes[0].layout)
+    channels = network_fields.get("model_channels", TrainConfig.model_channels)
     config = TrainConfig(
-        **fields(arguments, math.prod(size) * channels),
+        **(fields(arguments, math.prod(size) * channels) | network_fields),
         setting=arguments.setting.upper(),
-        image_size=size[0],
-        model_channels=channels,
-        num_res_blocks=arguments.blocks or (2 if brats else 1),
-        channel_mult=arguments.channel_mult,
-        norm_groups=groups,
         seed=arguments.seed,
         holdout=arguments.holdout,
         save_every=arguments.save_every,
@@ -232,24 +213,7 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         gradient_dtype=arguments.gradient_dtype,
         bucket_mib=arguments.bucket_mib,
     )
-    return config, *volumes
-
-
-def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
-    """Returns the base width and the groups of each norm; the defaults are in the help of their options.
-
-    A run that began with the published width, also under a version that had no other, resumes with it.
-    """
-    from medddpm.checkpoints.files import checkpoints_of
-    from medddpm.training.config import TrainConfig
-    from medddpm.training.run_folder import read_run
-
-    published, width = TrainConfig.model_channels, None
-    with contextlib.suppress(BadInput):  # a problem of the run is reported when it is resumed
-        width = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
-    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and width != published:
-        return NARROW, arguments.norm_groups or NARROW_GROUPS
-    return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
+    return Prepared(config, *volumes, initial)
 
 
 def _outcome(step: int, steps: int) -> str:

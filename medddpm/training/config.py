@@ -36,6 +36,8 @@ class TrainConfig:
         seed: determines the initial weights, the order of the volumes, their flips and deformations, the timesteps and
             the noise; of a data folder also the held-out volumes.
         holdout: the number of volumes that are not trained on (`medddpm.training.holdout`).
+        init: the file whose weights the run starts from, by name and SHA-256 (`medddpm.training.initial`); empty for
+            random weights.
         save_every, sample_every: steps between checkpoints, and between samples (0: none).
         keep: the number of newest checkpoints kept.
         read_every_loss: reads each micro-step's loss back to the host, as the published loop does; the device then
@@ -74,6 +76,7 @@ class TrainConfig:
     deform: float = 0.0
     seed: int = 0
     holdout: int = 0
+    init: str = ""
     save_every: int = 1000
     sample_every: int = 1000
     keep: int = 2

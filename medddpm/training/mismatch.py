@@ -67,7 +67,7 @@ def _shown(key: str, value: Any) -> str:
         return " ".join(map(str, value[:1] if key == "size" and len(set(value)) == 1 else value))
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value).lower() if key == "setting" else str(value)
+    return str(value).lower() if key == "setting" else str(value) or "none"
 
 
 def _of_names(was: Sequence[str], now: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import bytes_of, room
 from medddpm.training.holdout import check_holdout, held_out_loss
+from medddpm.training.initial import Initial, check_initial
 from medddpm.training.network import checkpoint_bytes
 from medddpm.training.progress import Report
 from medddpm.training.rates import check_rates
@@ -40,6 +41,7 @@ def train(
     steps: int,
     *,
     held_out: Volumes | None = None,
+    initial: Initial | None = None,
     device: str = "auto",
     device_cache: bool | None = None,
     progress: bool = True,
@@ -59,6 +61,7 @@ def train(
         steps: in all, including those made before; at most `config.length` if the learning rate ends there.
         held_out: `config.holdout` other volumes. Every `config.sample_every` steps their loss is computed from the
             averaged weights, and the sample is drawn for the first of them; without any, for the first volume.
+        initial: the weights that a new run starts from, where `config.init` names them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", …
         device_cache: holds the volumes in the device's memory from the second step on. None does so on a GPU for a
             `DiskCache` that takes no more than half of the memory that the first step leaves free.
@@ -70,7 +73,8 @@ def train(
         (steps,) float32, the loss of every step since the run began.
 
     Raises:
-        BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, or a loss is not finite.
+        BadInput: the folder is another run's, a checkpoint is damaged, the disk is full, a loss is not finite, or as
+            `check_initial`.
         BadArgument: as `medddpm.training.rates.check_rates` or `medddpm.training.holdout.check_holdout`.
     """
     check_rates(config, steps)
@@ -85,7 +89,7 @@ def train(
                 resources.enter_context(locked(out))
                 trainer.accumulation = claim(out, config, volumes, ranks.world, held_out.names() if held_out else ())
         trainer.accumulation = ranks.told(trainer.accumulation)
-        _resume(trainer, out)
+        _resume(trainer, out, initial)
         with ranks.together():
             if ranks.lead:
                 check_room_for(out, checkpoint_bytes(trainer.unet), config, trainer.step, steps)
@@ -123,14 +127,17 @@ def _of(trainer: Trainer) -> str:
     )
 
 
-def _resume(trainer: Trainer, out: Path) -> None:
-    """Loads the newest readable checkpoint, which the first process chooses for all."""
+def _resume(trainer: Trainer, out: Path, initial: Initial | None) -> None:
+    """Loads the newest readable checkpoint, which the first process chooses for all; without one, initial weights."""
     ranks, checkpoint = trainer.ranks, None
     with ranks.together():
         if ranks.lead:
             checkpoint = newest(out)
     path = ranks.told(checkpoint and checkpoint[0])
     with ranks.together():
+        check_initial(trainer.config, initial, begun=path is not None)
+        if path is None and initial:
+            trainer.start_from(initial.state, initial.path)
         if path is not None:
             trainer.load(checkpoint[1] if checkpoint else read_checkpoint(path), path)
 
