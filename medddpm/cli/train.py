@@ -6,6 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from medddpm.cli.config import add_config
+from medddpm.cli.network import add_network, network
 from medddpm.cli.options import (
     DATA,
     RECOMPUTED,
@@ -18,7 +20,6 @@ from medddpm.cli.options import (
     refuse_unread,
     volume_size,
 )
-from medddpm.cli.network import add_network, network
 from medddpm.cli.recipe import add_recipe, fields
 from medddpm.cli.volumes import prepared_volumes
 from medddpm.errors import BadInput
@@ -52,6 +53,7 @@ def add_train(commands: Commands[Parser]) -> None:
         medddpm train --heads 768 --size 64 --steps 8000 --setting fast --recipe ours --out runs/ours
         medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
         medddpm train --data my_data --init head64.safetensors --holdout 4 --steps 20000 --out runs/mine
+        medddpm train --config run.toml --steps 20000 --out runs/next
         medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
@@ -142,6 +144,7 @@ def add_train(commands: Commands[Parser]) -> None:
         help="MiB of gradients that torchrun's processes sum at a time while the backward pass goes on; 0 sums all at "
         "once after it (32)",
     )  # fmt: skip
+    add_config(command)
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command, "no progress bar, but a line a minute")
 
@@ -179,7 +182,8 @@ def train(arguments: argparse.Namespace) -> int:
         config, volumes, held_out, initial = prepared
         losses = run(
             config, volumes, arguments.out, arguments.steps, held_out=held_out, initial=initial,
-            device=arguments.device, device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
+            device=arguments.device, device_cache=arguments.device_cache, bars=not arguments.quiet,
+            profile=arguments.profile,
         )  # fmt: skip
     if is_first():
         print(f"{arguments.out}: {_outcome(len(losses), arguments.steps)}")

@@ -112,7 +112,11 @@ def read_run(out: Path) -> dict[str, Any]:
     Raises:
         BadInput: it is missing or damaged.
     """
-    record, remedy = out / "run.json", "restore it, or choose another folder"
+    return read_record(out / "run.json", "restore it, or choose another folder")
+
+
+def read_record(record: Path, remedy: str = "give the run.json of a run") -> dict[str, Any]:
+    """Reads a file as `read_run` does; `remedy` is what an error tells the user to do."""
     content = with_present_names(read_json(record, remedy))
     if absent := [name for name in _NEEDED if name not in content]:
         raise BadInput(record, f"it is damaged: it has no {absent[0]}", remedy)

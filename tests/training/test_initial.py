@@ -66,7 +66,7 @@ def test_a_run_begins_with_the_averaged_weights_of_the_file(
     assert (content["step"], len(content["losses"])) == (1, 1)
     assert all(moments["step"] == 1 for moments in content["optimizer"]["state"].values())
     record = json.loads((tmp_path / "run.json").read_text())
-    assert record["model_channels"], record["norm_groups"] == (64, 16)
+    assert (record["model_channels"], record["norm_groups"]) == (64, 16)
     file = sources["checkpoint" if kind == "run" else kind]
     assert record["init"] == f"{file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
