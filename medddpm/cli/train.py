@@ -101,7 +101,7 @@ def add_train(commands: Commands[Parser]) -> None:
     add_network(command)
     add_recipe(command)
     command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps, noise and --holdout (0)"
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, noise and --holdout (0)"
     )
     command.add_argument(
         "--holdout", type=whole(0, 10_000), default=0, metavar="N",

@@ -29,10 +29,10 @@ def prepared_volumes(
 
     folder = arguments.cache or default_folder()
     if not arguments.data:
-        held_out = _synthetic(arguments, arguments.holdout, size, HELD_OUT_SEED) if arguments.holdout else None
-        count = arguments.heads or arguments.phantom
-        volumes = DiskCache(_synthetic(arguments, count, size), folder)
-        return volumes, held_out and DiskCache(held_out, folder)
+        volumes = DiskCache(_synthetic(arguments, arguments.heads or arguments.phantom, size), folder)
+        if not arguments.holdout:
+            return volumes, None
+        return volumes, DiskCache(_synthetic(arguments, arguments.holdout, size, HELD_OUT_SEED), folder)
     parts, problem = None, None
     try:
         parts = _of_folder(arguments, size)

@@ -79,7 +79,8 @@ def read_initial(path: str | os.PathLike[str]) -> Initial:
     with opened(path) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     origin = f"{path.name}, SHA-256 {digest}"
-    return Initial(path, origin, diffusion.state_dict(), diffusion.denoise_fn.config, diffusion.prediction)
+    network: Any = diffusion.denoise_fn  # a `UNet3D`
+    return Initial(path, origin, diffusion.state_dict(), network.config, diffusion.prediction)
 
 
 def check_initial(config: TrainConfig, initial: Initial | None, begun: bool) -> None:

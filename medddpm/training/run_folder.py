@@ -30,9 +30,7 @@ HALF = (LOCK, ".writing-")  # the beginnings of the names of unfinished files an
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 
 
-def claim(
-    out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1, held_out: Sequence[str] = ()
-) -> int:
+def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1, held_out: Sequence[str] = ()) -> int:
     """Makes the run's folder, or checks that it belongs to this run.
 
     A folder without a checkpoint, whole or damaged, belongs to no run yet: a failed first start does not claim it.

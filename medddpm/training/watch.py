@@ -66,7 +66,7 @@ class Watch:
             self._step += 1
             self._window.append(loss)
             if self._step % EVERY == 0 and len(self._window) == WINDOW:
-                changes += self._look(statistics.median(self._window))
+                changes += self._look(statistics.median_low(self._window))
         return changes
 
     def _look(self, median: float) -> list[Change]:

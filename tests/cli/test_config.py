@@ -122,10 +122,14 @@ def test_what_a_file_has_wrong_is_a_line(tmp_path: Path, capsys, line: str, said
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("none.toml", "no such file or directory; give a TOML"), ("none.json", "it is missing; give the run.json of a run"),
-     (".", "is a directory; give a TOML"), ("latin.toml", "it is no TOML: 'utf-8' codec"),
-     ("list.json", "it is damaged: no JSON object")],
-)  # fmt: skip
+    [
+        ("none.toml", "no such file or directory; give a TOML"),
+        ("none.json", "it is missing; give the run.json of a run"),
+        (".", "is a directory; give a TOML"),
+        ("latin.toml", "it is no TOML: 'utf-8' codec"),
+        ("list.json", "it is damaged: no JSON object"),
+    ],
+)
 def test_a_file_that_is_none_is_named(tmp_path: Path, capsys, name: str, said: str) -> None:
     (tmp_path / "latin.toml").write_bytes(b"out = '\xe9'")
     (tmp_path / "list.json").write_text("[]")

@@ -93,7 +93,10 @@ def test_the_table_and_the_log_have_both_losses_and_a_sample_for_the_first_mask(
     losses = trained(volumes, tmp_path, 4)
     (two, part, mean), (_, held, value), (four, _, later), _ = rows(tmp_path)
     assert (two, part, held, four) == (2, "training", "held-out", 4)
-    assert (mean, later) == (pytest.approx(losses[:2].mean(), rel=1e-4), pytest.approx(losses[2:].mean(), rel=1e-4))
+    assert (mean, later) == (
+        pytest.approx(losses[:2].mean().item(), rel=1e-4),
+        pytest.approx(losses[2:].mean().item(), rel=1e-4),
+    )
     log = EventAccumulator(str(tmp_path / "tensorboard"))
     log.Reload()
     assert [event.step for event in log.Scalars("held_out_loss")] == [2, 4]

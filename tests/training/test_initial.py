@@ -34,7 +34,9 @@ def sources(head_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("sources")
     run = folder / "run"
-    assert command(head_folder, run, *FROM, *COMMON, "--ema-share", "0.1", "--learning-rate", "1e-2", "--steps", "12") == 0
+    assert (
+        command(head_folder, run, *FROM, *COMMON, "--ema-share", "0.1", "--learning-rate", "1e-2", "--steps", "12") == 0
+    )
     assert main(["release", str(run), "--out", str(folder / "a.safetensors"), "--device", "cpu", "-q"]) == 0
     (checkpoint,) = checkpoints_of(run)
     content = read_checkpoint(checkpoint)
@@ -71,7 +73,9 @@ def test_a_run_begins_with_the_averaged_weights_of_the_file(
     assert record["init"] == f"{file.name}, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
-def test_it_resumes_with_and_without_the_file(head_folder: Path, sources: dict[str, Path], tmp_path: Path, capsys) -> None:
+def test_it_resumes_with_and_without_the_file(
+    head_folder: Path, sources: dict[str, Path], tmp_path: Path, capsys
+) -> None:
     init = ["--init", str(sources["released"])]
     assert command(head_folder, tmp_path / "a", *PLAIN, *init, "--steps", "1") == 0
     assert command(head_folder, tmp_path / "a", *PLAIN, *init, "--steps", "2") == 0
@@ -146,8 +150,8 @@ def test_the_card_says_where_the_weights_started(head_folder: Path, sources: dic
 def test_weights_that_the_configuration_does_not_name_are_refused(volumes, sources, tmp_path: Path) -> None:
     initial = read_initial(sources["checkpoint"])
     config = TrainConfig(**initial.fields(HEAD, {}), accumulation=1, sample_every=0)
-    with pytest.raises(BadInput, match="--init: the configuration's init is 'step-0000012.pt, SHA-256"):
+    with pytest.raises(BadInput, match=r"--init: the configuration's init is 'step-0000012\.pt, SHA-256"):
         train(config, volumes, tmp_path / "a", 1, device="cpu", progress=False)
     unsaid = TrainConfig(**asdict(config) | {"init": ""})
-    with pytest.raises(BadInput, match="the configuration's init is '', not 'step-0000012.pt, SHA-256"):
+    with pytest.raises(BadInput, match=r"the configuration's init is '', not 'step-0000012\.pt, SHA-256"):
         train(unsaid, volumes, tmp_path / "b", 1, initial=initial, device="cpu", progress=False)
