@@ -82,6 +82,7 @@ def model_card(
             "sampling_steps": content["sampling"]["steps"],
             "size": "×".join(map(str, content["size"])),
             "step": content["step"],
+            "started_from": training["init"] or "none; trained from random weights",
             "timesteps": content["timesteps"],
             "volumes_a_step": training["batch_size"] * training["accumulation"] * training.get("processes", 1),
             "mask_labels": MASK_LABELS[content["layout"]],

@@ -46,9 +46,11 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         one_of: options of which one is required.
+        expand: returns the words that are parsed in place of the command line's.
     """
 
     one_of: Sequence[argparse.Action] = ()
+    expand: Callable[[Parser, Sequence[str]], list[str]] | None = None
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -56,7 +58,8 @@ class Parser(argparse.ArgumentParser):
         """Parses as argparse does; stores the words and the values for `error`, and ends at an unknown word."""
         self._read = namespace or argparse.Namespace()
         self._words = list(sys.argv[1:] if args is None else args)
-        arguments, unknown = super().parse_known_args(self._words, self._read)
+        words = self.expand(self, self._words) if self.expand else self._words
+        arguments, unknown = super().parse_known_args(words, self._read)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
         return arguments, unknown

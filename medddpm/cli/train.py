@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from medddpm.cli.config import add_config
+from medddpm.cli.network import add_network, network
 from medddpm.cli.options import (
     DATA,
-    MULTIPLE,
     RECOMPUTED,
     Commands,
     Parser,
     add_command,
     add_device,
     add_setting,
-    complain,
     option,
     refuse_unread,
     volume_size,
 )
 from medddpm.cli.recipe import add_recipe, fields
+from medddpm.cli.volumes import prepared_volumes
 from medddpm.errors import BadInput
 from medddpm.fast.reports import is_first, log
 from medddpm.runtime.arguments import a_path, whole
@@ -30,11 +30,16 @@ from medddpm.runtime.exits import INTERRUPTED
 if TYPE_CHECKING:
     from medddpm.data.disk_cache import DiskCache
     from medddpm.training.config import TrainConfig
+    from medddpm.training.initial import Initial
 
-SMALLEST_PUBLISHED = 64
-"""Side of the smallest volumes for which a network of 64 channels was published."""
-NARROW, NARROW_GROUPS = 32, 8
-"""Base width, and groups of each norm, of the network for smaller volumes: a quarter of the weights."""
+
+class Prepared(NamedTuple):
+    """A run's configuration, its volumes, those held out, and the weights that it starts from."""
+
+    config: TrainConfig
+    volumes: DiskCache
+    held_out: DiskCache | None
+    initial: Initial | None
 
 
 def add_train(commands: Commands[Parser]) -> None:
@@ -47,6 +52,8 @@ def add_train(commands: Commands[Parser]) -> None:
         medddpm train --phantom --size 64 --steps 2000 --setting opt1 --out runs/head64
         medddpm train --heads 768 --size 64 --steps 8000 --setting fast --recipe ours --out runs/ours
         medddpm train --phantom 512 --size 64 --steps 9000 --setting fast --offset-noise 0.1 --out runs/q
+        medddpm train --data my_data --init head64.safetensors --holdout 4 --steps 20000 --out runs/mine
+        medddpm train --config run.toml --steps 20000 --out runs/next
         medddpm train --data my_data --steps 50000 --setting opt1 --out runs/mine
         torchrun --nproc-per-node 4 -m medddpm train --data my_data --steps 50000 --out runs/mine
         tensorboard --logdir runs
@@ -91,31 +98,17 @@ def add_train(commands: Commands[Parser]) -> None:
         choices=["volume", "slice"],
         help="scale the data's intensities by volume, or by slice as published (volume)",
     )
-    command.add_argument(
-        "--channels",
-        type=whole(32, 4096, f"{MULTIPLE} or of --norm-groups"),
-        help=f"base width, {MULTIPLE} or of --norm-groups (64, as published; {NARROW} where every side of --size is "
-        f"below {SMALLEST_PUBLISHED}, for which 64 would write checkpoints of 400 MB)",
-    )
-    command.add_argument("--blocks", type=whole(1, 64), help="residual blocks in a level (1; BraTS 2)")
-    command.add_argument(
-        "--channel-mult",
-        type=whole(1),
-        nargs="+",
-        metavar="N",
-        help="each level's width divided by the base (as published)",
-    )
-    command.add_argument(
-        "--norm-groups", type=whole(1, 4096), metavar="N",
-        help="into how many groups each group norm divides its channels (32, as published; "
-        f"{NARROW_GROUPS} of a small --size without --channels); --channels has to be a "
-        "multiple. A norm whose groups are single channels removes a volume's brightness, so that the network hardly "
-        "learns it: with --channels 32 give 8",
-    )  # fmt: skip
+    add_network(command)
     add_recipe(command)
     command.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, timesteps and noise (0)"
+        "--seed", type=whole(0, 2**63 - 1), default=0, help="of initial weights, order, noise and --holdout (0)"
     )
+    command.add_argument(
+        "--holdout", type=whole(0, 10_000), default=0, metavar="N",
+        help="do not train on N volumes, which --seed chooses (of the phantom or the heads N further subjects), but "
+        "compute their loss every --sample-every steps from the averaged weights, and sample for the first one's mask "
+        "(0)",
+    )  # fmt: skip
     command.add_argument(
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
     )
@@ -151,6 +144,7 @@ def add_train(commands: Commands[Parser]) -> None:
         help="MiB of gradients that torchrun's processes sum at a time while the backward pass goes on; 0 sums all at "
         "once after it (32)",
     )  # fmt: skip
+    add_config(command)
     command.add_argument("--no-check", action="store_true", help="do not check the data folder first")
     add_device(command, "no progress bar, but a line a minute")
 
@@ -185,37 +179,35 @@ def train(arguments: argparse.Namespace) -> int:
             return 1
         ranks.agree(problem)
         assert prepared is not None  # else there is a problem, which ends all
-        config, volumes = prepared
+        config, volumes, held_out, initial = prepared
         losses = run(
-            config, volumes, arguments.out, arguments.steps, device=arguments.device,
-            device_cache=arguments.device_cache, bars=not arguments.quiet, profile=arguments.profile,
+            config, volumes, arguments.out, arguments.steps, held_out=held_out, initial=initial,
+            device=arguments.device, device_cache=arguments.device_cache, bars=not arguments.quiet,
+            profile=arguments.profile,
         )  # fmt: skip
     if is_first():
         print(f"{arguments.out}: {_outcome(len(losses), arguments.steps)}")
     return 0 if len(losses) >= arguments.steps else INTERRUPTED
 
 
-def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCache] | None:
-    """Returns the run's configuration and volumes; None as `_cached`."""
+def _configuration(arguments: argparse.Namespace) -> Prepared | None:
+    """Returns what the run needs; None as `prepared_volumes`."""
     from medddpm.data.layouts import BRATS
     from medddpm.data.readers import find_layout
     from medddpm.training.config import TrainConfig
 
     brats = bool(arguments.data) and find_layout(arguments.data) == BRATS
     size = volume_size(arguments.size, (192, 192, 144) if brats else (128, 128, 128))
-    volumes = _cached(arguments, size)
+    volumes = prepared_volumes(arguments, size)
     if volumes is None:
         return None
-    channels, groups = _width(arguments, size)
+    network_fields, initial = network(arguments, size, volumes[0].layout)
+    channels = network_fields.get("model_channels", TrainConfig.model_channels)
     config = TrainConfig(
-        **fields(arguments, math.prod(size) * channels),
+        **(fields(arguments, math.prod(size) * channels) | network_fields),
         setting=arguments.setting.upper(),
-        image_size=size[0],
-        model_channels=channels,
-        num_res_blocks=arguments.blocks or (2 if brats else 1),
-        channel_mult=arguments.channel_mult,
-        norm_groups=groups,
         seed=arguments.seed,
+        holdout=arguments.holdout,
         save_every=arguments.save_every,
         sample_every=arguments.sample_every,
         keep=arguments.keep,
@@ -225,24 +217,7 @@ def _configuration(arguments: argparse.Namespace) -> tuple[TrainConfig, DiskCach
         gradient_dtype=arguments.gradient_dtype,
         bucket_mib=arguments.bucket_mib,
     )
-    return config, volumes
-
-
-def _width(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[int, int]:
-    """Returns the base width and the groups of each norm; the defaults are in the help of their options.
-
-    A run that began with the published width, also under a version that had no other, resumes with it.
-    """
-    from medddpm.checkpoints.files import checkpoints_of
-    from medddpm.training.config import TrainConfig
-    from medddpm.training.run_folder import read_run
-
-    published, width = TrainConfig.model_channels, None
-    with contextlib.suppress(BadInput):  # a problem of the run is reported when it is resumed
-        width = checkpoints_of(arguments.out) and read_run(arguments.out).get("model_channels", published)
-    if arguments.channels is None and max(size) < SMALLEST_PUBLISHED and width != published:
-        return NARROW, arguments.norm_groups or NARROW_GROUPS
-    return arguments.channels or published, arguments.norm_groups or TrainConfig.norm_groups
+    return Prepared(config, *volumes, initial)
 
 
 def _outcome(step: int, steps: int) -> str:
@@ -252,37 +227,3 @@ def _outcome(step: int, steps: int) -> str:
     if step == steps:
         return f"finished at step {step}"
     return f"stopped at step {step} of {steps}; the same command resumes it"
-
-
-def _cached(arguments: argparse.Namespace, size: tuple[int, int, int]) -> DiskCache | None:
-    """Returns the volumes to train on; None if the folder's check printed problems.
-
-    Once all volumes of a folder are prepared it is not checked again: preparing a volume reads it to its end.
-    """
-    from medddpm.data.checking import check_folder
-    from medddpm.data.disk_cache import DiskCache, default_folder
-    from medddpm.data.heads import Heads
-    from medddpm.data.phantom import Phantom
-    from medddpm.data.volumes import VolumeFolder
-
-    folder = arguments.cache or default_folder()
-    if not arguments.data:
-        kind, count = (Heads, arguments.heads) if arguments.heads else (Phantom, arguments.phantom)
-        return DiskCache(kind(count, size, arguments.contrast or "t1", cache_gib=0), folder)
-    volumes, problem = None, None
-    try:
-        source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
-        if source.notes:
-            log.warning(str(source.notes))
-        volumes = DiskCache(source, folder)
-    except BadInput as error:
-        problem = error
-    if not arguments.no_check and is_first() and (volumes is None or volumes.missing()):
-        report = check_folder(arguments.data, progress=not arguments.quiet)
-        for fault in report.problems:
-            complain(str(fault))
-        if report.problems:
-            return None
-    if problem:
-        raise problem
-    return volumes

@@ -6,6 +6,7 @@ way in and swapped back on the way out.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,7 +114,14 @@ class VolumeFolder(Dataset[tuple[Tensor, Tensor]]):
         self.scaling = scaling
         contents = read_folder(root)
         self.layout, self.cases, self.notes = contents.layout, contents.complete(), contents.summary()
+        self._gib = cache_gib
         self._cache = ItemCache(cache_gib)
+
+    def part(self, indices: Sequence[int]) -> VolumeFolder:
+        """Returns a data set of those of its cases."""
+        part = copy.copy(self)
+        part.cases, part._cache = [self.cases[index] for index in indices], ItemCache(self._gib)
+        return part
 
     def __len__(self) -> int:
         return len(self.cases)

@@ -34,7 +34,10 @@ class TrainConfig:
         flips: mirrors volumes between left and right at random, each with its mask.
         deform: bends volumes at random, each with its mask, by the `share` of `medddpm.training.augmentation.deformed`.
         seed: determines the initial weights, the order of the volumes, their flips and deformations, the timesteps and
-            the noise.
+            the noise; of a data folder also the held-out volumes.
+        holdout: the number of volumes that are not trained on (`medddpm.training.holdout`).
+        init: the file whose weights the run starts from, by name and SHA-256 (`medddpm.training.initial`); empty for
+            random weights.
         save_every, sample_every: steps between checkpoints, and between samples (0: none).
         keep: the number of newest checkpoints kept.
         read_every_loss: reads each micro-step's loss back to the host, as the published loop does; the device then
@@ -72,6 +75,8 @@ class TrainConfig:
     flips: bool = False
     deform: float = 0.0
     seed: int = 0
+    holdout: int = 0
+    init: str = ""
     save_every: int = 1000
     sample_every: int = 1000
     keep: int = 2

@@ -27,12 +27,17 @@ def differences(known: Mapping[str, Any], requested: Mapping[str, Any]) -> list[
     implied = {"image_size"} if "size" in changed else set[str]()
     implied |= {"data"} if "volumes" in changed else set()
     implied |= {"length"} if "decay" in changed else set()
+    implied |= {"held_out"} if len(changed) > 1 else set()
+    if {"holdout", "seed"} & {*changed} and "held_out" in changed and not origin_of(requested["volumes"]):
+        implied |= {"volumes", "data"}  # of a folder's volumes, those that are left
     phrases = []
     for key in changed:
-        if key == "volumes":
+        if key == "volumes" and key not in implied:
             phrases += _of_names(known[key], requested[key])
         elif key == "data" and key not in implied:
             phrases += _of_digests(known[key], requested[key], requested["volumes"])
+        elif key == "held_out" and key not in implied:
+            phrases.append("other held-out volumes")
         elif key not in implied:
             phrases.append(_phrase_of(key, known[key], requested[key]))
     return phrases
@@ -62,7 +67,7 @@ def _shown(key: str, value: Any) -> str:
         return " ".join(map(str, value[:1] if key == "size" and len(set(value)) == 1 else value))
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value).lower() if key == "setting" else str(value)
+    return str(value).lower() if key == "setting" else str(value) or "none"
 
 
 def _of_names(was: Sequence[str], now: Sequence[str]) -> list[str]:

@@ -6,16 +6,20 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log, report
-from medddpm.training.run_folder import remaining_weights
+from medddpm.training.loss_table import NAME, LossTable
+from medddpm.training.run_folder import newest_up_to, remaining_weights
+from medddpm.training.watch import Change, Watch
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -26,10 +30,10 @@ BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt
 
 
 class Report:
-    """The progress bar and the TensorBoard log of a run; refuses a loss that is not finite.
+    """The progress bar, the TensorBoard log and the table of losses of a run.
 
-    A log that cannot be written, for a full disk or a file in its place, is given up with a warning: it costs no
-    training.
+    It says when the training is lost, and refuses a loss that is not finite. A log or table that cannot be written, for
+    a full disk or a file in its place, is given up with a warning: it costs no training.
 
     Args:
         out: the run's folder.
@@ -39,7 +43,8 @@ class Report:
         volumes: in a step, of all processes.
         shown: shows steps a second, volumes a second, the time left and the loss.
         bar: shows them in a bar on a terminal; elsewhere, as in a batch system's log, they are a line a minute.
-        logged: writes the log, to ``out/tensorboard``.
+        logged: writes the log, to ``out/tensorboard``, and the table (`LossTable`).
+        watch: follows the losses, and has read those of the steps before; None follows none.
     """
 
     def __init__(
@@ -53,11 +58,16 @@ class Report:
         shown: bool,
         bar: bool = True,
         logged: bool,
+        watch: Watch | None = None,
     ) -> None:
         self._out = out
+        self._watch, self._resumed = watch, first
         self._log: SummaryWriter | None = None
+        self._table: LossTable | None = None
         if logged:
             self._open(first)
+            with self._tabling():
+                self._table = LossTable(out, first)
         self._name, self._steps, self._volumes = name, steps, volumes
         has_bar = shown and bar and sys.stderr.isatty()
         self._bar = tqdm(
@@ -75,6 +85,8 @@ class Report:
     def __enter__(self) -> Report:
         # The writer's thread hands its error to the next call, and would print it as well.
         self._hook, threading.excepthook = threading.excepthook, self._unless_written
+        if self._watch and self._watch.lost:  # since before the run was resumed
+            self._tell(self._watch.lost)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -133,6 +145,72 @@ class Report:
                 f"the loss is no longer a number at step {step}",
                 f"lower --learning-rate, or run `medddpm check` over the data; {remaining_weights(self._out)}",
             )
+        for change in self._watch.read(losses) if self._watch else ():
+            self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        """Says, in a line and in the log, that the training is lost and which checkpoint is from before; or recovered.
+
+        The training goes on: a median can err, some losses come back by themselves, and whoever does not want to wait
+        has Ctrl-C.
+        """
+        if change.problem:
+            before = newest_up_to(self._out, change.before)
+            lower = "with a lower --learning-rate or another --seed"
+            remedy = f"to give it up, start anew {lower}; no checkpoint is from before"
+            if before:
+                remedy = f"{before.name} is from before and is kept: start anew from it by --init, {lower}"
+            line = str(BadInput(self._out, change.problem, f"the training goes on; {remedy}"))
+            log.warning(line)
+        else:
+            line = f"{self._out}: at step {change.step} the loss has come down again, to {change.median:.3g}"
+            report(line)
+        if self._log:
+            with self._writing(self._log) as written:
+                written.add_text("lost", line, change.step)
+        if change.problem and change.step > self._resumed:
+            self._add(change.step, "lost", change.median)
+
+    def interim(self, losses: Sequence[float], step: int, held_out: float | None = None) -> None:
+        """Adds rows to the table of losses, and the held-out loss to the log.
+
+        Args:
+            losses: of all steps up to `step`.
+            step: the last one made.
+            held_out: the loss of the held-out volumes, if there are any.
+        """
+        if self._table and step > self._table.step:
+            self._add(step, "training", float(np.mean(losses[self._table.step : step])))
+        if held_out is not None:
+            self._add(step, "held-out", held_out)
+            if self._log:
+                with self._writing(self._log) as written:
+                    written.add_scalar("held_out_loss", held_out, step)
+
+    def sample(self, sample: Tensor, step: int) -> None:
+        """Adds the middle axial slice of a sample (C, D, W, H) in [-1, 1] to the log, its channels side by side."""
+        if self._log:
+            slices = sample[:, sample.shape[1] // 2].flip(1)  # in a head the last row, which is in front, goes on top
+            with self._writing(self._log) as written:
+                written.add_image("sample", torch.cat([*slices], 1)[None].add(1).div(2).clamp(0, 1), step)
+
+    def _add(self, step: int, part: str, loss: float) -> None:
+        with self._tabling():
+            if self._table:
+                self._table.add(step, part, loss)
+
+    @contextlib.contextmanager
+    def _tabling(self) -> Iterator[None]:
+        try:
+            yield
+        except BadInput as error:
+            self._table = None
+            log.warning(str(BadInput(self._out / NAME, error.problem, "the training goes on without this table")))
+
+    @property
+    def good(self) -> int | None:
+        """The last step whose checkpoint is from before the training was lost; None unless it is lost."""
+        return self._watch.lost.before if self._watch and self._watch.lost else None
 
     def _line(self, step: int, loss: float) -> str:
         rate = self._rate(self._last_line, step)

@@ -172,7 +172,7 @@ def training_of(run: Path) -> dict[str, Any]:
     known = read_run(run)
     names = known["volumes"]
     origin = origin_of(names)
-    training = {key: value for key, value in known.items() if key not in FREE | {"image_size", "size"}}
+    training = {key: value for key, value in known.items() if key not in FREE | {"image_size", "size", "held_out"}}
     training["volumes"] = len(names)
     if origin:
         training[origin.key] = {"contrast": origin.contrast, "seed": origin.seed, "count": len(names)}

@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,17 @@ HALF = (LOCK, ".writing-")  # the beginnings of the names of unfinished files an
 ASIDE = ".unreadable"  # is added to the name of a damaged checkpoint
 
 
-def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) -> int:
+def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1, held_out: Sequence[str] = ()) -> int:
     """Makes the run's folder, or checks that it belongs to this run.
 
     A folder without a checkpoint, whole or damaged, belongs to no run yet: a failed first start does not claim it.
+
+    Args:
+        out: the run's folder.
+        config: the run's.
+        volumes: those that it trains on.
+        processes: that train together.
+        held_out: the names of the volumes that it does not train on.
 
     Returns:
         the micro-steps of each of the `processes` in a step. If a run resumes with another number of processes, its
@@ -45,7 +52,7 @@ def claim(out: Path, config: TrainConfig, volumes: Volumes, processes: int = 1) 
     record = out / "run.json"
     # Through JSON, so that it compares with what is read back: there a tuple is a list.
     content = json.loads(json.dumps({**asdict(config), "size": volumes.size, "layout": volumes.layout.name}))
-    content |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes}
+    content |= {"volumes": volumes.names(), "data": volumes.digests(), "processes": processes, "held_out": [*held_out]}
     accumulation = config.accumulation
     if record.exists() and (checkpoints_of(out) or _set_aside(out)):
         known = {**content, **asdict(TrainConfig()), **read_run(out)}  # an earlier version's lacks newer fields
@@ -103,7 +110,11 @@ def read_run(out: Path) -> dict[str, Any]:
     Raises:
         BadInput: it is missing or damaged.
     """
-    record, remedy = out / "run.json", "restore it, or choose another folder"
+    return read_record(out / "run.json", "restore it, or choose another folder")
+
+
+def read_record(record: Path, remedy: str = "give the run.json of a run") -> dict[str, Any]:
+    """Reads a file as `read_run` does; `remedy` is what an error tells the user to do."""
     content = with_present_names(read_json(record, remedy))
     if absent := [name for name in _NEEDED if name not in content]:
         raise BadInput(record, f"it is damaged: it has no {absent[0]}", remedy)
@@ -127,21 +138,22 @@ def _field(name: str, default: object) -> Callable[[Any], bool]:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 MOST = 2**63 - 1
 MOST_NAMED = 1024  # processes of which a message names the numbers that fit
 _NEEDED = ("size", "layout", "volumes")  # an earlier version's record may lack any other
-_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib", "warm_up", "length")
+_FROM_0 = ("seed", "save_every", "sample_every", "workers", "ema_start", "bucket_mib", "warm_up", "length", "holdout")
 _MOST = {"ema_decay": 1.0, "ema_share": LARGEST_SHARE, "deform": LARGEST_DEFORMATION}
 _WIDTHS = ("image_size", "model_channels", "num_res_blocks", "norm_groups")
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **{name: _field(name, default) for name, default in asdict(TrainConfig()).items()},
     "size": is_size,
     "layout": lambda value: value in [layout.name for layout in LAYOUTS],
-    "volumes": _are_texts,
-    "data": _are_texts,
+    "volumes": lambda value: _are_texts(value) and bool(value),
+    "data": lambda value: _are_texts(value) and bool(value),
+    "held_out": _are_texts,
     "processes": functools.partial(whole, least=1, most=MOST),
 }
 """For each name in run.json, a test of its value."""
@@ -158,8 +170,24 @@ def _set_aside(out: Path) -> list[Path]:
     return sorted((out / "checkpoints").glob(f"step-*.pt{ASIDE}*"))
 
 
-def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
+def step_of(checkpoint: Path) -> int:
+    """Returns the step of a checkpoint, which its name tells."""
+    return int(checkpoint.stem[5:])
+
+
+def newest_up_to(out: Path, step: int) -> Path | None:
+    """Returns the newest checkpoint of a run of at most that step."""
+    return next((path for path in reversed(checkpoints_of(out)) if step_of(path) <= step), None)
+
+
+def save(out: Path, content: Mapping[str, Any], keep: int, good: int | None = None) -> None:
     """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
+
+    Args:
+        out: the run's folder.
+        content: the checkpoint's.
+        keep: the number of checkpoints that stay.
+        good: the newest checkpoint of at most this step stays as well.
 
     Raises:
         BadInput: a weight is not finite, or the disk is full. Existing checkpoints then stay.
@@ -173,9 +201,11 @@ def save(out: Path, content: Mapping[str, Any], keep: int) -> None:
             )
     path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
     save_checkpoint(path, content)
-    older = [known for known in checkpoints_of(out) if int(known.stem[5:]) < content["step"]]
+    older = [known for known in checkpoints_of(out) if step_of(known) < content["step"]]
+    spared = None if good is None else newest_up_to(out, good)
     for old in older[: len(older) - max(keep, 1) + 1]:
-        old.unlink()
+        if old != spared:
+            old.unlink()
 
 
 def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:

@@ -327,6 +327,15 @@ class Trainer:
             "layout": self.volumes.layout.name,
         }
 
+    def start_from(self, state: Mapping[str, Tensor], path: Path) -> None:
+        """Takes over weights, before the first step; the average begins with them.
+
+        Raises:
+            BadInput: they are another network's.
+        """
+        for model in (self.diffusion, self.ema):
+            load_state(model, state, path)
+
     def load(self, content: Mapping[str, Any], path: Path) -> None:
         """Loads a checkpoint's state.
 
