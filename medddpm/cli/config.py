@@ -77,7 +77,7 @@ def _means(word: str, name: str) -> bool:
 def _value(words: Sequence[str], name: str) -> str | None:
     """Returns the last value of an option on the command line."""
     value = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if _means(word, name):
             value = word.partition("=")[2] or following
     return value
