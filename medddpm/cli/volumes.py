@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medddpm.cli.options import complain
@@ -35,7 +36,7 @@ def prepared_volumes(
         return volumes, DiskCache(_synthetic(arguments, arguments.holdout, size, HELD_OUT_SEED), folder)
     parts, problem = None, None
     try:
-        parts = _of_folder(arguments, size)
+        parts = _of_folder(arguments, size, folder)
     except BadInput as error:
         problem = error
     unprepared = parts is None or any(part.missing() for part in parts if part)
@@ -58,12 +59,13 @@ def _synthetic(arguments: argparse.Namespace, count: int, size: tuple[int, int, 
     return kind(count, size, arguments.contrast or "t1", seed=seed, cache_gib=0)
 
 
-def _of_folder(arguments: argparse.Namespace, size: tuple[int, int, int]) -> tuple[DiskCache, DiskCache | None]:
-    from medddpm.data.disk_cache import DiskCache, default_folder
+def _of_folder(
+    arguments: argparse.Namespace, size: tuple[int, int, int], folder: Path
+) -> tuple[DiskCache, DiskCache | None]:
+    from medddpm.data.disk_cache import DiskCache
     from medddpm.data.volumes import VolumeFolder
     from medddpm.training.holdout import parted
 
-    folder = arguments.cache or default_folder()
     source = VolumeFolder(arguments.data, size, arguments.scaling or "volume", cache_gib=0)
     if source.notes:
         log.warning(str(source.notes))

@@ -1,8 +1,8 @@
 """The MNI152 template (Fonov et al. 2011) as one person's anatomy, and smooth maps that carry it into other heads.
 
 The grey and white matter maps and the brain mask are nilearn's ICBM152 2009; the rest of the brain mask is
-cerebrospinal fluid. Each map here takes points (3, ...), in mm from `CENTRE`, to points; each is a diffeomorphism, and
-so is their composition.
+cerebrospinal fluid. Each map here takes points (3, ...), in mm from `medddpm.data.mni152.CENTRE`, to points; each
+is a diffeomorphism, and so is their composition.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from medddpm.data.mni152 import CENTRE, mni152_maps
+
 Array = npt.NDArray[np.float32]
 Axes = Sequence[npt.NDArray[np.floating]]
 
-CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 STEP = 6.0
 """The distance of the nodes on which maps are computed, in mm: one lattice for all sizes."""
 HALF = np.array([90.0, 114.0, 96.0])
@@ -229,14 +230,12 @@ def _template() -> tuple[Tensor, npt.NDArray[np.float64]]:
     The shares of fluid, grey, deep grey and white matter with the least atrophy and with the most; the brain; the
     lateral and third ventricles, and these blurred.
     """
-    from nilearn import datasets
     from scipy.ndimage import uniform_filter
 
-    loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
-    images = [load(resolution=1) for load in loaders]
+    images, affine = mni152_maps()
     # The brain stem ends at the maps' lowest slice.
-    grey, white, mask = (np.pad(image.get_fdata(dtype=np.float32).clip(0, 1), 2 * COARSEST) for image in images)
-    low = np.asarray(images[0].affine[:3, 3], np.float64) - CENTRE - 2 * COARSEST
+    grey, white, mask = (np.pad(image, 2 * COARSEST) for image in images)
+    low = affine[:3, 3] - CENTRE - 2 * COARSEST
     brain = mask > 0.5
     # Coarser grids lose up to a voxel at the upper faces.
     box = tuple(slice(edge[0] - 4, edge[-1] + 4 + 2 * COARSEST) for edge in map(np.flatnonzero, shadows(brain)))
@@ -265,6 +264,14 @@ def shadows(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]]:
     return [np.asarray(mask.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
 
 
+def largest(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Returns the largest connected part of a mask."""
+    from scipy.ndimage import label
+
+    labels, count = label(mask)
+    return labels == np.bincount(labels.ravel())[1:].argmax() + 1 if count > 1 else mask
+
+
 def _box(low: npt.NDArray[np.float64], *edges: tuple[float, float]) -> tuple[slice, ...]:
     """Returns the voxels between edges in MNI millimetres."""
     first = low + CENTRE
@@ -273,7 +280,7 @@ def _box(low: npt.NDArray[np.float64], *edges: tuple[float, float]) -> tuple[sli
 
 def _ventricles(fluid: Array, low: npt.NDArray[np.float64]) -> Array:
     """Returns fluid's share in the lateral and third ventricles: the largest component in a box about each of them."""
-    from scipy.ndimage import binary_dilation, label
+    from scipy.ndimage import binary_dilation
 
     inside = np.zeros(fluid.shape, bool)
     boxes = (
@@ -283,8 +290,7 @@ def _ventricles(fluid: Array, low: npt.NDArray[np.float64]) -> Array:
     )
     for edges, least in boxes:
         part = _box(low, *edges)
-        labels, _ = label(fluid[part] > least)
-        inside[part] |= labels == np.bincount(labels.ravel())[1:].argmax() + 1
+        inside[part] |= largest(fluid[part] > least)
     near = binary_dilation(inside, iterations=2)
     return np.where(near, fluid, 0)
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from medddpm.data.anatomy import (
-    CENTRE,
     COARSEST,
     STEP,
     Array,
@@ -24,6 +23,7 @@ from medddpm.data.anatomy import (
     deformed,
     enlarged,
     flow_for,
+    largest,
     lattice,
     pushed,
     random_field,
@@ -32,6 +32,7 @@ from medddpm.data.anatomy import (
 )
 from medddpm.data.grid import Size, cubic_affine
 from medddpm.data.head_parameters import HeadParameters, Lesion, drawn
+from medddpm.data.mni152 import CENTRE
 from medddpm.data.synthetic import BRAIN, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import checked_size
@@ -239,7 +240,7 @@ def _mixed(fields: Array, voxel: float, atrophy: float) -> tuple[Array, Array, n
     """Returns the shares, ventricles and labels of a `Head` where `head_map` has the values `fields`."""
     known = template(min(max(1, round(voxel)), COARSEST))
     shares = known.tissues(fields[:3], atrophy)
-    brain = _largest(shares[4] > 0.5)
+    brain = largest(shares[4] > 0.5)
     healthy = shares[:4] * (brain / np.maximum(shares[:4].sum(axis=0), 1e-6))
     tumour, core = (_inside(depth, voxel) for depth in fields[3:5])
     # Oedema thins out towards its border.
@@ -288,13 +289,6 @@ def _inside(depth: Array, voxel: float) -> Array:
 
     # The logistic function with the deviation of a box a voxel wide.
     return np.asarray(expit(depth / np.float32(0.3 + 0.16 * voxel)), np.float32)
-
-
-def _largest(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    from scipy.ndimage import label
-
-    labels, count = label(mask)
-    return labels == np.bincount(labels.ravel())[1:].argmax() + 1 if count > 1 else mask
 
 
 def _generator(seed: int, index: int, purpose: str) -> np.random.Generator:

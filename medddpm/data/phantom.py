@@ -23,6 +23,7 @@ from torch import Tensor
 
 from medddpm.data.grid import Size, cubic_affine
 from medddpm.data.layouts import HEAD
+from medddpm.data.mni152 import CENTRE, mni152_maps
 from medddpm.data.nifti import write_mask, write_volume
 from medddpm.data.synthetic import BACKGROUND, BRAIN, LESION, Synthetic, checked_contrast
 from medddpm.data.tissues import (
@@ -41,7 +42,6 @@ from medddpm.data.volumes import checked_size
 
 Array = npt.NDArray[np.float32]
 
-_CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 _EXTENT = np.array([180.0, 216.0, 188.0])  # mm, the brain and room for it to move
 _REACH = 150.0  # mm from the centre: the extent of the random fields
 
@@ -90,7 +90,7 @@ class Phantom(Synthetic):
         return _image(anatomy, self.contrast, index, self.seed), anatomy.labels
 
     def _affine(self) -> npt.NDArray[np.float64]:
-        return cubic_affine(_CENTRE, _EXTENT, self.size)
+        return cubic_affine(CENTRE, _EXTENT, self.size)
 
 
 def phantom_subject(index: int, size: Size, seed: int = 0) -> Subject:
@@ -130,8 +130,8 @@ class _Anatomy:
 def _anatomy(index: int, size: Size, seed: int) -> _Anatomy:
     # The number of random draws does not depend on the size, so a subject is the same at every size.
     rng = np.random.default_rng([seed, index])
-    affine = cubic_affine(_CENTRE, _EXTENT, size)
-    axes = [affine[axis, axis] * np.arange(size[axis]) + affine[axis, 3] - _CENTRE[axis] for axis in range(3)]
+    affine = cubic_affine(CENTRE, _EXTENT, size)
+    axes = [affine[axis, axis] * np.arange(size[axis]) + affine[axis, 3] - CENTRE[axis] for axis in range(3)]
     points = _warp(rng, axes)
     grey, white, brain = _template_at(points, resolution=max(1, round(affine[0, 0])))
     inside = (brain > 0.5).astype(np.float32)
@@ -230,8 +230,7 @@ def _template_at(points: Array, resolution: int) -> Array:
     maps, affine = _template(resolution)
     inverse = np.linalg.inv(affine)
     index = (
-        np.tensordot(inverse[:3, :3], points, axes=1)
-        + (inverse[:3, :3] @ _CENTRE + inverse[:3, 3])[:, None, None, None]
+        np.tensordot(inverse[:3, :3], points, axes=1) + (inverse[:3, :3] @ CENTRE + inverse[:3, 3])[:, None, None, None]
     )
     # grid_sample takes coordinates last axis first, -1 and 1 at the centres of the first and last voxel.
     last = np.array(maps.shape[1:])[:, None, None, None] - 1
@@ -243,14 +242,10 @@ def _template_at(points: Array, resolution: int) -> Array:
 @functools.cache
 def _template(resolution: int) -> tuple[Tensor, npt.NDArray[np.float64]]:
     """Returns the template's three maps, averaged over cubes of `resolution` mm, and their affine."""
-    from nilearn import datasets
-
-    loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
-    images = [load(resolution=1) for load in loaders]
-    maps = torch.from_numpy(np.stack([image.get_fdata(dtype=np.float32).clip(0, 1) for image in images]))
+    maps, affine = mni152_maps()
     coarser = np.diag([resolution, resolution, resolution, 1.0])
     coarser[:3, 3] = (resolution - 1) / 2
-    return torch.nn.functional.avg_pool3d(maps, resolution), np.asarray(images[0].affine @ coarser, np.float64)
+    return torch.nn.functional.avg_pool3d(torch.from_numpy(np.stack(maps)), resolution), affine @ coarser
 
 
 @functools.cache
@@ -258,4 +253,4 @@ def _white_points() -> Array:
     """Returns points deep in the white matter, (n, 3), mm from the centre, where lesions grow."""
     maps, affine = _template(4)
     inside = np.argwhere(maps[1].numpy() > 0.9)
-    return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - _CENTRE, np.float32)
+    return np.asarray(inside @ affine[:3, :3].T + affine[:3, 3] - CENTRE, np.float32)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.errors import BadInput
+from medddpm.quality.intervals import Estimate, bootstrap, mean_of
 
 TISSUES = ("background", "csf", "ventricles", "grey", "white", "oedema", "tumour")
 """The classes, by their labels. `csf` is the fluid outside the ventricles; `grey` includes the deep grey matter."""
@@ -180,6 +181,21 @@ def tissue_dice(labels: Tensor, truth: Tensor) -> Tensor:
 
     one, two = (one_hot(part[:, None].long(), len(TISSUES)) for part in (labels, truth))
     return compute_dice(one, two).cpu()
+
+
+def mean_dice(labels: Tensor, truth: Tensor) -> dict[str, Estimate]:
+    """Returns the mean Dice of each tissue over the volumes that have it, with its 95% interval; none of a tissue that
+    no volume has.
+
+    Args:
+        labels, truth: as for `tissue_dice`.
+    """
+    dice, estimates = tissue_dice(labels, truth), {}
+    for tissue, name in enumerate(TISSUES):
+        values = dice[:, tissue][dice[:, tissue].isfinite()].numpy()
+        if len(values):
+            estimates[name] = bootstrap(mean_of(values), (len(values),), bounds=(0, 1))
+    return estimates
 
 
 def _check(images: Tensor) -> None:

@@ -8,10 +8,12 @@ import os
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from medddpm.data.grid import Size
 from medddpm.data.layouts import HEAD, Layout
 from medddpm.data.volumes import Volumes
+from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
 from medddpm.unet import UNet3D
@@ -29,6 +31,18 @@ def unet_for(config: TrainConfig, volumes: Volumes) -> UNet3D:
     unet = check_network(config, volumes.layout, volumes.size)()
     unet.recompute(config.recompute)
     return unet
+
+
+def diffusion_of(config: TrainConfig, network: nn.Module) -> GaussianDiffusion:
+    """Returns the process that a run trains a network under."""
+    return GaussianDiffusion(
+        network,
+        offset_noise=config.offset_noise,
+        prediction=config.prediction,
+        loss_kind=config.loss,
+        weighting=config.weighting,
+        density=config.density,
+    )
 
 
 def check_network(config: TrainConfig, layout: Layout, size: Size) -> Callable[[], UNet3D]:

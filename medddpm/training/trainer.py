@@ -28,7 +28,7 @@ from medddpm.training.config import TrainConfig
 from medddpm.training.device_cache import DeviceCache
 from medddpm.training.gradients import GradientSum, gradient_sum
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
-from medddpm.training.network import unet_for
+from medddpm.training.network import diffusion_of, unet_for
 from medddpm.training.pace import Pace
 from medddpm.training.rates import (
     average_decay,
@@ -82,14 +82,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # for the initial weights
             self.unet = unet_for(config, volumes).to(device)
-        self.diffusion = GaussianDiffusion(
-            self.unet,
-            offset_noise=config.offset_noise,
-            prediction=config.prediction,
-            loss_kind=config.loss,
-            weighting=config.weighting,
-            density=config.density,
-        ).to(device)
+        self.diffusion = diffusion_of(config, self.unet).to(device)
         self.ema = copy.deepcopy(self.diffusion).requires_grad_(False)
         fast = SETTINGS[config.setting].fast and device.type == "cuda"
         self._may_capture = fast and graph

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from medddpm.data.volumes import Volumes
-from medddpm.diffusion import GaussianDiffusion
 from medddpm.training.config import TrainConfig
+from medddpm.training.network import diffusion_of
 
 # Choices, all of them: a trained network's loss is a tenth of nothing's and less, and hops by a factor of two or three.
 WINDOW = 100  # steps whose median counts; timesteps are drawn at random, so single losses differ by a factor of ten
@@ -102,14 +102,7 @@ def loss_of_nothing(config: TrainConfig, volumes: Volumes) -> float:
         BadInput: a volume is bad.
     """
     channels, generator = volumes.layout.image_channels, torch.Generator().manual_seed(0)
-    diffusion = GaussianDiffusion(
-        _Nothing(channels),
-        offset_noise=config.offset_noise,
-        prediction=config.prediction,
-        loss_kind=config.loss,
-        weighting=config.weighting,
-        density=config.density,
-    )
+    diffusion = diffusion_of(config, _Nothing(channels))
     voxels = torch.zeros(channels, 1)
     if config.prediction != "noise":
         places = range(0, len(volumes), -(-len(volumes) // VOLUMES))

@@ -234,7 +234,7 @@ def _numbers(
 
 def _segmenter(options: Options, out: Path, device: torch.device) -> tuple[nn.Module, segmenters.Description]:
     if options.segmenter is None:
-        network, description, _ = segmenters.train(
+        network, description = segmenters.train(
             options.contrasts, options.size, device, heads=options.heads, tested=options.tested, steps=options.steps,
             width=options.width, batch=options.batch,
         )  # fmt: skip

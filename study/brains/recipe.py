@@ -115,13 +115,10 @@ def _described(result: Mapping[str, Any]) -> str:
 
 def _prepare(trainings: Sequence[Training], out: Path) -> None:
     """Draws the heads of all trainings, once, on all cores."""
-    drawn = set()
-    for training in trainings:
-        data = (training.contrast, training.side, training.heads, training.held_out)
-        if data not in drawn:
-            for volumes in training.volumes(out / DATA):
-                volumes.prepare(progress=True)
-            drawn.add(data)
+    sets = {(each.contrast, each.side, each.heads, each.held_out): each for each in trainings}
+    for training in sets.values():
+        for volumes in training.volumes(out / DATA):
+            volumes.prepare(progress=True)
 
 
 def _collect(store: Store, packed: Path | None) -> None:

@@ -15,8 +15,7 @@ from medddpm.checkpoints.released import digest, read_tensors
 from medddpm.data.grid import Size
 from medddpm.data.tissues import Contrast
 from medddpm.errors import BadInput
-from medddpm.quality.intervals import Estimate, bootstrap, mean_of
-from medddpm.quality.tissues import TISSUES, WIDTH, network_for, segment, tissue_dice, train_segmenter
+from medddpm.quality.tissues import WIDTH, mean_dice, network_for, segment, train_segmenter
 from medddpm.runtime.files import replacing
 from study.brains.subjects import SEGMENTER, TEST, Subjects, subjects
 
@@ -61,7 +60,7 @@ def train(
     steps: int,
     width: int = WIDTH,
     batch: int = 4,
-) -> tuple[nn.Module, Description, Subjects]:
+) -> tuple[nn.Module, Description]:
     """Trains a segmenter on heads of seed `SEGMENTER`, and tests it on heads of seed `TEST`.
 
     Args:
@@ -75,7 +74,7 @@ def train(
         batch: volumes a step.
 
     Returns:
-        the network, its description, and the heads that it was tested on.
+        the network and its description.
     """
     known = subjects(heads, size, contrasts, SEGMENTER)
     network = train_segmenter(
@@ -83,19 +82,16 @@ def train(
     )  # fmt: skip
     test = subjects(tested, size, contrasts, TEST)
     dice = dice_of(network, test)
-    return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, tested, TEST, dice), test
+    return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, tested, TEST, dice)
 
 
 def dice_of(network: nn.Module, test: Subjects) -> dict[str, dict[str, float | None]]:
     """Returns a segmenter's mean Dice on heads by tissue: value, low, high; None where there is no interval."""
-    dice = tissue_dice(segment(network, test.images).labels, test.tissues)
-    rows = {}
-    for tissue, name in enumerate(TISSUES):
-        values = dice[:, tissue][dice[:, tissue].isfinite()].numpy()
-        if len(values):
-            estimate: Estimate = bootstrap(mean_of(values), (len(values),), bounds=(0, 1))
-            rows[name] = {key: value if value == value else None for key, value in vars(estimate).items()}
-    return rows
+    dice = mean_dice(segment(network, test.images).labels, test.tissues)
+    return {
+        tissue: {key: value if value == value else None for key, value in vars(estimate).items()}
+        for tissue, estimate in dice.items()
+    }
 
 
 def write(network: nn.Module, description: Description, path: Path) -> None:

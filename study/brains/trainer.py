@@ -27,6 +27,7 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.fast.graphs import cuda_graphs
 from medddpm.measure.machine import now
+from medddpm.noise import normal
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing, write_json
 from medddpm.runtime.processes import pick_device, wait
@@ -177,9 +178,7 @@ def clean_errors(model: GaussianDiffusion, images: Tensor, masks: Tensor) -> dic
         images: (N, C, D, W, H) in [-1, 1].
         masks: (N, M, D, W, H).
     """
-    noise = torch.stack(
-        [torch.randn(image.shape, generator=torch.Generator().manual_seed(k)) for k, image in enumerate(images)]
-    ).to(images.device)
+    noise = normal(images, [torch.Generator().manual_seed(k) for k in range(len(images))])
     errors = {}
     for ratio in RATIOS:
         total = torch.zeros((), dtype=torch.float64, device=images.device)

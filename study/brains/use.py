@@ -11,9 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from medddpm.quality.intervals import bootstrap, mean_of
 from medddpm.quality.measures import LESION
-from medddpm.quality.tissues import BACKGROUND, TISSUES, TUMOUR, WIDTH, segment, tissue_dice, train_segmenter
+from medddpm.quality.tissues import BACKGROUND, TISSUES, TUMOUR, WIDTH, mean_dice, segment, train_segmenter
 
 Labelled = tuple[Tensor, Tensor]
 """Images (N, C, D, W, H) in [-1, 1], and labels (N, D, W, H) of `TISSUES`."""
@@ -78,12 +77,9 @@ def use(
             network = train_segmenter(
                 images.to(device), labels.to(device), steps=steps, width=width, batch=batch, seed=seed
             )  # fmt: skip
-            dice = tissue_dice(segment(network, test[0]).labels, test[1].cpu())
-            for tissue, title in enumerate(TISSUES):
-                values = dice[:, tissue][dice[:, tissue].isfinite()].numpy()
-                if tissue == BACKGROUND or not len(values):
+            for title, estimate in mean_dice(segment(network, test[0]).labels, test[1].cpu()).items():
+                if title == TISSUES[BACKGROUND]:
                     continue
-                estimate = bootstrap(mean_of(values), (len(values),), bounds=(0, 1))
                 usual.setdefault(title, estimate.value)
                 ratio = estimate.value / usual[title] if usual[title] else None
                 known = {"trained_on": name, "seed": seed, "volumes": len(images), "tissue": title}

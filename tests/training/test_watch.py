@@ -131,7 +131,7 @@ def test_a_run_that_is_lost_keeps_its_last_good_checkpoint(volumes, tmp_path: Pa
             level = 0.02 if Broken.calls <= 120 else 0.8
             return super().loss(*tensors, **options) * 0 + level
 
-    monkeypatch.setattr(trainer_module, "GaussianDiffusion", Broken)
+    monkeypatch.setattr(trainer_module, "diffusion_of", lambda _config, network: Broken(network))
     config = TrainConfig(
         image_size=8, model_channels=32, channel_mult=(1,), accumulation=1, save_every=50, sample_every=0, keep=3
     )
