@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 
 from medddpm.runtime.ranks import peers
 from medddpm.training.config import TrainConfig
-from medddpm.training.pace import Watch
+from medddpm.training.reports.pace import Watch
 
 LINE_BYTES = 128
 

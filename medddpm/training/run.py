@@ -26,12 +26,12 @@ from medddpm.training.device_cache import bytes_of, room
 from medddpm.training.holdout import check_holdout, held_out_loss
 from medddpm.training.initial import Initial, check_initial
 from medddpm.training.network import checkpoint_bytes
-from medddpm.training.progress import Report
 from medddpm.training.rates import check_rates
+from medddpm.training.reports.progress import Report
+from medddpm.training.reports.waits import Waits, waits_of
+from medddpm.training.reports.watch import Watch, loss_of_nothing
 from medddpm.training.run_folder import check_room_for, claim, locked, newest, save
 from medddpm.training.trainer import Trainer
-from medddpm.training.waits import Waits, waits_of
-from medddpm.training.watch import Watch, loss_of_nothing
 
 
 def train(
@@ -67,7 +67,7 @@ def train(
             `DiskCache` that takes no more than half of the memory that the first step leaves free.
         progress: shows the rate, the time left and the loss.
         bars: describes the network, then shows a bar on a terminal; otherwise progress is a line a minute.
-        profile: prints once where a step waits (`medddpm.training.waits`), or why it cannot.
+        profile: prints once where a step waits (`medddpm.training.reports.waits`), or why it cannot.
 
     Returns:
         (steps,) float32, the loss of every step since the run began.

@@ -29,7 +29,6 @@ from medddpm.training.device_cache import DeviceCache
 from medddpm.training.gradients import GradientSum, gradient_sum
 from medddpm.training.graphed_step import GraphedStep, clip, lay_out_alike, summed
 from medddpm.training.network import diffusion_of, unet_for
-from medddpm.training.pace import Pace
 from medddpm.training.rates import (
     average_decay,
     average_start,
@@ -38,6 +37,7 @@ from medddpm.training.rates import (
     set_learning_rate,
     varies,
 )
+from medddpm.training.reports.pace import Pace
 
 PHASES = ("load", "forward", "backward", "update")
 """The phases of a step, as a `Trainer` names them; a step in a CUDA graph has only the first and the last."""

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
-from medddpm.training.pace import Watch
+from medddpm.training.reports.pace import Watch
 from medddpm.training.trainer import Trainer
 from medddpm.unet import Stage
 

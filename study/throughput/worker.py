@@ -26,8 +26,8 @@ from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
 from medddpm.runtime.processes import pick_device, wait
 from medddpm.switches import SETTINGS
-from medddpm.training import waits
 from medddpm.training.config import TrainConfig
+from medddpm.training.reports import waits
 from medddpm.training.trainer import Trainer
 from medddpm.unet import UNet3D
 from study.throughput.levers import BY_KEY, Lever
@@ -144,7 +144,7 @@ def trained(
 
 
 def recorded(trainer: Trainer, steps: int) -> dict[str, float]:
-    """Measures the waits of `steps` steps, by `medddpm.training.waits`."""
+    """Measures the waits of `steps` steps, by `medddpm.training.reports.waits`."""
     watch = waits.Waits(trainer)
     watch.start()
     for _ in range(steps):

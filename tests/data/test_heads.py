@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy.ndimage import label
 
-from medddpm.data.anatomy import at_voxels, enlarged, flow_for, lattice, template, ventricles_ml
-from medddpm.data.head_parameters import Lesion, usual_hyperintensities_ml, usual_ventricles_ml
 from medddpm.data.heads import Head, Heads, _generator, head_map, head_parameters, head_subject
+from medddpm.data.heads.anatomy import at_voxels, enlarged, flow_for, lattice, template, ventricles_ml
+from medddpm.data.heads.parameters import Lesion, usual_hyperintensities_ml, usual_ventricles_ml
 from medddpm.data.layouts import HEAD
 from medddpm.data.synthetic import origin_of
 from medddpm.data.tissues import CONTRASTS, SCANNERS, Tissue, inversion_recovery, mprage

@@ -19,9 +19,9 @@ from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadArgument, BadInput
 from medddpm.training.config import TrainConfig
 from medddpm.training.holdout import TIMES, held_out_loss, parted
-from medddpm.training.loss_table import LossTable
-from medddpm.training.progress import Report
 from medddpm.training.release import training_of
+from medddpm.training.reports.loss_table import LossTable
+from medddpm.training.reports.progress import Report
 from medddpm.training.run import train
 from medddpm.training.trainer import Trainer
 

@@ -19,7 +19,7 @@ class LossTable:
 
     - training: the mean loss of the steps since the part's previous row;
     - held-out: the loss of the held-out volumes (`medddpm.training.holdout.held_out_loss`);
-    - lost: the median loss at which `medddpm.training.watch.Watch` saw that the training is lost.
+    - lost: the median loss at which `medddpm.training.reports.watch.Watch` saw that the training is lost.
 
     A row is appended as soon as it is known, so that a killed run loses the last one at most.
 

@@ -1,8 +1,9 @@
 """Synthetic MR images of heads that differ as people's do: in age, anatomy, scanner and lesion.
 
-The anatomy is the MNI152 template's (`medddpm.data.anatomy`), as one person's, deformed and aged; a subject is drawn in
-millimetres and is the same at every size and under every contrast. `medddpm.data.phantom` is the simpler phantom that
-earlier models were trained on: it stays as it is. Numbers here that name no source are choices, by how the slices look.
+The anatomy is the MNI152 template's (`medddpm.data.heads.anatomy`), as one person's, deformed and aged; a subject is
+drawn in millimetres and is the same at every size and under every contrast. `medddpm.data.phantom` is the simpler
+phantom that earlier models were trained on: it stays as it is. Numbers here that name no source are choices, by how the
+slices look.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from medddpm.data.anatomy import (
+from medddpm.data.grid import Size, cubic_affine
+from medddpm.data.heads.anatomy import (
     COARSEST,
     STEP,
     Array,
@@ -30,8 +32,7 @@ from medddpm.data.anatomy import (
     shadows,
     template,
 )
-from medddpm.data.grid import Size, cubic_affine
-from medddpm.data.head_parameters import HeadParameters, Lesion, drawn
+from medddpm.data.heads.parameters import HeadParameters, Lesion, drawn
 from medddpm.data.mni152 import CENTRE
 from medddpm.data.synthetic import BRAIN, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast

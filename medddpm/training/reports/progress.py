@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from medddpm.errors import BadInput
 from medddpm.fast.reports import bars, log, report
-from medddpm.training.loss_table import NAME, LossTable
+from medddpm.training.reports.loss_table import NAME, LossTable
+from medddpm.training.reports.watch import Change, Watch
 from medddpm.training.run_folder import newest_up_to, remaining_weights
-from medddpm.training.watch import Change, Watch
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

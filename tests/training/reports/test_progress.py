@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medddpm.errors import BadInput
-from medddpm.training import progress
+from medddpm.training.reports import progress
 from medddpm.training.run_folder import save
 
 WEIGHTS = {"a": torch.ones(2)}
@@ -20,7 +20,7 @@ WEIGHTS = {"a": torch.ones(2)}
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from medddpm.training.progress import Report
+from medddpm.training.reports.progress import Report
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))  # a limit on the size of a file stands for the disk
 with Report(Path(sys.argv[1]), "x", 0, 500, shown=False, logged=True) as report:
     for step in range(1, 501):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medddpm.data.anatomy import template
+from medddpm.data.heads.anatomy import template
 from medddpm.data.tissues import SCANNERS, Scanner
 
 YOUNGEST, OLDEST = 20.0, 80.0

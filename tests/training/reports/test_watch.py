@@ -13,10 +13,10 @@ from medddpm.checkpoints.files import checkpoints_of
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.training import trainer as trainer_module
 from medddpm.training.config import TrainConfig
-from medddpm.training.progress import Report
+from medddpm.training.reports.progress import Report
+from medddpm.training.reports.watch import EVERY, PATIENCE, WINDOW, Watch, loss_of_nothing
 from medddpm.training.run import train
 from medddpm.training.run_folder import save
-from medddpm.training.watch import EVERY, PATIENCE, WINDOW, Watch, loss_of_nothing
 
 NOTHING = math.sqrt(2 / math.pi)
 WEIGHTS = {"a": torch.ones(2)}

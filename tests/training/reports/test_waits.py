@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from medddpm.data.volumes import VolumeFolder
-from medddpm.training import waits
 from medddpm.training.config import TrainConfig
+from medddpm.training.reports import waits
 from medddpm.training.run import train
 
 CONFIG = TrainConfig(image_size=8, accumulation=1, model_channels=32, channel_mult=(1, 2), save_every=0, sample_every=0)
