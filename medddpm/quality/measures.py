@@ -91,7 +91,7 @@ class Measured:
 MEASURES = {
     "volume": "ml of a tissue",
     "surface": "mm²/mm³: area over volume of the white matter with oedema, and of the brain without outer fluid",
-    "connected": "share of a tissue in its largest connected part: a brain has its ventricles in one, a texture in many",
+    "connected": "share of a tissue in its largest part: a brain has its ventricles in one, a texture in many",
     "dice": "of a tissue with the anatomy that the mask belongs to; of the lesion with the mask, by its size",
     "confidence": "the segmenter's mean probability for the class that it chose",
     "contrast": "difference of two tissues' means over the deviation within them",
