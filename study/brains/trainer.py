@@ -1,4 +1,4 @@
-"""The program that `study recipe` starts for each training: trains an arm, measures it and draws samples.
+"""The program that `study trainings` starts for each training: trains an arm, measures it and draws samples.
 
 It leaves result.json in its folder once it is trained, marked as partial until the samples are drawn; the samples as
 `study judge` reads them; and, where asked for, the averaged weights as a released model.

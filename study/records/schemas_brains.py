@@ -69,7 +69,7 @@ USE = Schema(
         "ratio": Column("float64", "value over that of heads alone, of that seed", nullable=True),
     }
 )
-RECIPE = Schema(
+TRAININGS = Schema(
     {
         "arm": Column("str", "as `study.brains.arms.ARMS` has it"),
         "seed": Column("int64", "of weights, order, timesteps and noise"),

@@ -1,4 +1,4 @@
-"""Reads the results of `study recipe`, of any commit and card, and makes their table and its summary.
+"""Reads the results of `study trainings`, of any commit and card, and makes their table and its summary.
 
 A training of another commit is not repeated, so that spare minutes of many sessions fill one table; each row says where
 it was made.
@@ -22,9 +22,9 @@ from study.brains.arms import ARMS, Training
 from study.brains.trainer import RESULT
 from study.records import schemas_brains as schemas
 
-TABLE = "recipe.csv"
+TABLE = "trainings.csv"
 SHOWN = (0.05, 1.0, 5.0, 20.0)  # of `RATIOS`, in the summary
-_NOT_READ = "give a tar that `study recipe --pack` wrote, or a folder of its results"
+_NOT_READ = "give a tar that `study trainings --pack` wrote, or a folder of its results"
 
 
 def key_of(training: Training) -> str:
@@ -74,11 +74,11 @@ def take(source: Path, folder: Path) -> int:
 
 
 def collect(store: Store) -> pd.DataFrame:
-    """Writes the table (schema `RECIPE`) of all results in a store's folder; returns the table."""
+    """Writes the table (schema `TRAININGS`) of all results in a store's folder; returns the table."""
     rows = [row for training, result in read_results(store.folder).items() for row in _rows(training, result)]
-    table = table_of(rows, schemas.RECIPE)
+    table = table_of(rows, schemas.TRAININGS)
     if rows:
-        write_table(table, store.folder / TABLE, schemas.RECIPE, {**store.meta, "failed": store.failed})
+        write_table(table, store.folder / TABLE, schemas.TRAININGS, {**store.meta, "failed": store.failed})
     return table
 
 
@@ -89,7 +89,7 @@ def summary(table: pd.DataFrame) -> str:
     the error at ratio 1 between two marks of a training, in percent: above 0 the training went back.
 
     Args:
-        table: schema `RECIPE`.
+        table: schema `TRAININGS`.
     """
     if table.empty:
         return "no training has a result"
@@ -125,7 +125,7 @@ def _growth(errors: pd.DataFrame) -> float:
 
 
 def _rows(training: Training, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of schema `RECIPE` of a result."""
+    """Yields the rows of schema `TRAININGS` of a result."""
     known = {
         "arm": training.arm, "seed": training.seed, "contrast": training.contrast, "side": training.side,
         "heads": training.heads, "wanted_s": None if training.steps else training.seconds,

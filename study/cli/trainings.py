@@ -1,4 +1,4 @@
-"""The command `python -m study recipe`: which component of a training makes samples better."""
+"""The command `python -m study trainings`: which component of a training makes samples better."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ARMS = (
 """The names in `study.brains.arms.ARMS`, which imports PyTorch."""
 
 
-def add_recipe(commands: Commands[Parser]) -> None:
-    """Adds `recipe`."""
+def add_trainings(commands: Commands[Parser]) -> None:
+    """Adds `trainings`."""
     command = add_command(
         commands,
-        recipe,
+        trainings,
         "train each component of the recipe by itself against a plain training, and what they make together, for equal "
         "times; measure and sample each; trainings with a result are not repeated",
         """
-        python -m study recipe --out runs/recipe                                      all arms, two seeds, each 2 min
-        python -m study recipe --arms plain,flow,all --seeds 0 --minutes 14 --pack lease.tar --out runs/recipe
-        python -m study recipe --results lease.tar --minutes 14 --pack next.tar --out runs/again     what is missing
-        python -m study recipe --results lease.tar --results next.tar --minutes 0 --out runs/recipe  the table alone
-        python -m study recipe --arms all --seeds 0 --seconds 900 --drawn 24 --keep-weights --out runs/model
-        python -m study recipe --arms plain,flow --seeds 0 --size 16 --channels 8 --heads 3 --held-out 2 --steps 4 \\
+        python -m study trainings --out runs/recipe                                   all arms, two seeds, each 2 min
+        python -m study trainings --arms plain,flow,all --seeds 0 --minutes 14 --pack lease.tar --out runs/recipe
+        python -m study trainings --results lease.tar --minutes 14 --pack next.tar --out runs/again     what is missing
+        python -m study trainings --results lease.tar --results next.tar --minutes 0 --out runs/recipe  the table alone
+        python -m study trainings --arms all --seeds 0 --seconds 900 --drawn 24 --keep-weights --out runs/model
+        python -m study trainings --arms plain,flow --seeds 0 --size 16 --channels 8 --heads 3 --held-out 2 --steps 4 \\
             --samplers ddim:2 --device cpu --out toy
         """,
         resumes=True,
@@ -88,23 +88,23 @@ def add_recipe(commands: Commands[Parser]) -> None:
     command.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
 
 
-def recipe(arguments: argparse.Namespace) -> int:
-    """Trains the arms; see `study.brains.recipe`."""
+def trainings(arguments: argparse.Namespace) -> int:
+    """Trains the arms; see `study.brains.trainings`."""
     from study.brains.arms import SAMPLINGS, Training, planned
-    from study.brains.recipe import recipe as run
+    from study.brains.trainings import make
 
     refuse_unread(arguments, ("gpus", arguments.device != "cpu", "on GPUs"))
     if (arguments.drawn or 1) > arguments.held_out:
         arguments.wrong(f"argument --drawn: {arguments.drawn} masks of {arguments.held_out} held-out heads")
-    trainings = planned(
+    chosen = planned(
         arguments.arms, arguments.seeds, arguments.contrasts, side=arguments.size, channels=arguments.channels,
         heads=arguments.heads, held_out=arguments.held_out, seconds=arguments.seconds or Training.seconds,
         steps=arguments.steps or 0, drawn=arguments.drawn or min(Training.drawn, arguments.held_out),
         keeps_weights=arguments.keep_weights,
         samplings=SAMPLINGS if arguments.samplers is None else tuple(map(tuple, arguments.samplers)),
     )  # fmt: skip
-    failed = run(
-        trainings, arguments.out, command=sys.argv, results=arguments.results, packed=arguments.pack,
+    failed = make(
+        chosen, arguments.out, command=sys.argv, results=arguments.results, packed=arguments.pack,
         minutes=math.inf if arguments.minutes is None else arguments.minutes, gpus=arguments.gpus,
         device=arguments.device, dry_run=arguments.dry_run,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`study recipe`: the arms differ in what they say, results of other calls count, and a toy of it from end to end."""
+"""`study trainings`: arms differ in what they say, results of other calls count, and a toy of it from end to end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from medddpm.measure.tables import read_table, write_table
 from study.brains import packing, trainer
 from study.brains.arms import ALL, ARMS, PARTS, Training, planned
 from study.brains.packing import pack
-from study.brains.recipe_results import TABLE, collect, key_of, lacking, read_results, summary, take
 from study.brains.samples import read_samples
 from study.brains.subjects import HeadName
 from study.brains.trainer import RATIOS, clean_errors, drawn, steps_within, windows
+from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
 from study.cli.main import main
-from study.cli.recipe import ARMS as NAMES
+from study.cli.trainings import ARMS as NAMES
 from study.records import schemas_brains as schemas
 
 CPU = torch.device("cpu")
@@ -199,7 +199,7 @@ def test_table_and_summary_have_every_result(tmp_path: Path) -> None:
     leave(tmp_path, Training("plain", 1), at_one=0.02, steps=60)
     table = collect(Store(tmp_path, META))
     known = ["arm", "seed", "steps", "metric", "share", "value", "n", "commit"]
-    written = read_table(tmp_path / TABLE, schemas.RECIPE)
+    written = read_table(tmp_path / TABLE, schemas.TRAININGS)
     pd.testing.assert_frame_equal(written[known], table[known], check_dtype=False)
     assert len(table) == 3 * (3 * len(RATIOS) + 2 + 1)
     assert set(table["commit"]) == {"abc"}
@@ -234,7 +234,7 @@ def test_results_are_taken_from_tars_and_folders(tmp_path: Path) -> None:
     assert pack(read_results(store), store, tmp_path / "tars" / "lease.tar") == []
     with tarfile.open(tmp_path / "tars" / "lease.tar") as archive:
         names = archive.getnames()
-    assert names[:2] == [TABLE, "recipe.meta.json"]
+    assert names[:2] == [TABLE, "trainings.meta.json"]
     assert len(names) == 2 + 2 + 4
     for number, source in enumerate((tmp_path / "tars" / "lease.tar", tmp_path / "tars", store)):
         assert take(source, tmp_path / str(number)) == 2
@@ -297,7 +297,7 @@ TOY = [
 
 
 def test_a_dry_run_prints_a_command_a_training(tmp_path: Path, capsys) -> None:
-    assert main(["recipe", *TOY, "--arms", "plain,all", "--dry-run", "--out", str(tmp_path / "o")]) == 0
+    assert main(["trainings", *TOY, "--arms", "plain,all", "--dry-run", "--out", str(tmp_path / "o")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert all(line.startswith("python -m study.brains.trainer ") for line in lines)
@@ -306,12 +306,12 @@ def test_a_dry_run_prints_a_command_a_training(tmp_path: Path, capsys) -> None:
 
 def test_a_call_without_time_trains_nothing(tmp_path: Path, capsys) -> None:
     store = store_with(tmp_path / "store")
-    command = ["recipe", "--arms", "plain,cosine", "--seeds", "0", "--minutes", "0", "--device", "cpu"]
+    command = ["trainings", "--arms", "plain,cosine", "--seeds", "0", "--minutes", "0", "--device", "cpu"]
     assert main([*command, "--results", str(store), "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     assert "trainings: 2, 1 without a result" in said
     assert f"{Training('cosine').key}: left for a later call" in said
-    assert set(read_table(tmp_path / "o" / TABLE, schemas.RECIPE)["arm"]) == {"plain", "flow"}
+    assert set(read_table(tmp_path / "o" / TABLE, schemas.TRAININGS)["arm"]) == {"plain", "flow"}
     assert not (tmp_path / "o" / "data").exists()
 
 
@@ -326,16 +326,16 @@ def test_a_call_without_time_trains_nothing(tmp_path: Path, capsys) -> None:
 )
 def test_what_cannot_be_is_said_before_anything_is_trained(words, said, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["recipe", "--out", "o", "--device", "cpu", "--minutes", "0", *words]) == 1
+    assert main(["trainings", "--out", "o", "--device", "cpu", "--minutes", "0", *words]) == 1
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.long
 def test_two_arms_from_heads_to_samples(tmp_path: Path, capsys) -> None:
-    arms = ["recipe", *TOY, "--arms", "plain,all", "--seeds", "0", "--steps", "12"]
+    arms = ["trainings", *TOY, "--arms", "plain,all", "--seeds", "0", "--steps", "12"]
     out = tmp_path / "o"
     assert main([*arms, "--keep-weights", "--pack", str(tmp_path / "lease.tar"), "--out", str(out)]) == 0
-    table = read_table(out / TABLE, schemas.RECIPE)
+    table = read_table(out / TABLE, schemas.TRAININGS)
     assert set(table["arm"]) == {"plain", "all"}
     assert set(table["steps"]) == {12}
     errors = table[table["metric"] == "clean_error"]
@@ -360,11 +360,11 @@ def test_two_arms_from_heads_to_samples(tmp_path: Path, capsys) -> None:
     said = capsys.readouterr().out
     assert "2 results taken" in said
     assert "trainings: 2, 0 without a result" in said
-    assert read_table(tmp_path / "again" / TABLE, schemas.RECIPE).equals(table)
+    assert read_table(tmp_path / "again" / TABLE, schemas.TRAININGS).equals(table)
     changed = table.assign(value=table["value"] + 1)
-    write_table(changed, tmp_path / "again" / TABLE, schemas.RECIPE, META)
+    write_table(changed, tmp_path / "again" / TABLE, schemas.TRAININGS, META)
     assert main(again) == 0
-    assert read_table(tmp_path / "again" / TABLE, schemas.RECIPE).equals(table), "made anew from the results"
+    assert read_table(tmp_path / "again" / TABLE, schemas.TRAININGS).equals(table), "made anew from the results"
 
 
 @pytest.mark.long

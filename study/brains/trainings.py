@@ -1,4 +1,4 @@
-"""Compares the components of the recipe: trains every arm with several seeds for equal times, one training a card."""
+"""Makes planned trainings, one a card, as far as time allows; a training that has a result is not repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from medddpm.runtime.processes import visible_gpus
 from medddpm.training.network import check_network
 from study.brains.arms import Training
 from study.brains.packing import pack
-from study.brains.recipe_results import TABLE, collect, key_of, lacking, read_results, summary, take
+from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
 
 DATA = "data"  # the folder of the heads, in the store's
 AROUND = 60.0
@@ -30,7 +30,7 @@ AROUND = 60.0
 the first jobs corrects upwards."""
 
 
-def recipe(
+def make(
     trainings: Sequence[Training],
     out: Path,
     *,
