@@ -24,6 +24,9 @@ from study.records import schemas_brains as schemas
 
 TABLE = "trainings.csv"
 SHOWN = (0.05, 1.0, 5.0, 20.0)  # of `RATIOS`, in the summary
+KINDS = {"contrast": "{}", "side": "{}³", "channels": "{} channels", "setting": "{}", "wanted_s": "{:g} s"}
+"""The columns in which trainings of an arm may differ, and how the summary says so."""
+
 _NOT_READ = "give a tar that `study trainings --pack` wrote, or a folder of its results"
 
 
@@ -83,10 +86,11 @@ def collect(store: Store) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame) -> str:
-    """Returns a line for each arm: steps, seconds, errors of x_0 and loss at the end, with half the seeds' range.
+    """Returns a line for each arm and kind: steps, seconds, errors of x_0, last loss, with half the seeds' range.
 
-    The errors are those of the averaged weights, by the noise-to-signal ratio; the last column is the largest growth of
-    the error at ratio 1 between two marks of a training, in percent: above 0 the training went back.
+    A name has those of `KINDS` in which an arm's trainings differ. The errors are those of the averaged weights, by the
+    noise-to-signal ratio; the last column is the largest growth of the error at ratio 1 from a mark of a training to the
+    next, in percent: above 0 the training went back.
 
     Args:
         table: schema `TRAININGS`.
@@ -94,10 +98,12 @@ def summary(table: pd.DataFrame) -> str:
     if table.empty:
         return "no training has a result"
     lines = [["arm", "seeds", "steps", "seconds", *(f"x_0 at {ratio:g}" for ratio in SHOWN), "loss", "back %"]]
-    sets = table[["contrast", "side", "wanted_s"]].drop_duplicates()
-    for (arm, *of), part in table.groupby(["arm", "contrast", "side", "wanted_s"], sort=False, dropna=False):
+    varies = table.groupby("arm")[list(KINDS)].nunique(dropna=False).max() > 1
+    for (arm, *of), part in table.groupby(["arm", *KINDS], sort=False, dropna=False):
         by_seed = part.drop_duplicates("seed")
-        name = str(arm) if len(sets) == 1 else f"{arm} {of[0]} {of[1]}³ {of[2]:g} s"
+        kind = zip(KINDS, of, strict=True)
+        said = (KINDS[column].format(value) for column, value in kind if varies[column] and value == value)
+        name = " ".join([str(arm), *said])
         errors = part[(part["metric"] == "clean_error") & (part["weights"] == "averaged")]
         end = errors[errors["share"] == 1]
         loss = part[(part["metric"] == "loss") & (part["share"] == 1)]
@@ -139,6 +145,9 @@ def _rows(training: Training, result: Mapping[str, Any]) -> Iterator[dict[str, A
     for sample in result["samples"]:
         drawn = {name: sample[name] for name in ("sampler", "evaluations", "n")}
         yield {**known, "metric": "sample_s", "weights": "averaged", **drawn, "value": sample["seconds"]}
+        if sample.get("peak_bytes") is not None:  # earlier results lack it, and those of a CPU
+            value = sample["peak_bytes"] / 2**30
+            yield {**known, "metric": "sample_gib", "weights": "averaged", **drawn, "value": value}
 
 
 def _results_of(source: Path) -> Iterator[dict[str, Any]]:

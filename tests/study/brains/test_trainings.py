@@ -22,7 +22,7 @@ from medddpm.measure.machine import MACHINE
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_table, write_table
 from study.brains import packing, trainer
-from study.brains.arms import ALL, ARMS, PARTS, Training, planned
+from study.brains.arms import ALL, ARMS, COMPARED, PARTS, Training, planned
 from study.brains.packing import pack
 from study.brains.samples import read_samples
 from study.brains.subjects import HeadName
@@ -45,7 +45,7 @@ def test_the_command_names_the_arms_there_are() -> None:
 
 def test_an_arm_alone_differs_from_the_plain_one_in_its_component() -> None:
     plain = dataclasses.asdict(Training("plain").config("BASE", 100))
-    for arm, parts in ARMS.items():
+    for arm, parts in COMPARED.items():
         if parts == (arm,) and arm != "wide":
             config = dataclasses.asdict(Training(arm).config("BASE", 100))
             changed = {name: value for name, value in config.items() if value != plain[name]}
@@ -110,9 +110,10 @@ def test_errors_are_those_of_the_image_that_the_network_predicts(monkeypatch: py
 
 def test_a_sample_does_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     model, masks = GaussianDiffusion(Silent()), torch.zeros(3, 2, 4, 4, 4)
-    samples, seconds = drawn(model, "BASE", masks, ("ddim", 3))
+    samples, seconds, memory = drawn(model, "BASE", masks, ("ddim", 3))
     assert samples.shape == (3, 1, 4, 4, 4)
     assert seconds > 0
+    assert memory is None, "of a device"
     assert not torch.equal(samples[0], samples[1])
     monkeypatch.setattr(trainer, "BATCH", 1)
     torch.testing.assert_close(drawn(model, "BASE", masks, ("ddim", 3))[0], samples)
@@ -146,8 +147,8 @@ def test_steps_follow_from_the_duration_of_a_step(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(trainer, "Trainer", Slow)
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: clock[0])
     config = Training("cosine").config("BASE", trainer.LONG)
-    assert steps_within(60.0, config, [], CPU) == 120  # type: ignore[arg-type]
-    assert steps_within(0.1, config, [], CPU) == 1  # type: ignore[arg-type]
+    assert steps_within(60.0, config, [], CPU, "BASE") == 120  # type: ignore[arg-type]
+    assert steps_within(0.1, config, [], CPU, "BASE") == 1  # type: ignore[arg-type]
 
 
 # results
@@ -181,9 +182,21 @@ def test_a_result_of_any_commit_counts_and_a_partial_one_does_not(tmp_path: Path
     leave(tmp_path, PAIR[0], run={"commit": "another"})
     leave(tmp_path, PAIR[1], partial=True)
     assert lacking(PAIR, tmp_path) == [PAIR[1]]
+    under = dataclasses.replace(PAIR[0], setting="OPT1")
+    assert lacking([under], tmp_path) == [under]
     other = dataclasses.replace(PAIR[0], heads=5)  # of the same name
     assert lacking([other], tmp_path) == [other]
     assert set(read_results(tmp_path)) == set(PAIR), "a partial one has rows"
+
+
+def test_a_result_counts_that_was_made_before_trainings_had_settings(tmp_path: Path) -> None:
+    path = tmp_path / "plain_t1_64_c32_h768_120s_s0" / trainer.RESULT
+    written = result_of(PAIR[0])
+    del written["training"]["setting"]
+    path.parent.mkdir()
+    path.write_text(json.dumps(written))
+    assert lacking(PAIR, tmp_path) == [PAIR[1]]
+    assert path == tmp_path / f"{key_of(PAIR[0])}.json"
 
 
 def test_what_is_no_result_is_passed_over(tmp_path: Path) -> None:
@@ -208,6 +221,24 @@ def test_table_and_summary_have_every_result(tmp_path: Path) -> None:
     assert "0.015 ± 0.005" in plain
     assert every.split()[:3] == ["all", "1", "40"]
     assert head.index("x_0 at 1") == plain.index("0.015 ± 0.005")
+
+
+def test_the_table_has_the_memory_of_samples_where_it_is_known(tmp_path: Path) -> None:
+    for training, known in zip(PAIR, ({}, {"peak_bytes": 3 * 2**30}), strict=True):
+        result = result_of(training)
+        result["samples"] = [sample | known for sample in result["samples"]]
+        leave(tmp_path, training).write_text(json.dumps(result))
+    table = collect(Store(tmp_path, META))
+    (row,) = table[table["metric"] == "sample_gib"].to_dict("records")
+    assert (row["arm"], row["sampler"], row["evaluations"], row["value"]) == ("flow", "ddim", 2, 3.0)
+
+
+def test_the_summary_names_what_an_arms_trainings_differ_in(tmp_path: Path) -> None:
+    for side, setting in ((32, "FAST"), (32, "OPT1"), (64, "FAST")):
+        leave(tmp_path, Training("ours", side=side, steps=40, setting=setting), setting=setting)
+    leave(tmp_path, Training("plain", steps=40), setting="FAST")
+    names = [line.split("  ")[0] for line in summary(collect(Store(tmp_path, META))).splitlines()[1:]]
+    assert names == ["plain 64³ FAST", "ours 32³ FAST", "ours 32³ OPT1", "ours 64³ FAST"]
 
 
 def test_an_error_that_grows_between_marks_is_in_the_summary(tmp_path: Path) -> None:
@@ -310,6 +341,7 @@ def test_a_call_without_time_trains_nothing(tmp_path: Path, capsys) -> None:
     assert main([*command, "--results", str(store), "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     assert "trainings: 2, 1 without a result" in said
+    assert "1 of 2 trainings have results" in said
     assert f"{Training('cosine').key}: left for a later call" in said
     assert set(read_table(tmp_path / "o" / TABLE, schemas.TRAININGS)["arm"]) == {"plain", "flow"}
     assert not (tmp_path / "o" / "data").exists()
