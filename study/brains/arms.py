@@ -51,8 +51,8 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "published": {name: getattr(TrainConfig, name) for name in PLAIN if name != "norm_groups"},
 }
 """Components, as fields of `TrainConfig`. Velocity and flow come with the squared error, as published (Salimans & Ho
-2022; Liu et al. 2023). A slim network has fewer channels at its lower levels, as the model that
-travels with the package. The last two are whole recipes, on a network of the plain arm's groups."""
+2022; Liu et al. 2023). A slim network has fewer channels at its lower levels, as the model that travels with the
+package has. The last two are whole recipes, on a network of the plain arm's groups."""
 
 WIDER = {"wide": 2}
 """The factor of a component on the base width."""
@@ -159,8 +159,7 @@ class Training:
             width *= WIDER.get(part, 1)
         return TrainConfig(
             setting=switches_of(setting), image_size=self.side, model_channels=width, seed=self.seed, save_every=0,
-            sample_every=0,
-            **chosen,
+            sample_every=0, **chosen,
         )  # fmt: skip
 
     def volumes(self, folder: Path) -> tuple[DiskCache, DiskCache]:

@@ -89,8 +89,8 @@ def summary(table: pd.DataFrame) -> str:
     """Returns a line for each arm and kind: steps, seconds, errors of x_0, last loss, with half the seeds' range.
 
     A name has those of `KINDS` in which an arm's trainings differ. The errors are those of the averaged weights, by the
-    noise-to-signal ratio; the last column is the largest growth of the error at ratio 1 from a mark of a training to the
-    next, in percent: above 0 the training went back.
+    noise-to-signal ratio. The last column is the largest growth of the error at ratio 1 from a mark of a training to
+    the next, in percent: above 0 the training went back.
 
     Args:
         table: schema `TRAININGS`.

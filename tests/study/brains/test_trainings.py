@@ -119,6 +119,19 @@ def test_a_sample_does_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(drawn(model, "BASE", masks, ("ddim", 3))[0], samples)
 
 
+@pytest.mark.gpu
+def test_the_memory_of_drawing_is_its_own() -> None:
+    device = torch.device("cuda")
+    heads = torch.zeros(2**28, device=device)  # a GiB, as a training holds
+    model, masks = GaussianDiffusion(Silent()).to(device), torch.zeros(trainer.BATCH, 2, 32, 32, 32, device=device)
+    images = trainer.BATCH * 32**3 * 4
+    for _ in range(2):
+        memory = drawn(model, "BASE", masks, ("ddim", 3))[2]
+        assert memory is not None
+        assert images < memory < heads.nbytes / 2
+    assert heads.device.type == "cuda"
+
+
 @pytest.mark.parametrize("count", [1, 7, 20, 1003])
 def test_windows_cover_the_losses(count: int) -> None:
     losses = [float(k) for k in range(count)]
