@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from medddpm.data.synthetic import ContrastOrAll
 from study.brains.arms import COMPARED, Training, planned
 from study.brains.settings import AUTOCAST
 from study.brains.trainer import MARKS, RATIOS
@@ -73,11 +74,11 @@ steps at 128³ are an early training.
 
 
 def recipe(
-    seeds: Sequence[int] = (0, 1), arms: Iterable[str] = tuple(COMPARED), contrasts: Iterable[str] = ("t1",),
+    seeds: Sequence[int] = (0, 1), arms: Iterable[str] = tuple(COMPARED), contrasts: Iterable[ContrastOrAll] = ("t1",),
     **changes: Any,
 ) -> list[Training]:  # fmt: skip
     """Returns every arm of the recipe's table for equal times."""
-    return planned(arms, seeds, contrasts, **changes)  # type: ignore[arg-type]
+    return planned(arms, seeds, contrasts, **changes)
 
 
 def models(seeds: Sequence[int] = (0,), **changes: Any) -> list[Training]:

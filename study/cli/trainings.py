@@ -51,8 +51,8 @@ def add_trainings(commands: Commands[Parser]) -> None:
         help=f"of the plan recipe: {', '.join(ARMS)} (all but the last three)",
     )  # fmt: skip
     command.add_argument(
-        "--contrasts", type=several(CONTRASTS), metavar="NAME,…",
-        help=f"of the plan recipe: {', '.join(CONTRASTS)}; a training each (t1)",
+        "--contrasts", type=several((*CONTRASTS, "all")), metavar="NAME,…",
+        help=f"of the plan recipe: {', '.join(CONTRASTS)}; all for a model of the three at once; a training each (t1)",
     )  # fmt: skip
     changes = command.add_argument_group("in place of the plan's own, which are those of recipe where none is said")
     changes.add_argument(

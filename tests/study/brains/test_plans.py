@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from medddpm.data.layouts import HEAD
 from medddpm.measure import harness
 from medddpm.measure.machine import MACHINE
 from medddpm.measure.store import Store
@@ -102,7 +101,7 @@ def test_a_plan_has_no_training_twice_and_seeds_one_after_the_other(plan: str) -
 def test_every_training_fits_a_lease_of_one_card(plan: str) -> None:
     for training in trainings_of(plan):
         assert expected(training) < LEASE, training.key
-        check_network(training.config("BASE", 1), HEAD, training.size)
+        check_network(training.config("BASE", 1), training.layout, training.size)
 
 
 def test_every_training_of_a_pair_fits_a_spare_quarter_of_an_hour() -> None:
@@ -144,7 +143,7 @@ def test_progress_counts_pairs_of_which_both_are_there() -> None:
 
 def test_weights_are_kept_where_they_fit_into_a_tar() -> None:
     for training in models():
-        network = check_network(training.config("BASE", 1), HEAD, training.size)()
+        network = check_network(training.config("BASE", 1), training.layout, training.size)()
         numbers = sum(parameter.numel() for parameter in network.parameters())
         assert training.keeps_weights == (2 * numbers + END < PART), training.key
 
