@@ -43,6 +43,7 @@ NETWORKS = (
     "monai.networks.nets.vit",
     "monai.networks.nets.vitautoenc",
     "monai.networks.nets.vnet",
+    "monai.networks.nets.voxelmorph",
     "monai.apps.generation.maisi.networks",
     # nnU-Net 2.6 to 2.8, whose networks are those of dynamic-network-architectures 0.4.
     "dynamic_network_architectures.architectures",

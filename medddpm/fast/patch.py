@@ -2,10 +2,11 @@
 
 Modules get a stand-in for their forward as an instance attribute (`fast.forward.Forward`); their class, parameters,
 names and state dict are untouched. `RULES` maps exact class paths to rules, so a package whose networks are not used
-need not be installed. A subclass of one of PyTorch's own layers that changes nothing of it takes its rule. A rule takes the module and the features that are on, and returns the stand-in, or None to leave
-the module alone; a class without a rule is left alone too. Outer modules come first, and the modules that a stand-in
-lists as `handled` get none of their own. The root's stand-in is `fast.root.Root`, around the one its own rule gave: it
-brings inputs into the layout, casts weights and sets autocast around the whole forward.
+need not be installed. A rule takes the module and the features that are on, and returns the stand-in, or None to leave
+the module alone; a class without a rule is left alone too, but for subclasses that change nothing of PyTorch's own
+layer, which take that layer's. Outer modules come first, and the modules that a stand-in lists as `handled` get none of
+their own. The root's stand-in is `fast.root.Root`, around the one its own rule gave: it brings inputs into the layout,
+casts weights and sets autocast around the whole forward.
 """
 
 from __future__ import annotations
