@@ -26,6 +26,8 @@ NETWORKS = (
     "monai.networks.nets.autoencoder",
     "monai.networks.nets.autoencoderkl",
     "monai.networks.nets.basic_unet",
+    "monai.networks.nets.basic_unetplusplus",
+    "monai.networks.nets.controlnet",
     "monai.networks.nets.densenet",
     "monai.networks.nets.diffusion_model_unet",
     "monai.networks.nets.dynunet",
