@@ -110,7 +110,9 @@ def add_network(command: argparse.ArgumentParser, default: str) -> None:
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
         "nnunet-residual, nnunet-plain-deep, monai-dynunet-deep, monai-segresnet, monai-unet-batch, monai-autoencoder, "
         "monai-unetr, monai-swinunetr, monai-mednext, monai-segresnet-ds, monai-vnet, monai-attention-unet, "
-        f"monai-basic-unet, maisi-autoencoder, maisi-diffusion, med-ddpm-brats ({default})",
+        "monai-basic-unet, monai-basic-unetplusplus, monai-dynunet-residual, monai-highresnet, monai-resnet, "
+        "monai-densenet, monai-voxelmorph, monai-discriminator, monai-controlnet, torchvision-video, "
+        f"maisi-autoencoder, maisi-diffusion, med-ddpm-brats ({default})",
     )  # fmt: skip
 
 
