@@ -45,6 +45,11 @@ def of_status(root: Path, view: str, status: str) -> str:
     return str((_claims(root, view)["status"] == status).sum())
 
 
+def not_measurable(root: Path) -> str:
+    """Returns how many of the paper's numbers and names nothing here can measure: "89"."""
+    return of_status(root, "window", "not_measurable")
+
+
 def ours(root: Path, view: str, claim: str, places: str) -> str:
     """Returns our number of a claim: "7.56"."""
     return f"{float(_of(root, view, claim, 'our_value')):.{places}f}"
