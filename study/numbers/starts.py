@@ -35,11 +35,6 @@ def numbers(root: Path) -> str:
     return str(len(_verdicts(root)[PAPERS]))
 
 
-def reproduced(root: Path, start: str) -> str:
-    """Returns how many of them the window of one start reproduces: "11"."""
-    return str(len(_reproduced(root, int(start))))
-
-
 def rows(root: Path) -> list[str]:
     """Returns a row for each start: the launch, the count, what it gains and what it loses beside the paper's start."""
     usual = _reproduced(root, PAPERS)
