@@ -11,7 +11,7 @@ from medddpm.measure.tools import LAST, ORDINARY, Tool
 from study.bench.networks import NETWORKS
 from study.bench.settings import BENCH_SETTINGS
 from study.bench.tables import OURS, against, called_of, others, rows_of
-from study.words import listed
+from study.words import cudnn_release, listed
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
@@ -36,10 +36,13 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
     known = times.reindex(list(ORDINARY))
     names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
     opponents = against(table, OURS, measure)
+    cudnn = rows_of(table, OURS, measure)["cudnn"].dropna().astype(str)
     ratios: list[str] = []
     for opponent, row in opponents.dropna(subset="ms").iterrows():
         its_tool = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
         where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
+        if opponent == "BASE" and "BASE" in cudnn:  # the paper's own cuDNN is older, and faster in FP32
+            where = f" under cuDNN {cudnn_release(cudnn['BASE'])}"
         name = f"{names[str(opponent)]}{where} ({its_tool}{exact(row['ms'])} ms)"
         ratios.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"

@@ -17,7 +17,7 @@ from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
 
 PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
-TOPICS = ("bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step")
+TOPICS = ("bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step", "starts")
 
 _MARKER = re.compile(r"<!--=(.*?)(-->|$)", re.MULTILINE)
 _CALL = re.compile(r"(\w+)\.([a-z]\w*)\((.*)\)")

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from medddpm.errors import BadInput
 from study.cli.main import main
-from study.numbers import markers
+from study.numbers import markers, starts
 
 COMMENT = re.compile(r"<!--.*?-->")
 PAGES = [path for path in markers.pages(ROOT) if "<!--=" in path.read_text(encoding="utf-8")]
@@ -42,6 +42,16 @@ def test_a_page_shows_nothing_of_its_markers(path: Path) -> None:
     with_markers, without = (RULES.render(source) for source in (text, COMMENT.sub("", text)))
     assert "<!--=" in with_markers
     assert COMMENT.sub("", with_markers).split() == without.split()
+
+
+def test_windows_that_begin_elsewhere_reproduce_what_the_policy_says() -> None:
+    """The paper's start gains and loses nothing beside itself; launch 300 shows the hundredfold, and loses three."""
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in starts.rows(ROOT)]
+    by_start = {int(start): (int(count), gained, lost) for start, count, gained, lost in cells}
+    assert list(by_start) == [0, 10, 160, 300, 640]
+    assert by_start[10][1:] == ("–", "–")
+    assert by_start[300][1:] == ("P104 and P126", "P128, P162 and P182")
+    assert all(count < int(starts.numbers(ROOT)) for count, _, _ in by_start.values()), "no start reproduces all"
 
 
 def test_a_number_stands_in_a_sentence_in_bold_and_in_a_cell() -> None:

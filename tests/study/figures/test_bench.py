@@ -194,8 +194,8 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
         "On H100s a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
         "`accelerate(model)` in an ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast "
         "with `torch.compile` in its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box "
-        "(240 ms) and 32.0 times as fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, "
-        "the package's own training, takes 38.0 ms."
+        "(240 ms) and 32.0 times as fast as the paper's FP32 under cuDNN 9.19 (1280 ms). With `graphed_step` it takes "
+        "39.0 ms. FAST, the package's own training, takes 38.0 ms."
     )
 
 
@@ -205,8 +205,8 @@ def test_the_sentence_says_what_was_not_measured() -> None:
     assert "40.0 ms under FAST in one CUDA graph. That is " in of_four
     assert "the best ordinary tool measured there (BF16 autocast with `torch.compile`: " in of_four
     assert of_four.endswith(
-        "the paper's FP32 (1280 ms). Not measured on the H200: 12 of the 14 ordinary tools, PyTorch out of the box "
-        "among them."
+        "the paper's FP32 under cuDNN 9.19 (1280 ms). Not measured on the H200: 12 of the 14 ordinary tools, PyTorch "
+        "out of the box among them."
     )
     assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
     halved = [row("monai-unet", name, "forward", ms) for name, ms in (("BF16 weights", 3.0), ("autocast", 4.0))]
