@@ -67,11 +67,11 @@ def test_a_number_stands_in_a_sentence_in_bold_and_in_a_cell() -> None:
 def test_a_tables_header_stays_and_its_rows_are_written() -> None:
     page = TABLE.format("as the writer calls it", "|H100|wrong|\n|a row too many|\n")
     written = generated(page)
-    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|\n|---|---|\n|H100|")
-    assert [line[:6] for line in written.splitlines()[3:]] == ["|H100|", "|H200|", "<!--=-"]
+    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|\n|---|---|\n|H100, all|11|")
+    assert [line[:6] for line in written.splitlines()[3:]] == ["|H100,"] * 2 + ["|H200,"] * 2 + ["<!--=-"]
     assert generated(written) == written
     html = RULES.render(written)
-    assert html.count("<tr>") == 3
+    assert html.count("<tr>") == 5
     assert "|" not in COMMENT.sub("", html)
 
 
