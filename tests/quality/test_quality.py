@@ -260,12 +260,40 @@ def test_every_size_that_is_not_refused_is_measured(edge: int) -> None:
     assert float(sets.ms_ssim(volume, volume)) == pytest.approx(1)
 
 
-def test_measuring_leaves_the_precision_of_convolutions_alone() -> None:
-    convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = convolution.fp32_precision
-    with sets.float32_convolutions():
-        assert convolution.fp32_precision == "ieee"
-    assert convolution.fp32_precision == before
+@pytest.mark.parametrize("shape", [(16, 16, 16), (33, 28, 40)])
+def test_ms_ssim_of_pairs_is_monais_for_each_pair(shape: tuple[int, int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (2 * torch.rand(n, 1, *shape, generator=generator) - 1 for n in (3, 4))
+    second[1], second[2], second[3] = first[0], 0.9 * first[1] + 0.1 * second[2], -1.0
+    across, within = sets.ms_ssim_pairs(first, second), sets.ms_ssim_pairs(second)
+    for row, volume in enumerate(first):
+        expected = sets.ms_ssim(volume[None].expand_as(second), second)
+        np.testing.assert_allclose(across[row], expected, atol=1e-5)
+    for row, volume in enumerate(second):
+        np.testing.assert_allclose(within[row], sets.ms_ssim(volume[None].expand_as(second), second), atol=1e-5)
+    assert across[0, 1] == pytest.approx(1, abs=1e-5)
+    assert across[1, 2] > 0.8
+    assert (np.diag(within) == 1).all()
+
+
+def test_pairs_of_a_set_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    volumes = torch.rand(3, 1, 16, 16, 16, generator=torch.Generator().manual_seed(0))
+    reference, metrics = VolumeSet(volumes), ["diversity", "diversity_reference"]
+    first = compare(VolumeSet(volumes[:2]), reference, metrics=metrics, resamples=0)
+    measured: list[int] = []
+    pairs = sets.ms_ssim_pairs
+    monkeypatch.setattr(sets, "ms_ssim_pairs", lambda one, two=None: measured.append(len(one)) or pairs(one, two))
+    again = compare(VolumeSet(volumes[:2]), reference, metrics=metrics, resamples=0)
+    assert measured == [2]
+    pd.testing.assert_frame_equal(again, first)
+
+
+def test_measuring_leaves_the_precision_of_products_alone() -> None:
+    operators = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    before = [operator.fp32_precision for operator in operators]
+    with sets.float32_products():
+        assert [operator.fp32_precision for operator in operators] == ["ieee", "ieee"]
+    assert [operator.fp32_precision for operator in operators] == before
 
 
 # Intervals
