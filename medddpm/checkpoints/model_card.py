@@ -90,6 +90,7 @@ def model_card(
             "timesteps": content["timesteps"],
             "volumes_a_step": training["batch_size"] * training["accumulation"] * training.get("processes", 1),
             "mask_labels": MASK_LABELS[content["layout"]],
+            "files": ",\na file for each contrast, `volume_t1.nii.gz` and so on" if config["out_channels"] > 1 else "",
         }
     )
     return card + "\n"

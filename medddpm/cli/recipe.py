@@ -22,7 +22,7 @@ def add_recipe(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument("--batch-size", type=whole(1, 1024), help="volumes in a micro-step of a process (1)")
     command.add_argument("--accumulation", type=whole(1, 10_000), help="micro-steps in a step (2)")
-    command.add_argument("--learning-rate", type=positive, help="Adam's (1e-5; ours 1e-4)")
+    command.add_argument("--learning-rate", type=positive, help="Adam's (1e-5; ours 2e-4)")
     command.add_argument(
         "--warm-up", type=whole(0), metavar="N", help="steps over which the learning rate rises to that (0; ours 200)"
     )
@@ -39,9 +39,9 @@ def add_recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--prediction", choices=PREDICTIONS,
         help="what the network predicts: the noise; the velocity, with zero terminal SNR; or the flow, on straight "
-        "lines from noise to image (noise)",
+        "lines from noise to image (noise; ours flow)",
     )  # fmt: skip
-    command.add_argument("--loss", choices=LOSSES, help="mean absolute or mean squared error of that (l1)")
+    command.add_argument("--loss", choices=LOSSES, help="mean absolute or mean squared error of that (l1; ours l2)")
     command.add_argument(
         "--weighting", choices=WEIGHTINGS,
         help="of the timesteps in the loss; min-snr: by the signal-to-noise ratio, up to 5, of the error of the image "

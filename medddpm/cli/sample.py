@@ -18,7 +18,7 @@ def add_sample(commands: Commands[Parser]) -> None:
         sample,
         "draw synthetic volumes for a mask, or for many",
         """
-        medddpm sample --mask mask.nii.gz --out volume.nii.gz             with the model shipped with the package
+        medddpm sample --mask mask.nii.gz --out head.nii.gz      head_t1, head_t2, head_flair by the shipped model
         medddpm sample --checkpoint runs/head64 --mask mask.nii.gz --out volume.nii.gz
         medddpm sample --checkpoint model_128.pt --mask mask.nii.gz --out volume.nii.gz --sampler sde-dpm++ --steps 50
         medddpm sample --checkpoint brats.pt --mask seg/case_7_seg.nii.gz --out case_7.nii.gz    case_7_t1.nii.gz …
@@ -41,9 +41,9 @@ def add_sample(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--out", type=a_path, required=True,
-        help=".nii or .nii.gz; gets the mask's affine and header. A BraTS model writes OUT_t1.nii.gz, OUT_t1ce.nii.gz, "
-        "OUT_t2.nii.gz and OUT_flair.nii.gz instead. For a folder or a CSV: a folder, where each volume has its mask's "
-        "name, case_7.nii.gz that of case_7_seg.nii.gz",
+        help=".nii or .nii.gz; gets the mask's affine and header. A model of several contrasts, as the shipped one, "
+        "writes OUT_t1.nii.gz, OUT_t2.nii.gz and OUT_flair.nii.gz instead, a BraTS model also OUT_t1ce.nii.gz. For a "
+        "folder or a CSV: a folder, where each volume has its mask's name, case_7.nii.gz that of case_7_seg.nii.gz",
     )  # fmt: skip
     command.add_argument(
         "--image", type=a_path, action="append", default=[],

@@ -245,7 +245,7 @@ def write_weights(trainer: Trainer, training: Training, path: Path) -> None:
     sampler, steps = training.samplings[0] if training.samplings else ("dpm++", 20)
     content = {
         **trainer.state(),
-        "training": {**config, "volumes": training.heads, "heads": origin},
+        "training": {**config, "layout": training.layout.name, "volumes": training.heads, "heads": origin},
         "sampling": {"sampler": sampler, "steps": steps},
     }
     with replacing(path) as temporary:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from medddpm.checkpoints import shipped
 from medddpm.checkpoints.files import read_checkpoint
 from medddpm.data.grid import Size
 from medddpm.errors import BadInput
@@ -32,6 +31,8 @@ SAMPLERS: tuple[SamplerSteps, ...] = (
 BRATS = "brats"  # stands where a contrast does: the four-modality model
 EMA_EVERY = 10
 SPEC = "spec.json"  # the run's fields, in its folder
+REDRAWN = Path(__file__).parents[2] / "figures/records/H200/phantom-flair-64/phantom-flair-64.safetensors"
+"""The model that came with the package until it drew heads: 32 channels, FLAIR phantoms, with its card beside it."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def short(
     reaches 2.4 of the seeds' deviations to either side with three pairs, more than any margin within the seeds' range,
     and 1.2 with six, whose range is 2.5. See `parity.tables.MARGINS` for the margins.
     """
-    # The network that is shipped with the package. A third of this rate leaves it far from done after as many steps.
+    # The network of `REDRAWN`. A third of this rate leaves it far from done after as many steps.
     kind = {
         "plan": "short", "size": cube(64), "contrast": "flair", "steps": 4000, "model_channels": 32,
         "channel_mult": (1, 1, 2, 4), "learning_rate": 3e-4,
@@ -230,8 +231,8 @@ _DRAWN: dict[str, Any] = {
 def redrawn(
     settings: Sequence[str] = tuple(SETTINGS), seeds: Iterable[int] = (0,), **changes: Any
 ) -> list[TrainingRun]:
-    """Samples one trained model, by default the shipped one, under every setting, for the effect of sampling alone."""
-    return _every(settings, seeds, {"plan": "redrawn", **_DRAWN, "checkpoint": str(shipped.weights())}, changes)
+    """Samples one trained model, by default `REDRAWN`, under every setting, for the effect of sampling alone."""
+    return _every(settings, seeds, {"plan": "redrawn", **_DRAWN, "checkpoint": str(REDRAWN)}, changes)
 
 
 def redrawn_fp32(
@@ -239,7 +240,7 @@ def redrawn_fp32(
 ) -> list[TrainingRun]:
     """Repeats `redrawn` with a model of FP32 weights, and keeps every subject's slices.
 
-    The shipped model's weights are BF16 numbers, so FAST, which rounds weights to BF16, changes none of them. The model
+    The weights of `REDRAWN` are BF16 numbers, so FAST, which rounds weights to BF16, changes none of them. The model
     is a BASE run of the plan "fp32".
     """
     return _every(settings, seeds, {"plan": "redrawn_fp32", **_DRAWN, "checkpoint": "", "shown": 16}, changes)
@@ -280,7 +281,7 @@ def planned(
         names: keys of `PLANS`.
         settings, seeds: in place of each plan's own.
         data: the BraTS folder.
-        checkpoint: of "samplers", "redrawn" and "redrawn_fp32"; by default "redrawn" has the shipped model.
+        checkpoint: of "samplers", "redrawn" and "redrawn_fp32"; by default "redrawn" has `REDRAWN`.
         changes: fields of `training_run` in place of each plan's own; None keeps the plan's.
 
     Raises:

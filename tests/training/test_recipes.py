@@ -249,13 +249,14 @@ def test_another_length_or_recipe_is_another_run(head_folder: Path, tmp_path: Pa
     assert main([*words, "--steps", "1"]) == 1
     said = capsys.readouterr().err
     for difference in (
-        "--learning-rate 0.0001 (not 1e-05)", "--warm-up 200 (not 0)", "--decay cosine (not none)",
+        "--learning-rate 0.0002 (not 1e-05)", "--warm-up 200 (not 0)", "--decay cosine (not none)",
         "--accumulation 8 (not 2)", "--ema-share 0.1 (not 0)", "--flips on (not off)",
+        "--prediction flow (not noise)", "--loss l2 (not l1)",
     ):  # fmt: skip
         assert difference in said
     assert "--steps" not in said
-    assert main([*words, "--recipe", "ours", "--no-flips", "--prediction", "flow", "--steps", "1"]) == 1
-    assert "--prediction noise (not flow), --flips on (not off)" in capsys.readouterr().err
+    assert main([*words, "--recipe", "ours", "--no-flips", "--prediction", "noise", "--steps", "1"]) == 1
+    assert "--prediction flow (not noise), --flips on (not off)" in capsys.readouterr().err
 
 
 def test_another_runs_prediction_is_not_resumed_from(volumes, tmp_path: Path) -> None:
@@ -271,10 +272,7 @@ def test_a_flow_is_trained_sampled_and_released(tmp_path: Path, capsys) -> None:
     write_phantom(tmp_path / "data", 2, (8, 8, 8))
     run, mask = tmp_path / "run", str(tmp_path / "data" / "mask" / "phantom_0000.nii.gz")
     words = ["train", "--data", str(tmp_path / "data"), "--out", str(run), *COMMAND, "--recipe", "ours", "--steps", "2"]
-    assert (
-        main([*words, "--prediction", "flow", "--loss", "l2", "--weighting", "min-snr", "--density", "logit-normal"])
-        == 0
-    )
+    assert main([*words, "--weighting", "min-snr", "--density", "logit-normal"]) == 0
     drawn = ["sample", "--mask", mask, "--device", "cpu", "-q", "--steps", "3"]
     assert main([*drawn, "--checkpoint", str(run), "--out", str(tmp_path / "a.nii")]) == 0
     released = tmp_path / "flow.safetensors"
@@ -287,7 +285,7 @@ def test_a_flow_is_trained_sampled_and_released(tmp_path: Path, capsys) -> None:
     for words_ in (
         "rectified flow, predicts noise minus image",
         "Mean squared error of the predicted flow, weighted by min-SNR, at timesteps of logit-normal density, Adam",
-        "| learning rate | 0.0001, reached after 200 steps, then along a cosine to 0 at step 2 |",
+        "| learning rate | 0.0002, reached after 200 steps, then along a cosine to 0 at step 2 |",
         "a power function of width 0.1 of the steps, every 10 steps", "| flips | left and right, at random |",
     ):  # fmt: skip
         assert words_ in card
@@ -335,7 +333,7 @@ def test_the_published_recipe_is_the_defaults() -> None:
     ours = TrainConfig(**fields_of("ours", nothing, steps=9, most=lambda: 8))
     assert (ours.batch_size, ours.accumulation, ours.length) == (8, 1, 9)
     changed = {name for name, value in asdict(ours).items() if value != asdict(TrainConfig())[name]}
-    assert changed == set(RECIPES["ours"]) - {"volumes_a_step", "prediction"} | {"batch_size", "accumulation", "length"}
+    assert changed == set(RECIPES["ours"]) - {"volumes_a_step"} | {"batch_size", "accumulation", "length"}
 
 
 def test_each_component_is_an_option_of_its_own() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from medddpm.errors import BadInput
 
-DEFAULT = "phantom-flair-64"
+DEFAULT = "heads-64"
 """The model that `medddpm sample` uses without a checkpoint."""
 
-SHA256 = {DEFAULT: "280dc4da5a5c857263f6eaf7dc9c41587a28d4c9850655835476bcc744842366"}
+SHA256 = {DEFAULT: "b0806a0180ac4ad299e537f70f5e4f046231871a2d4845077d27d9f0bc276160"}
 """The checksum of each model's file, as `sha256sum` prints it."""
 
 LARGEST = 15 * 2**20

@@ -22,7 +22,6 @@ import torch
 from helpers.repository import ROOT
 from torch import Tensor, nn
 
-from medddpm.checkpoints import shipped
 from medddpm.checkpoints.files import load_checkpoint, save_checkpoint
 from medddpm.data.layouts import BRATS
 from medddpm.data.phantom import write_phantom
@@ -712,9 +711,9 @@ def test_a_model_of_three_contrasts_is_no_phantom_s(monkeypatch: pytest.MonkeyPa
         planned(["redrawn"], checkpoint=Path("joint.safetensors"))
 
 
-def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
+def test_a_model_of_phantoms_is_redrawn_and_described_as_on_its_card() -> None:
     (run,) = planned(["redrawn"], settings=["OPT1"])
-    assert Path(str(run.checkpoint)) == shipped.weights()
+    assert run.checkpoint == str(plans.REDRAWN)
     assert (run.setting, run.contrast, run.size, run.steps) == ("OPT1", "flair", (64, 64, 64), 0)
     assert run.samplers == (FULL,)
     config = run.config
@@ -725,7 +724,7 @@ def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
 @pytest.mark.long
 def test_a_model_of_fp32_weights_is_redrawn_with_every_subjects_slices(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(plans.shipped, "weights", lambda: pytest.fail("the shipped model is not asked for"))
+        patched.setattr(plans, "REDRAWN", "a file that is not asked for")
         with pytest.raises(BadInput, match="no model to draw from"):
             planned(["redrawn_fp32"])
     run = tiny("BASE", contrast="flair", steps=1, size=(16, 16, 16), image_size=8)  # no attention over all voxels
