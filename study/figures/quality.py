@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from study.figures.slices import slice_rows
+from study.figures.slices import Plane, outline, real_above_synthetic, slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure
 from study.figures.training import loss_curves
 from study.parity.evaluate import PLANES
@@ -34,10 +33,8 @@ from study.parity.training import Slices
 
 # Okabe & Ito's, without those of the settings.
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
-LESION_COLOUR = "#F0E442"
 GREY = (0, 255)
 ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
-Plane = npt.NDArray[np.generic]
 
 
 def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
@@ -59,14 +56,7 @@ def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
             slices[f"sample/{run['run']}/{run['what']}/{at}"],
             _lesion(slices, run, 0),
         )
-    rows = {
-        "held out": [planes[0] for planes in columns.values()],
-        "synthetic": [planes[1] for planes in columns.values()],
-    }
-    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in columns], GREY, width=1.75 * max(2, len(columns)))  # type: ignore[arg-type]
-    for axis, lesion in zip(figure.axes, [planes[2] for planes in columns.values()] * 2, strict=True):
-        outline(axis, lesion)
-    return figure
+    return real_above_synthetic({CONTRAST_NAMES[name]: planes for name, planes in columns.items()}, GREY)
 
 
 def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
@@ -136,12 +126,6 @@ def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
         labels = masks[place // len(channels)]
         outline(axis, (labels > 0) & (labels < 4))
     return figure
-
-
-def outline(axis: Axes, mask: Plane) -> None:
-    """Draws the border of a mask."""
-    if mask.any() and not mask.all():
-        axis.contour(mask.astype(float), [0.5], colors=[LESION_COLOUR], linewidths=0.5)
 
 
 # Losses
