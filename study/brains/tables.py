@@ -1,6 +1,6 @@
-"""Reads the records of synthetic brains in figures/records/GPU/brains: judged samples, and what recipes were compared.
+"""Reads the records of synthetic brains in figures/records/GPU/brains: judged samples, and trainings.
 
-A folder in it holds the tables of a call of `study judge`, or of `study recipe`, and archives of samples.
+A folder in it holds what a call of `study judge` or `study recipe` wrote: tables, and archives of samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BrainsRecord:
     Args:
         path: of the record.
         verdicts, wholes, sets, use: of `study judge`.
-        recipe: of `study recipe`.
+        trainings: of `study recipe`.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class BrainsRecord:
     wholes: pd.DataFrame
     sets: pd.DataFrame
     use: pd.DataFrame
-    recipe: pd.DataFrame
+    trainings: pd.DataFrame
 
 
 def recorded(root: Path, gpu: str) -> BrainsRecord:

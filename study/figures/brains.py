@@ -30,13 +30,14 @@ TISSUE_NAMES = {
     "tumour": "tumour",
     "brain": "brain",
 }
+_SHOWN = ("white", "grey", "csf", "ventricles")
 ANATOMY: Mapping[tuple[str, str], str] = {
-    **{("volume", tissue): f"{TISSUE_NAMES[tissue]}, ml" for tissue in ("white", "grey", "csf", "ventricles")},
-    ("surface", "white"): "white matter, mm²/mm³",
-    ("surface", "brain"): "brain, mm²/mm³",
-    **{("dice", tissue): f"{TISSUE_NAMES[tissue]}, Dice" for tissue in ("white", "grey", "csf", "ventricles")},
+    **{("volume", tissue): "ml" for tissue in _SHOWN},
+    ("surface", "white"): "surface, mm²/mm³",
+    **{("dice", tissue): "Dice" for tissue in _SHOWN},
+    ("surface", "brain"): "surface, mm²/mm³",
 }
-"""The numbers of the anatomy that are shown, by metric and tissue."""
+"""The units of the numbers of the anatomy that are shown, by metric and tissue."""
 
 
 def ranges_figure(verdicts: pd.DataFrame) -> Figure:
@@ -51,7 +52,8 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
     palette = dict(zip(sets, SET_COLOURS, strict=False))
     figure = new_figure(height=4.1)
     axes = figure.subplots(2, -(-len(ANATOMY) // 2)).ravel()
-    for axis, ((metric, tissue), title) in zip(axes, ANATOMY.items(), strict=True):
+    for axis, ((metric, tissue), unit) in zip(axes, ANATOMY.items(), strict=True):
+        axis.use_sticky_edges = False  # of the bars, on which dots would be cut
         rows = verdicts[(verdicts["metric"] == metric) & (verdicts["tissue"] == tissue)]
         top = 1.0 if metric == "dice" else np.inf  # more agreement is no fault
         for place, name in enumerate(sets):
@@ -61,7 +63,7 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
             # Side by side in the order of the heads, so that the same picture comes each time.
             beside = part.assign(place=place + np.linspace(-0.33, 0.33, len(part)))
             sns.scatterplot(beside, x="place", y="value", color=palette[name], s=9, linewidth=0, ax=axis)
-        axis.set(xticks=[], xlabel="", ylabel="", title=title, xlim=(-0.6, len(sets) - 0.4))
+        axis.set(xticks=[], xlabel="", ylabel=unit, title=TISSUE_NAMES[tissue], xlim=(-0.6, len(sets) - 0.4))
         axis.yaxis.set_major_locator(MaxNLocator(4))
     handles: list[Patch | Line2D] = [
         Line2D([], [], color=colour, marker="o", markersize=3, linestyle="", label=name)
@@ -75,7 +77,7 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
 def spectra_figure(verdicts: pd.DataFrame) -> Figure:
     """Draws a panel for each channel: the power of each set's samples by frequency, against the mean of held-out heads.
 
-    A band holds nine tenths of a set's samples. Black: the difference that is allowed.
+    A band holds nine tenths of a set's samples. Black: the difference that a set's mean may have.
 
     Args:
         verdicts: of `study.brains.tables.called`, schema `VERDICTS`.
