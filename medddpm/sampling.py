@@ -341,5 +341,5 @@ def trained_on(content: Mapping[str, Any], diffusion: GaussianDiffusion, path: P
     raise BadInput(
         path,
         f"its network takes {channels[0]} channels and gives {channels[1]}, which is no known data layout",
-        "give a whole-head model (3 to 1) or a BraTS one (8 to 4)",
+        "give a whole-head model (3 to 1), a three-contrast head one (5 to 3) or a BraTS one (8 to 4)",
     )

@@ -14,7 +14,11 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-MASK_LABELS = {"whole head": "brain 1 and lesion 2", "BraTS": "the parts of the tumour 1 to 3 and brain 4"}
+MASK_LABELS = {
+    "whole head": "brain 1 and lesion 2",
+    "three-contrast head": "brain 1 and lesion 2",
+    "BraTS": "the parts of the tumour 1 to 3 and brain 4",
+}
 PROCESSES = {
     "noise": "cosine schedule, predicts the noise",
     "velocity": "cosine schedule with zero terminal SNR, predicts the velocity",
@@ -71,7 +75,7 @@ def model_card(
             "attention_rates": _listed(config["attention_rates"]),
             "bytes": bytes_,
             "channel_mult": _listed(config["channel_mult"]),
-            "data": _text(synthetic).format_map(training[synthetic]) if synthetic else plain,
+            "data": _of_subjects(synthetic, training[synthetic]) if synthetic else plain,
             "data_short": _short(training, synthetic),
             "dtype": DTYPES.get(dtype, dtype),
             "evaluation": _evaluation(content.get("evaluation")),
@@ -92,7 +96,15 @@ def model_card(
 
 
 def _short(training: Mapping[str, Any], synthetic: str | None) -> str:
-    return f"{training[synthetic]['contrast'].upper()} {synthetic}" if synthetic else str(training["layout"])
+    if not synthetic:
+        return str(training["layout"])
+    contrast = training[synthetic]["contrast"]
+    return f"{'T1, T2 and FLAIR' if contrast == 'all' else contrast.upper()} {synthetic}"
+
+
+def _of_subjects(synthetic: str, origin: Mapping[str, Any]) -> str:
+    contrast = "t1, t2 and flair" if origin["contrast"] == "all" else origin["contrast"]
+    return _text(synthetic).format_map({**origin, "contrast": contrast})
 
 
 def _objective(prediction: str, training: Mapping[str, Any]) -> dict[str, str]:
@@ -149,8 +161,14 @@ def losses(record: pd.DataFrame) -> dict[str, str | int]:
 def _evaluation(evaluation: Mapping[str, Any] | None) -> str:
     if not evaluation:
         return "None; `medddpm.quality` measures it."
-    rows = [f"| {r['metric']} | {r['tissue']} | {_number(r['value'])} | {_interval(r)} |" for r in evaluation["rows"]]
+    rows = [f"| {r['metric']} | {_part(r)} | {_number(r['value'])} | {_interval(r)} |" for r in evaluation["rows"]]
     return _text("evaluation").format(count=evaluation["count"], seed=evaluation["seed"], rows="\n".join(rows))
+
+
+def _part(row: Mapping[str, Any]) -> str:
+    """Returns the tissue of a row, and of a model of several channels the channel."""
+    channel = row.get("channel", "all")
+    return str(row["tissue"]) if channel == "all" else f"{row['tissue']} in {channel}"
 
 
 def _interval(row: Mapping[str, Any]) -> str:

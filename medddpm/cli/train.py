@@ -92,7 +92,11 @@ def add_train(commands: Commands[Parser]) -> None:
         metavar="N",
         help="H W D of the model, or one side (128; BraTS 192 192 144)",
     )
-    command.add_argument("--contrast", choices=["t1", "t2", "flair"], help="of the phantom or the heads (t1)")
+    command.add_argument(
+        "--contrast", choices=["t1", "t2", "flair", "all"],
+        help="of the phantom or the heads (t1); all, of the heads alone: T1, T2 and FLAIR as three channels, so that a "
+        "sample's are of one brain",
+    )  # fmt: skip
     command.add_argument(
         "--scaling",
         choices=["volume", "slice"],
@@ -163,6 +167,8 @@ def train(arguments: argparse.Namespace) -> int:
         ("scaling", has_data, "with --data"),
         ("no_check", has_data, "with --data"),
     )
+    if arguments.contrast == "all" and not arguments.heads:
+        arguments.wrong("argument --contrast: all only with --heads")
     for name in ("gradient_dtype", "bucket_mib"):
         if getattr(arguments, name) != getattr(TrainConfig, name) and share()[1] == 1:
             log.warning("%s: a single process sends no gradients; it counts once torchrun starts several", option(name))

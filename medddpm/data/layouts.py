@@ -1,4 +1,8 @@
-"""The two kinds of data that Med-DDPM is published for (Dorjsembe et al. 2024), with their channels and labels."""
+"""The kinds of data that models are trained on, with their channels and labels.
+
+Med-DDPM is published for two of them (Dorjsembe et al. 2024), and data folders come in these alone; the third is that
+of synthetic heads in three contrasts at once.
+"""
 
 from __future__ import annotations
 
@@ -57,4 +61,10 @@ BRATS = Layout("BraTS", ("t1", "t1ce", "t2", "flair"), "seg", (1, 2, 3, 4), (0.0
 BraTS comes in LPS, and the published model was trained on that.
 """
 
-LAYOUTS = (HEAD, BRATS)
+JOINT = Layout("three-contrast head", ("t1", "t2", "flair"), HEAD.mask_folder, HEAD.labels, HEAD.mask_values)
+"""T1, T2 and FLAIR of one head, for the masks of the whole-head layout."""
+
+PUBLISHED = (HEAD, BRATS)
+"""The layouts of data folders."""
+
+LAYOUTS = (*PUBLISHED, JOINT)

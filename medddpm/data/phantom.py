@@ -25,7 +25,7 @@ from medddpm.data.grid import Size, cubic_affine
 from medddpm.data.layouts import HEAD
 from medddpm.data.mni152 import CENTRE, mni152_maps
 from medddpm.data.nifti import write_mask, write_volume
-from medddpm.data.synthetic import BACKGROUND, BRAIN, LESION, Synthetic, checked_contrast
+from medddpm.data.synthetic import BACKGROUND, BRAIN, LESION, Synthetic, contrasts_of
 from medddpm.data.tissues import (
     CONTRASTS,
     CSF,
@@ -85,9 +85,9 @@ class Phantom(Synthetic):
 
     kind = "phantom"
 
-    def _subject(self, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
+    def _subject(self, index: int) -> tuple[list[Array], npt.NDArray[np.uint8]]:
         anatomy = _anatomy(index, self.size, self.seed)
-        return _image(anatomy, self.contrast, index, self.seed), anatomy.labels
+        return [_image(anatomy, contrast, index, self.seed) for contrast in self.contrasts], anatomy.labels
 
     def _affine(self) -> npt.NDArray[np.float64]:
         return cubic_affine(CENTRE, _EXTENT, self.size)
@@ -109,15 +109,14 @@ def write_phantom(
         BadInput: the folder cannot be written.
     """
     root = Path(root)
+    (shown,) = contrasts_of(contrast)
     for index in range(count):
         anatomy = _anatomy(index, checked_size(size), seed)
         like = nib.Nifti1Image(anatomy.labels, anatomy.affine)
         like.header.set_xyzt_units("mm")
         name = f"phantom_{index:04d}.nii.gz"
         write_mask(root / HEAD.mask_folder / name, anatomy.labels, like)
-        write_volume(
-            root / HEAD.image_folders[0] / name, _image(anatomy, checked_contrast(contrast), index, seed), like
-        )
+        write_volume(root / HEAD.image_folders[0] / name, _image(anatomy, shown, index, seed), like)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import nibabel as nib
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from medddpm.data.grid import Size
-from medddpm.data.layouts import HEAD
+from medddpm.data.layouts import HEAD, JOINT, Layout
 from medddpm.data.masks import one_hot
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import ItemCache, Prepared, checked_size, scaled, to_tensor
@@ -22,7 +22,10 @@ from medddpm.errors import BadInput
 
 BACKGROUND, BRAIN, LESION = 0, 1, 2
 
-_NAME = re.compile(r"(phantom|head) (t1|t2|flair), seed (\d{1,18}), subject \d+")  # of `Synthetic.names`
+ContrastOrAll = Contrast | Literal["all"]
+"""A contrast, or "all" for T1, T2 and FLAIR of one subject as the channels of one image."""
+
+_NAME = re.compile(r"(phantom(?! all)|head) (t1|t2|flair|all), seed (\d{1,18}), subject \d+")  # of `Synthetic.names`
 
 
 class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
@@ -31,27 +34,29 @@ class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
     Args:
         count: the number of subjects.
         size: (H, W, D).
-        contrast: "t1", "t2" or "flair".
+        contrast: one of `choices`.
         seed: each seed gives other subjects.
         cache_gib: memory for finished subjects, in GiB.
     """
 
     kind: ClassVar[str]
     """The first word of a subject's name."""
+    choices: ClassVar[tuple[str, ...]] = CONTRASTS
+    """The contrasts that subjects may have."""
 
     def __init__(
         self,
         count: int = 64,
         size: Size = (128, 128, 128),
-        contrast: Contrast = "t1",
+        contrast: ContrastOrAll = "t1",
         seed: int = 0,
         cache_gib: float = 4.0,
     ) -> None:
         if count < 1 or seed < 0:
             raise BadInput(self.kind, f"{count} subjects of seed {seed}", "give a count from 1 and a seed from 0")
-        self.layout = HEAD
         self.size = checked_size(size)
-        self.contrast = checked_contrast(contrast)
+        self.contrast, self.contrasts = contrast, contrasts_of(contrast, self.choices)
+        self.layout = layout_of(contrast)
         self.seed = seed
         self.count = count
         self._cache = ItemCache(cache_gib)
@@ -67,14 +72,14 @@ class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
         index = range(self.count)[index]
         item = self._cache.get(index)
         if item is None:
-            image, labels = self._subject(index)
-            item = to_tensor([scaled(image)]), labels
+            images, labels = self._subject(index)
+            item = to_tensor([scaled(image) for image in images]), labels
             self._cache.put(index, item)
         return item
 
     @abstractmethod
-    def _subject(self, index: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-        """Returns a subject's image and labels, (H, W, D)."""
+    def _subject(self, index: int) -> tuple[list[npt.NDArray[np.float32]], npt.NDArray[np.uint8]]:
+        """Returns a subject's image under each of `contrasts`, and its labels, all (H, W, D)."""
 
     @abstractmethod
     def _affine(self) -> npt.NDArray[np.float64]:
@@ -97,7 +102,7 @@ class Origin(NamedTuple):
     """The synthetic data set that subjects come from; `kind` is "phantom" or "head"."""
 
     kind: str
-    contrast: Contrast
+    contrast: ContrastOrAll
     seed: int
 
     @property
@@ -113,12 +118,17 @@ def origin_of(names: Sequence[str]) -> Origin | None:
     return origins.pop() if len(origins) == 1 else None
 
 
-def checked_contrast(contrast: Contrast) -> Contrast:
-    """Returns `contrast`.
+def layout_of(contrast: ContrastOrAll) -> Layout:
+    """Returns the layout of synthetic subjects under a contrast."""
+    return JOINT if contrast == "all" else HEAD
+
+
+def contrasts_of(contrast: ContrastOrAll, choices: Sequence[str] = CONTRASTS) -> tuple[Contrast, ...]:
+    """Returns the contrast of each channel of an image.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: it is none of `choices`.
     """
-    if contrast not in CONTRASTS:
-        raise ValueError(f"contrast {contrast!r} is none of {', '.join(CONTRASTS)}")
-    return contrast
+    if contrast not in choices:
+        raise ValueError(f"contrast {contrast!r} is none of {', '.join(choices)}")
+    return CONTRASTS if contrast == "all" else (contrast,)

@@ -213,7 +213,7 @@ def to_mask_grid(
         sample: (C, D, W, H) in [-1, 1], on the model's grid.
         size: (H, W, D) of the model.
         like: the mask, as read.
-        layout: the mask's; by default the published one with C image channels.
+        layout: the mask's; by default the one with C image channels.
 
     Returns:
         For each channel a float32 array in the mask's shape and orientation, in [0, 1]; 0 outside the model's field of

@@ -202,7 +202,9 @@ def evaluation(
     with setting.on(diffusion.denoise_fn):
         samples = torch.stack(list(sampled_volumes()))
     reference = VolumeSet.of(subjects, range(len(subjects)))
-    table = compare(VolumeSet(samples, reference.labels), reference, paired=True, metrics=MEASURED)
-    columns = ["metric", "tissue", "value", "low", "high"]
+    channels = subjects.contrasts
+    sampled = VolumeSet(samples, reference.labels)
+    table = compare(sampled, reference, paired=True, metrics=MEASURED, channels=channels)
+    columns = ["metric", *(["channel"] if len(channels) > 1 else []), "tissue", "value", "low", "high"]
     rows = table[columns].astype(object).where(table[columns].notna(), None).to_dict("records")
     return {"seed": subjects.seed, "count": len(subjects), "rows": rows}

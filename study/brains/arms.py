@@ -14,7 +14,8 @@ from typing import Any
 from medddpm.data.disk_cache import DiskCache
 from medddpm.data.grid import Size
 from medddpm.data.heads import Heads
-from medddpm.data.tissues import Contrast
+from medddpm.data.layouts import Layout
+from medddpm.data.synthetic import ContrastOrAll, layout_of
 from medddpm.training.config import TrainConfig
 from study.brains.subjects import HELD_OUT, TRAINED
 
@@ -84,7 +85,7 @@ class Training:
     Args:
         arm: of `ARMS`.
         seed: of weights, order, timesteps and noise.
-        contrast: of the heads.
+        contrast: of the heads; "all" for a joint model of the three.
         side: of their volumes.
         channels: the base width, a multiple of 8; the wide arms have twice as many.
         heads: trained on, the first of seed `TRAINED`.
@@ -98,7 +99,7 @@ class Training:
 
     arm: str
     seed: int = 0
-    contrast: Contrast = "t1"
+    contrast: ContrastOrAll = "t1"
     side: int = 64
     channels: int = 32
     heads: int = 768
@@ -119,6 +120,11 @@ class Training:
     def size(self) -> Size:
         """(H, W, D)."""
         return self.side, self.side, self.side
+
+    @property
+    def layout(self) -> Layout:
+        """That of its heads."""
+        return layout_of(self.contrast)
 
     def config(self, setting: str, steps: int) -> TrainConfig:
         """Returns the configuration of its training.
@@ -166,7 +172,9 @@ class Training:
         return {**asdict(self), "samplings": [list(sampling) for sampling in self.samplings]}
 
 
-def planned(arms: Iterable[str], seeds: Iterable[int], contrasts: Iterable[Contrast], **known: Any) -> list[Training]:
+def planned(
+    arms: Iterable[str], seeds: Iterable[int], contrasts: Iterable[ContrastOrAll], **known: Any
+) -> list[Training]:
     """Returns trainings in the order in which they are made: a seed of all arms before the next seed.
 
     Args:

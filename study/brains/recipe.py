@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medddpm.data.layouts import HEAD
 from medddpm.errors import BadInput
 from medddpm.measure import harness
 from medddpm.measure.harness import Job, Need
@@ -64,8 +63,8 @@ def recipe(
     began = time.monotonic()
     if dry_run:
         return harness.show([_job(training, out, device) for training in trainings])
-    for config, size in {(training.config("BASE", 1), training.size) for training in trainings}:
-        check_network(config, HEAD, size)
+    for config, layout, size in {(each.config("BASE", 1), each.layout, each.size) for each in trainings}:
+        check_network(config, layout, size)
     cards = visible_gpus(device, gpus)
     check_table(out / TABLE)
     if packed is not None:

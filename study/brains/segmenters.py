@@ -80,6 +80,7 @@ def train(
     network = train_segmenter(
         known.images.to(device), known.tissues.to(device), steps=steps, width=width, batch=batch
     )  # fmt: skip
+    network.half().float()  # as a file has the weights, so that what is measured now and later is one network
     test = subjects(tested, size, contrasts, TEST)
     dice = dice_of(network, test)
     return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, tested, TEST, dice)
@@ -95,12 +96,12 @@ def dice_of(network: nn.Module, test: Subjects) -> dict[str, dict[str, float | N
 
 
 def write(network: nn.Module, description: Description, path: Path) -> None:
-    """Writes a segmenter: float32 weights, and its description as JSON metadata.
+    """Writes a segmenter: weights in float16, and its description as JSON metadata.
 
     Raises:
         BadInput: it would have more than 16 MiB.
     """
-    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    weights = {name: tensor.detach().half().cpu().contiguous() for name, tensor in network.state_dict().items()}
     if sum(tensor.nbytes for tensor in weights.values()) > LARGEST:
         raise BadInput(path, "it would have more than 16 MiB", "train a narrower segmenter")
     metadata = {"format": FORMAT, "digest": digest(weights), "description": json.dumps(asdict(description))}

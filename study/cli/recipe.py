@@ -43,8 +43,8 @@ def add_recipe(commands: Commands[Parser]) -> None:
     )
     command.add_argument("--seeds", type=seeds, default=[0, 1], metavar="N,…", help="a training each (0,1)")
     command.add_argument(
-        "--contrasts", type=several(CONTRASTS), default=["t1"], metavar="NAME,…",
-        help=f"{', '.join(CONTRASTS)}; a training each (t1)",
+        "--contrasts", type=several((*CONTRASTS, "all")), default=["t1"], metavar="NAME,…",
+        help=f"{', '.join(CONTRASTS)}; all for a model of the three at once; a training each (t1)",
     )  # fmt: skip
     length = command.add_mutually_exclusive_group()
     length.add_argument(

@@ -325,6 +325,9 @@ def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:
     known: dict[str, Any] = content.get("training") or {}
     if not known and (folder / "run.json").is_file():
         known = training_of(folder)
+    contrast = (known.get("phantom") or known.get("heads") or {}).get("contrast", run.contrast)
+    if contrast == "all":
+        raise BadInput(checkpoint, "it draws three contrasts at once, and a phantom has one", "give a model of one")
     model = content["config"]
     names = ("learning_rate", "offset_noise", "clip_norm", "batch_size", "accumulation")
     training = {name: known[name] for name in names if name in known}
@@ -334,7 +337,7 @@ def _trained_as(checkpoint: Path, run: TrainingRun) -> TrainingRun:
         run,
         config=replace(run.config, image_size=height, **training),
         size=(height, width, depth),
-        contrast=(known.get("phantom") or known.get("heads") or {}).get("contrast", run.contrast),
+        contrast=contrast,
         checkpoint=str(checkpoint),
         steps=0,
     )

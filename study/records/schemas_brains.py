@@ -73,7 +73,7 @@ RECIPE = Schema(
     {
         "arm": Column("str", "as `study.brains.arms.ARMS` has it"),
         "seed": Column("int64", "of weights, order, timesteps and noise"),
-        "contrast": Column("str", "of the heads", allowed=("t1", "t2", "flair")),
+        "contrast": Column("str", "of the heads; all: the three as channels", allowed=("t1", "t2", "flair", "all")),
         "side": Column("int64", "of a volume", unit="voxel"),
         "channels": Column("int64", "base width of the network"),
         "volumes": Column("int64", "in a step"),

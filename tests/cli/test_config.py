@@ -170,6 +170,13 @@ def test_a_run_json_gives_the_same_run(begun: list[dict], tmp_path: Path) -> Non
     assert (begun[0]["steps"], begun[0]["size"], begun[0]["names"]) == (11, (8, 8, 16), known["volumes"])
 
 
+def test_a_run_json_of_joint_heads_gives_joint_heads(begun: list[dict], tmp_path: Path) -> None:
+    claim(tmp_path / "run", TrainConfig(image_size=8), Heads(2, (8, 8, 8), "all"))
+    words = ["--steps", "1", "--out", str(tmp_path / "r"), "--device", "cpu"]
+    assert main(["train", "--config", str(tmp_path / "run" / "run.json"), *words]) == 0
+    assert begun[0]["names"] == Heads(2, (8, 8, 8), "all").names()
+
+
 def test_a_run_json_counts_more_than_a_recipe_and_less_than_an_option(begun: list[dict], tmp_path: Path) -> None:
     record = a_run(tmp_path / "run", warm_up=0, decay="none", length=0, flips=False)
     words = ["--recipe", "ours", "--seed", "9", "--steps", "2", "--out", str(tmp_path / "r"), "--device", "cpu"]

@@ -76,14 +76,15 @@ class Heads(Synthetic):
     """Heads as a data set; its items are those of `VolumeFolder` in the whole-head layout.
 
     Item i depends only on `seed` and i: image (1, D, W, H) float32 in [-1, 1]; mask (2, D, W, H) float32, -1 or 1,
-    brain and lesion.
+    brain and lesion. With `contrast="all"` the image is (3, D, W, H): T1, T2 and FLAIR, each as it is by itself.
     """
 
     kind = "head"
+    choices = (*CONTRASTS, "all")
 
-    def _subject(self, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
+    def _subject(self, index: int) -> tuple[list[Array], npt.NDArray[np.uint8]]:
         anatomy = _anatomy(index, self.size, self.seed, head_parameters(index, self.seed))
-        return _image(anatomy, self.contrast, index, self.seed), anatomy.labels
+        return [_image(anatomy, contrast, index, self.seed) for contrast in self.contrasts], anatomy.labels
 
     def _affine(self) -> npt.NDArray[np.float64]:
         return cubic_affine(CENTRE, EXTENT, self.size)

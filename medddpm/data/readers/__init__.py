@@ -74,7 +74,7 @@ def case_of(mask: str | os.PathLike[str], layout: Layout) -> Case | None:
     """Returns the case of a mask in a data folder, perhaps without some images; None if it lies in no data folder.
 
     Raises:
-        BadInput: the folder is damaged, or its labels are another layout's.
+        BadInput: the folder is damaged, or its labels are those of another kind of mask.
     """
     path = Path(os.path.abspath(mask))
     if not is_file(path):
@@ -86,7 +86,7 @@ def case_of(mask: str | os.PathLike[str], layout: Layout) -> Case | None:
         case = next((case for case in (*contents.cases, *contents.partial) if case.mask == path), None)
         if case is None:
             continue
-        if contents.layout == layout:
+        if contents.layout.labels == layout.labels:  # a joint model takes the masks of whole heads
             return dataclasses.replace(case, mask=Path(mask))
         if case.labels is not None:
             problem = f"its labels are those of {contents.layout.name} data, the model takes {layout.name} data"

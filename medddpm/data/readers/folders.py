@@ -7,16 +7,16 @@ from collections import defaultdict
 from pathlib import Path
 
 from medddpm.data.cases import Case, Contents
-from medddpm.data.layouts import BRATS, HEAD, LAYOUTS, Layout
+from medddpm.data.layouts import BRATS, HEAD, PUBLISHED, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import DEEPEST, entries, remembered, volumes, walk
 from medddpm.data.readers.pairing import Pairs, pair
 from medddpm.data.readers.words import MASK, identity, role, tokens
 from medddpm.errors import BadInput
 
-WANTED = ", or ".join(" ".join(f"{name}/" for name in layout.folders) for layout in LAYOUTS)
+WANTED = ", or ".join(" ".join(f"{name}/" for name in layout.folders) for layout in PUBLISHED)
 _SINCE_2023 = {"gli", "goat", "men", "met", "ped", "peds", "ssa"}  # the parts of the challenge, as files name them
-_MASK_FOLDERS = [layout.mask_folder for layout in LAYOUTS]
+_MASK_FOLDERS = [layout.mask_folder for layout in PUBLISHED]
 
 
 def channel_folders(root: Path) -> Contents | None:
@@ -29,7 +29,7 @@ def channel_folders(root: Path) -> Contents | None:
     for entry in entries(root):
         if entry.is_dir():
             named[entry.name.lower()].append(entry)
-    begun = [layout for layout in LAYOUTS if set(layout.folders) & set(named)]
+    begun = [layout for layout in PUBLISHED if set(layout.folders) & set(named)]
     complete = [layout for layout in begun if set(layout.folders) <= set(named)]
     if not begun:
         return None

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medddpm.data.cases import Case, Contents
-from medddpm.data.layouts import LAYOUTS, Layout
+from medddpm.data.layouts import PUBLISHED, Layout
 from medddpm.data.nifti import is_volume_name, split_name
 from medddpm.data.readers.listing import is_file, read_csv
 from medddpm.data.readers.words import MASK
 from medddpm.errors import BadInput
 
 READER = "CSV of pairs"
-COLUMNS = " or ".join(",".join((MASK, *layout.image_folders)) for layout in LAYOUTS)
+COLUMNS = " or ".join(",".join((MASK, *layout.image_folders)) for layout in PUBLISHED)
 _REMEDY = f"give it the columns {COLUMNS}"
 
 
@@ -38,7 +38,7 @@ def read(path: Path) -> Contents:
 
 
 def _layout(path: Path, columns: Sequence[str]) -> Layout:
-    fitting = [layout for layout in LAYOUTS if {MASK, *layout.image_folders} <= set(columns)]
+    fitting = [layout for layout in PUBLISHED if {MASK, *layout.image_folders} <= set(columns)]
     if len(fitting) != 1:
         raise BadInput(path, f"its first line is {','.join(columns)}", _REMEDY)
     return fitting[0]

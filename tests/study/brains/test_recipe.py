@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import pandas as pd
 import pytest
 import torch
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import read_released
+from medddpm.data.layouts import JOINT
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.measure.machine import MACHINE
 from medddpm.measure.store import Store
 from medddpm.measure.tables import read_table, write_table
+from medddpm.sampling import sample_to_files
 from study.brains import packing, trainer
 from study.brains.arms import ALL, ARMS, PARTS, Training, planned
 from study.brains.packing import pack
@@ -57,6 +60,15 @@ def test_the_wide_arms_have_twice_the_channels() -> None:
     widths = {arm: Training(arm, channels=8).config("BASE", 1).model_channels for arm in ARMS}
     assert {arm for arm, width in widths.items() if width == 16} == {"wide", "all-wide"}
     assert set(widths.values()) == {8, 16}
+
+
+def test_a_training_of_all_contrasts_has_joint_heads(tmp_path: Path) -> None:
+    (training,) = planned(["plain"], [0], ["all"], side=16, heads=2, held_out=1)
+    assert training.layout is JOINT
+    assert training.key != Training("plain", side=16, heads=2, held_out=1).key
+    trained, held_out = training.volumes(tmp_path)
+    assert trained.layout is held_out.layout is JOINT
+    assert held_out.names() == ["head all, seed 1, subject 0"]
 
 
 def test_an_arm_without_a_component_has_all_others() -> None:
@@ -365,6 +377,24 @@ def test_two_arms_from_heads_to_samples(tmp_path: Path, capsys) -> None:
     write_table(changed, tmp_path / "again" / TABLE, schemas.RECIPE, META)
     assert main(again) == 0
     assert read_table(tmp_path / "again" / TABLE, schemas.RECIPE).equals(table), "made anew from the results"
+
+
+@pytest.mark.long
+def test_a_joint_training_leaves_a_model_of_three_contrasts(tmp_path: Path) -> None:
+    words = ["--contrasts", "all", "--arms", "flow", "--seeds", "0", "--steps", "2", "--keep-weights"]
+    assert main(["recipe", *TOY, *words, "--out", str(tmp_path / "o")]) == 0
+    assert set(read_table(tmp_path / "o" / TABLE, schemas.RECIPE)["contrast"]) == {"all"}
+    (training,) = read_results(tmp_path / "o")
+    folder = tmp_path / "o" / training.key
+    images, names = read_samples(folder / f"{training.key}.ddim2.npz", (16, 16, 16), ("t1", "t2", "flair"))
+    assert images.shape == (2, 3, 16, 16, 16)
+    assert names == (HeadName(1, 0), HeadName(1, 1))
+    model = folder / trainer.WEIGHTS
+    assert read_released(model)["training"]["heads"] == {"contrast": "all", "seed": 0, "count": 3}
+    reference = training.volumes(tmp_path / "o" / "data")[1].reference(0)
+    nibabel.save(reference, tmp_path / "mask.nii.gz")
+    files = sample_to_files(model, tmp_path / "mask.nii.gz", tmp_path / "v.nii.gz", device="cpu")
+    assert [file.name for file in files] == ["v_t1.nii.gz", "v_t2.nii.gz", "v_flair.nii.gz"]
 
 
 @pytest.mark.long

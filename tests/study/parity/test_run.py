@@ -705,6 +705,13 @@ def test_samplers_are_described_by_what_was_trained_and_how(tmp_path: Path) -> N
     assert (drawn.config.norm_groups, drawn.config.offset_noise, drawn.config.clip_norm) == (8, 0.1, 0.5)
 
 
+def test_a_model_of_three_contrasts_is_no_phantom_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = {"config": {}, "size": [8, 8, 8], "training": {"heads": {"contrast": "all", "seed": 0, "count": 2}}}
+    monkeypatch.setattr(plans, "read_checkpoint", lambda _path: content)
+    with pytest.raises(BadInput, match=r"joint\.safetensors: it draws three contrasts at once, and a phantom has one"):
+        planned(["redrawn"], checkpoint=Path("joint.safetensors"))
+
+
 def test_the_shipped_model_is_redrawn_and_described_as_on_its_card() -> None:
     (run,) = planned(["redrawn"], settings=["OPT1"])
     assert Path(str(run.checkpoint)) == shipped.weights()
