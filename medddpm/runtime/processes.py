@@ -65,6 +65,17 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def reset_peak(device: torch.device) -> None:
+    """Starts the measurement of peak memory."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: torch.device) -> int | None:
+    """Returns the most bytes that tensors held at once since `reset_peak`; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
 def _absent(name: str, error: Exception) -> tuple[str, str]:
     """Returns the problem of a device that cannot be used, and the remedy."""
     if not re.fullmatch(r"cuda(:\d+)?", name):

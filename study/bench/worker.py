@@ -33,7 +33,7 @@ from medddpm.measure.ready import round_path, rounds
 from medddpm.measure.tools import Tool
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import opened, replacing, write_json
-from medddpm.runtime.processes import pick_device, wait
+from medddpm.runtime.processes import peak, pick_device, reset_peak, wait
 from study.bench.networks import NETWORKS, SEED, TIMESTEPS, Problem, build
 from study.bench.power import measured_power
 from study.bench.settings import BASE, BY_SLUG
@@ -435,17 +435,6 @@ def launching(work: Callable[[], object], ms: float, device: torch.device) -> fl
         work()
         taken.append(1e3 * (time.perf_counter() - began))
     return statistics.median(taken)
-
-
-def reset_peak(device: torch.device) -> None:
-    """Starts the measurement of peak memory."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak(device: torch.device) -> int | None:
-    """Returns the most bytes that tensors held at once since `reset_peak`; None on a CPU."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The arms of the recipe's table: a plain training, each component added to it alone, and what they make together.
 
+The recipes of `medddpm train` are arms as well.
+
 The sources of the components stand where they are made: `medddpm.schedules`, `medddpm.training.rates`,
 `medddpm.training.augmentation` and `medddpm.diffusion`. Numbers here that name no source are choices.
 """
@@ -17,6 +19,8 @@ from medddpm.data.heads import Heads
 from medddpm.data.layouts import Layout
 from medddpm.data.synthetic import ContrastOrAll, layout_of
 from medddpm.training.config import TrainConfig
+from medddpm.training.recipes import fields_of
+from study.brains.settings import CHOICES, switches_of
 from study.brains.subjects import HELD_OUT, TRAINED
 
 Sampling = tuple[str, int]
@@ -43,9 +47,13 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "wide": {},
     "one-volume": {"batch_size": 1},
     "fast-rate": {"learning_rate": 4e-4},
+    "slim": {"channel_mult": (1, 1, 2, 4)},
+    "ours": fields_of("ours", {}, steps=0, most=lambda: 8),
+    "published": {name: getattr(TrainConfig, name) for name in PLAIN if name != "norm_groups"},
 }
 """Components, as fields of `TrainConfig`. Velocity and flow come with the squared error, as published (Salimans & Ho
-2022; Liu et al. 2023)."""
+2022; Liu et al. 2023). A slim network has fewer channels at its lower levels, as the model that travels with the
+package has. The last two are whole recipes, on a network of the plain arm's groups."""
 
 WIDER = {"wide": 2}
 """The factor of a component on the base width."""
@@ -53,7 +61,7 @@ WIDER = {"wide": 2}
 ALL = ("cosine", "ema", "flips", "flow")
 """The components that are combined: those that took nothing from the image in first trainings of a minute."""
 
-ARMS: Mapping[str, Sequence[str]] = {
+COMPARED: Mapping[str, Sequence[str]] = {
     REFERENCE: (),
     **{
         part: (part,)
@@ -73,7 +81,17 @@ ARMS: Mapping[str, Sequence[str]] = {
     "all-wide": (*ALL, "wide"),
     "all-fast-rate": (*ALL, "fast-rate"),
 }  # fmt: skip
-"""The `PARTS` of each arm, later ones over earlier ones, in the order in which they are trained."""
+"""The `PARTS` of each arm of the table, later ones over earlier ones, in the order in which they are trained."""
+
+ARMS: Mapping[str, Sequence[str]] = {
+    **COMPARED,
+    "all-slim": (*ALL, "slim"),
+    **{recipe: (recipe,) for recipe in ("ours", "published")},
+}
+"""The `PARTS` of each arm: those of the table, a network whose weights travel, and the recipes of `medddpm train`."""
+
+LATER = {"setting"}
+"""The fields of `Training` that results of earlier commits lack."""
 
 SAMPLINGS: tuple[Sampling, ...] = (("dpm++", 20), ("ddim", 50), ("ddim", 20))
 
@@ -95,6 +113,7 @@ class Training:
         drawn: samples, for the masks of the first held-out heads.
         samplings: draw them.
         keeps_weights: leaves the averaged weights as a released model.
+        setting: of `study.brains.settings.CHOICES`; empty for FAST on a GPU and BASE on a CPU.
     """
 
     arm: str
@@ -109,12 +128,14 @@ class Training:
     drawn: int = 16
     samplings: tuple[Sampling, ...] = SAMPLINGS
     keeps_weights: bool = False
+    setting: str = ""
 
     @property
     def key(self) -> str:
         """Its name, and its folder's."""
         length = f"{self.steps}steps" if self.steps else f"{self.seconds:g}s"
-        return f"{self.arm}_{self.contrast}_{self.side}_c{self.channels}_h{self.heads}_{length}_s{self.seed}"
+        key = f"{self.arm}_{self.contrast}_{self.side}_c{self.channels}_h{self.heads}_{length}_s{self.seed}"
+        return f"{key}_{self.setting.lower()}" if self.setting else key
 
     @property
     def size(self) -> Size:
@@ -130,7 +151,7 @@ class Training:
         """Returns the configuration of its training.
 
         Args:
-            setting: a name in `medddpm.switches.SETTINGS`.
+            setting: of `study.brains.settings.CHOICES`.
             steps: of the training in all.
         """
         parts = ARMS[self.arm]
@@ -143,8 +164,8 @@ class Training:
         for part in parts:
             width *= WIDER.get(part, 1)
         return TrainConfig(
-            setting=setting, image_size=self.side, model_channels=width, seed=self.seed, save_every=0, sample_every=0,
-            **chosen,
+            setting=switches_of(setting), image_size=self.side, model_channels=width, seed=self.seed, save_every=0,
+            sample_every=0, **chosen,
         )  # fmt: skip
 
     def volumes(self, folder: Path) -> tuple[DiskCache, DiskCache]:
@@ -157,13 +178,16 @@ class Training:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Training:
-        """Makes the training that `asdict` described, also after a passage through JSON.
+        """Makes the training that `asdict` described, also after a passage through JSON, or at an earlier commit.
 
         Raises:
             ValueError: it describes none.
         """
-        if {field.name for field in fields(cls)} != set(described) or described["arm"] not in ARMS:
+        names = {field.name for field in fields(cls)}
+        if not names - LATER <= set(described) <= names or described["arm"] not in ARMS:
             raise ValueError("no training")
+        if described.get("setting", "") not in ("", *CHOICES):
+            raise ValueError("no setting")
         samplings = tuple((str(sampler), int(evaluations)) for sampler, evaluations in described["samplings"])
         return cls(**{**described, "samplings": samplings})
 

@@ -1,4 +1,4 @@
-"""Packs the results of `study recipe` into a few tars, as a machine from which few files come back needs them."""
+"""Packs the results of `study trainings` into a few tars, as a machine from which few files come back needs them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from medddpm.measure.tables import meta_path, table_file
 from medddpm.runtime.files import replacing
 from study.brains.arms import Training
-from study.brains.recipe_results import TABLE
 from study.brains.trainer import RESULT, WEIGHTS, archive_of
+from study.brains.training_results import TABLE
 
 PART = 15 * 2**20  # bytes of a tar at most; a lent machine sends back files of 16 MiB
 PARTS = 4  # tars at most

@@ -1,4 +1,4 @@
-"""The program that `study recipe` starts for each training: trains an arm, measures it and draws samples.
+"""The program that `study trainings` starts for each training: trains an arm, measures it and draws samples.
 
 It leaves result.json in its folder once it is trained, marked as partial until the samples are drawn; the samples as
 `study judge` reads them; and, where asked for, the averaged weights as a released model.
@@ -30,13 +30,13 @@ from medddpm.measure.machine import now
 from medddpm.noise import normal
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import replacing, write_json
-from medddpm.runtime.processes import pick_device, wait
-from medddpm.switches import SETTINGS
+from medddpm.runtime.processes import peak, pick_device, reset_peak, wait
 from medddpm.training.config import FREE, TrainConfig
 from medddpm.training.device_cache import DeviceCache
 from medddpm.training.trainer import Trainer
 from study.brains.arms import Sampling, Training
 from study.brains.samples import write_samples
+from study.brains.settings import computing, usual
 from study.brains.subjects import HELD_OUT, TRAINED, HeadName
 
 RESULT = "result.json"
@@ -74,16 +74,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(training: Training, folder: Path, data: Path, device: torch.device) -> dict[str, Any]:
     """Trains, measures and draws; writes `RESULT` to a folder and returns its content."""
     trained_on, held_out = training.volumes(data)
+    for volumes in (trained_on, held_out):
+        volumes.prepare()
     heads = DeviceCache(trained_on, device)
     images, masks = (
         torch.stack(parts).to(device) for parts in zip(*(held_out[k] for k in range(len(held_out))), strict=True)
     )
-    setting = "FAST" if device.type == "cuda" else "BASE"
-    steps = training.steps or steps_within(training.seconds, training.config(setting, LONG), heads, device)
+    setting = training.setting or usual(device)
+    steps = training.steps or steps_within(training.seconds, training.config(setting, LONG), heads, device, setting)
     trainer = Trainer(training.config(setting, steps), heads, device)
-    with contextlib.closing(trainer), SETTINGS[setting].on(trainer.unet):
+    with contextlib.closing(trainer), computing(setting, trainer.unet):
         print(f"training for {steps} steps", flush=True)
-        seconds, errors = _trained(trainer, steps, images, masks)
+        seconds, errors = _trained(trainer, setting, steps, images, masks)
         for weights, model in (("averaged", trainer.averaged), ("raw", trainer.diffusion)):
             errors += _errors(model, setting, images, masks, weights, 1.0)
         result: dict[str, Any] = {
@@ -99,10 +101,10 @@ def work(training: Training, folder: Path, data: Path, device: torch.device) -> 
         names = [HeadName(HELD_OUT, index) for index in range(training.drawn)]
         for sampling in training.samplings:
             file = archive_of(training, sampling)
-            samples, spent = drawn(trainer.averaged, setting, masks[: len(names)], sampling)
+            samples, spent, peak_bytes = drawn(trainer.averaged, setting, masks[: len(names)], sampling)
             write_samples(folder / file, (samples * LEVELS).round() / LEVELS, names)
             row = {"sampler": sampling[0], "evaluations": sampling[1], "seconds": spent, "n": len(names)}
-            result["samples"].append({**row, "file": file})
+            result["samples"].append({**row, "peak_bytes": peak_bytes, "file": file})
     write_json(folder / RESULT, result)
     return result
 
@@ -113,13 +115,13 @@ def archive_of(training: Training, sampling: Sampling) -> str:
     return f"{training.key}.{sampler.replace('+', 'p')}{evaluations}.npz"
 
 
-def steps_within(seconds: float, config: TrainConfig, heads: Volumes, device: torch.device) -> int:
+def steps_within(seconds: float, config: TrainConfig, heads: Volumes, device: torch.device, setting: str) -> int:
     """Returns how many steps take so many seconds here, measured on the first steps of a training that is thrown away.
 
     The training that counts begins anew, so that it depends on the number of its steps alone.
     """
     trainer = Trainer(config, heads, device)
-    with contextlib.closing(trainer), SETTINGS[config.setting].on(trainer.unet):
+    with contextlib.closing(trainer), computing(setting, trainer.unet):
         trainer.train_step()  # captures the step
         wait(device)
         began, made = time.perf_counter(), 0
@@ -132,13 +134,14 @@ def steps_within(seconds: float, config: TrainConfig, heads: Volumes, device: to
     return max(1, round(seconds * rate))
 
 
-def _trained(trainer: Trainer, steps: int, images: Tensor, masks: Tensor) -> tuple[float, list[dict[str, Any]]]:
+def _trained(
+    trainer: Trainer, setting: str, steps: int, images: Tensor, masks: Tensor
+) -> tuple[float, list[dict[str, Any]]]:
     """Trains; returns the seconds of the steps after the first, and errors of the average at `MARKS`.
 
     Raises:
         BadInput: the loss is no longer a number.
     """
-    setting, device = trainer.config.setting, trainer.device
     marks = {max(1, round(share * steps)): share for share in MARKS}
     errors: list[dict[str, Any]] = []
     seconds, began = 0.0, time.perf_counter()
@@ -147,14 +150,14 @@ def _trained(trainer: Trainer, steps: int, images: Tensor, masks: Tensor) -> tup
         step = trainer.step
         if step != 1 and step != steps and step not in marks:
             continue
-        wait(device)
+        wait(trainer.device)
         if step > 1:
             seconds += time.perf_counter() - began
         if not np.isfinite(trainer.read_losses()).all():
             raise BadInput("loss", f"it is no longer a number at step {step}", "lower the learning rate")
         if step in marks and step < steps:
             errors += _errors(trainer.averaged, setting, images, masks, "averaged", marks[step])
-            wait(device)
+            wait(trainer.device)
         began = time.perf_counter()
     return seconds, errors
 
@@ -162,7 +165,7 @@ def _trained(trainer: Trainer, steps: int, images: Tensor, masks: Tensor) -> tup
 def _errors(
     model: GaussianDiffusion, setting: str, images: Tensor, masks: Tensor, weights: str, share: float
 ) -> list[dict[str, Any]]:
-    with SETTINGS[setting].on(model.denoise_fn):
+    with computing(setting, model.denoise_fn):
         errors = clean_errors(model, images, masks)
     return [{"weights": weights, "share": share, "ratio": ratio, "value": errors[ratio]} for ratio in RATIOS]
 
@@ -191,7 +194,9 @@ def clean_errors(model: GaussianDiffusion, images: Tensor, masks: Tensor) -> dic
     return errors
 
 
-def drawn(model: GaussianDiffusion, setting: str, masks: Tensor, sampling: Sampling) -> tuple[Tensor, float]:
+def drawn(
+    model: GaussianDiffusion, setting: str, masks: Tensor, sampling: Sampling
+) -> tuple[Tensor, float, int | None]:
     """Draws a sample for each mask, with a noise of its own that is the same on every machine.
 
     Args:
@@ -201,22 +206,27 @@ def drawn(model: GaussianDiffusion, setting: str, masks: Tensor, sampling: Sampl
         sampling: by which they are drawn.
 
     Returns:
-        (N, C, D, W, H) on the CPU, and the seconds that a volume takes.
+        (N, C, D, W, H) on the CPU; the seconds that a volume takes; and the bytes of device memory that drawing `BATCH`
+        volumes at once takes, weights and captured graph included, None on a CPU.
     """
     sampler, evaluations = sampling
-    samples = []
-    with SETTINGS[setting].on(model.denoise_fn):
+    samples, device = [], masks.device
+    weights = sum(tensor.nbytes for tensor in model.denoise_fn.state_dict().values())
+    beside = torch.cuda.memory_allocated(device) - weights if device.type == "cuda" else 0  # the optimizer, the heads
+    reset_peak(device)  # before the capture: a replay allocates nothing
+    with computing(setting, model.denoise_fn):
         model.sample(masks[:BATCH], 2, "ddim")  # kernels are loaded and the graph is captured
-        wait(masks.device)
+        wait(device)
         began = time.perf_counter()
         for first in range(0, len(masks), BATCH):
             batch = masks[first : first + BATCH]
             noises = [torch.Generator().manual_seed(first + place) for place in range(len(batch))]
             samples.append(model.sample(batch, evaluations, sampler, generator=noises))
-        wait(masks.device)
+        wait(device)
         seconds = time.perf_counter() - began
+        most = peak(device)
         cuda_graphs.forget(model.denoise_fn)
-    return torch.cat(samples).cpu(), seconds / len(masks)
+    return torch.cat(samples).cpu(), seconds / len(masks), None if most is None else most - beside
 
 
 def windows(losses: Sequence[float]) -> list[dict[str, float]]:
@@ -239,7 +249,7 @@ def write_weights(trainer: Trainer, training: Training, path: Path) -> None:
         "sampling": {"sampler": sampler, "steps": steps},
     }
     with replacing(path) as temporary:
-        released.write(content, temporary, about=f"Arm {training.arm} of the recipe's table, trained on heads.")
+        released.write(content, temporary, about=f"Arm {training.arm} of `study trainings`, trained on heads.")
 
 
 if __name__ == "__main__":

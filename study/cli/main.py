@@ -13,9 +13,9 @@ from study.cli.convnext import add_convnext
 from study.cli.judge import add_judge
 from study.cli.numbers import add_numbers
 from study.cli.parity import add_parity
-from study.cli.recipe import add_recipe
 from study.cli.scaling import add_scaling
 from study.cli.throughput import add_endurance, add_throughput
+from study.cli.trainings import add_trainings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +32,6 @@ def parser() -> Parser:
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     times = (add_bench, add_coverage, add_throughput, add_endurance, add_scaling)
-    for add in (add_book, add_numbers, *times, add_parity, add_recipe, add_judge, add_convnext):
+    for add in (add_book, add_numbers, *times, add_parity, add_trainings, add_judge, add_convnext):
         add(commands)
     return top

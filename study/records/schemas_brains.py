@@ -69,7 +69,7 @@ USE = Schema(
         "ratio": Column("float64", "value over that of heads alone, of that seed", nullable=True),
     }
 )
-RECIPE = Schema(
+TRAININGS = Schema(
     {
         "arm": Column("str", "as `study.brains.arms.ARMS` has it"),
         "seed": Column("int64", "of weights, order, timesteps and noise"),
@@ -78,15 +78,16 @@ RECIPE = Schema(
         "channels": Column("int64", "base width of the network"),
         "volumes": Column("int64", "in a step"),
         "heads": Column("int64", "trained on, the first of seed 0"),
-        "setting": Column("str", "trained and sampled under: FAST, or BASE on a CPU"),
+        "setting": Column("str", "trained and sampled under, as `study.brains.settings.CHOICES` has it"),
         "wanted_s": Column("float64", "that the training was given; none where its steps were", "s", nullable=True),
         "steps": Column("int64", "of the training"),
         "seconds": Column("float64", "that these took, after the first, in which the step is captured", unit="s"),
         "metric": Column(
             "str",
             "clean_error: mean squared error of x_0, clamped to [-1, 1], over held-out heads, at a noise-to-signal "
-            "ratio; loss: the arm's own, mean over a twentieth of the steps; sample_s: seconds a volume takes",
-            allowed=("clean_error", "loss", "sample_s"),
+            "ratio; loss: the arm's own, mean over a twentieth of the steps; sample_s: seconds a volume takes; "
+            "sample_gib: device memory that drawing eight at once takes",
+            allowed=("clean_error", "loss", "sample_s", "sample_gib"),
         ),
         "weights": Column("str", "that were measured", nullable=True, allowed=("averaged", "raw")),
         "share": Column("float64", "of the steps, at whose end it was measured"),

@@ -30,14 +30,14 @@ from medddpm.fast.graphs import cuda_graphs
 from medddpm.measure.machine import now
 from medddpm.runtime.exits import end
 from medddpm.runtime.files import write_json
-from medddpm.runtime.processes import end_with_parent, pick_device
+from medddpm.runtime.processes import end_with_parent, peak, pick_device, reset_peak
 from medddpm.runtime.ranks import Ranks, joined, peers
 from medddpm.switches import SETTINGS
 from medddpm.training.config import TrainConfig
 from medddpm.training.gradients import gradient_sum
 from medddpm.training.trainer import Trainer
 from study.bench.networks import NETWORKS as BENCHED
-from study.bench.worker import SETTLING, peak, reset_peak, timed, warm_up
+from study.bench.worker import SETTLING, timed, warm_up
 from study.scaling.cases import NETWORKS, Case, case
 from study.scaling.sharded import ShardedTrainer
 

@@ -69,7 +69,7 @@ def test_a_width_is_told_to_be_a_multiple(capsys) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["book", "bench", "coverage", "throughput", "endurance", "scaling", "parity", "recipe", "judge", "convnext"],
+    ["book", "bench", "coverage", "throughput", "endurance", "scaling", "parity", "trainings", "judge", "convnext"],
 )
 def test_help_shows_examples_without_waiting_for_pytorch(command: str) -> None:
     script = "import sys; from study.cli.main import parser; parser().parse_args(sys.argv[1:])"

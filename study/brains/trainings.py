@@ -1,4 +1,4 @@
-"""Compares the components of the recipe: trains every arm with several seeds for equal times, one training a card."""
+"""Makes planned trainings, one a card, as far as time allows; a training that has a result is not repeated."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from medddpm.runtime.processes import visible_gpus
 from medddpm.training.network import check_network
 from study.brains.arms import Training
 from study.brains.packing import pack
-from study.brains.recipe_results import TABLE, collect, key_of, lacking, read_results, summary, take
+from study.brains.plans import expected, progress
+from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
 
 DATA = "data"  # the folder of the heads, in the store's
-AROUND = 60.0
-"""Seconds that a job takes besides its training: start, compilation, errors and samples. A choice, which the time of
-the first jobs corrects upwards."""
 
 
-def recipe(
+def make(
     trainings: Sequence[Training],
     out: Path,
     *,
@@ -49,7 +47,7 @@ def recipe(
         command: the command line, for the record.
         results: of earlier calls, as `take` reads them; their trainings are not repeated.
         packed: NAME.tar, of `pack`.
-        minutes: that this call has, of which drawing heads takes a part; no training begins that would end later.
+        minutes: that this call has; no training begins that would end later, but a shorter one behind it does.
         gpus: the most to use.
         device: "auto", "cuda" or "cpu".
         dry_run: prints the commands and runs nothing.
@@ -77,8 +75,6 @@ def recipe(
             print(f"{source}: {take(source, out)} results taken", flush=True)
         waiting = lacking(trainings, out)
         print(f"trainings: {len(trainings)}, {len(waiting)} without a result, {len(cards)} at a time", flush=True)
-        if waiting and 60 * minutes > _expected(waiting[0]):
-            _prepare(waiting, out)
         left = 60 * minutes - (time.monotonic() - began)
         jobs = [_job(training, out, device) for training in waiting]
         # What is waiting was chosen above: a result of another training of that name must not count.
@@ -87,6 +83,7 @@ def recipe(
     if len(table):
         print(f"{table_file(out / TABLE)}: {len(table)} rows")
     print(summary(table))
+    print(progress(trainings, lacking(trainings, out)))
     return failed
 
 
@@ -97,27 +94,15 @@ def _job(training: Training, out: Path, device: str) -> Job:
         title=training.key,
         command=(sys.executable, "-m", "study.brains.trainer", str(out / training.key), *words),
         need=Need.QUEUE,
-        expected=_expected(training),
+        expected=expected(training),
         describe=_described,
     )
-
-
-def _expected(training: Training) -> float:
-    return AROUND + (0.0 if training.steps else training.seconds)
 
 
 def _described(result: Mapping[str, Any]) -> str:
     error = next(e["value"] for e in reversed(result["errors"]) if (e["weights"], e["ratio"]) == ("averaged", 1.0))
     cut_short = ", cut short before its samples" if result.get("partial") else ""
     return f"{result['steps']} steps in {result['seconds']:.0f} s, error of x_0 at ratio 1 {error:.4g}{cut_short}"
-
-
-def _prepare(trainings: Sequence[Training], out: Path) -> None:
-    """Draws the heads of all trainings, once, on all cores."""
-    sets = {(each.contrast, each.side, each.heads, each.held_out): each for each in trainings}
-    for training in sets.values():
-        for volumes in training.volumes(out / DATA):
-            volumes.prepare(progress=True)
 
 
 def _collect(store: Store, packed: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`study recipe`: the arms differ in what they say, results of other calls count, and a toy of it from end to end."""
+"""`study trainings`: arms differ in what they say, results of other calls count, and a toy of it from end to end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from medddpm.measure.store import Store
 from medddpm.measure.tables import read_table, write_table
 from medddpm.sampling import sample_to_files
 from study.brains import packing, trainer
-from study.brains.arms import ALL, ARMS, PARTS, Training, planned
+from study.brains.arms import ALL, ARMS, COMPARED, PARTS, Training, planned
 from study.brains.packing import pack
-from study.brains.recipe_results import TABLE, collect, key_of, lacking, read_results, summary, take
 from study.brains.samples import read_samples
 from study.brains.subjects import HeadName
 from study.brains.trainer import RATIOS, clean_errors, drawn, steps_within, windows
+from study.brains.training_results import TABLE, collect, key_of, lacking, read_results, summary, take
 from study.cli.main import main
-from study.cli.recipe import ARMS as NAMES
+from study.cli.trainings import ARMS as NAMES
 from study.records import schemas_brains as schemas
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def test_the_command_names_the_arms_there_are() -> None:
 
 def test_an_arm_alone_differs_from_the_plain_one_in_its_component() -> None:
     plain = dataclasses.asdict(Training("plain").config("BASE", 100))
-    for arm, parts in ARMS.items():
+    for arm, parts in COMPARED.items():
         if parts == (arm,) and arm != "wide":
             config = dataclasses.asdict(Training(arm).config("BASE", 100))
             changed = {name: value for name, value in config.items() if value != plain[name]}
@@ -122,12 +122,26 @@ def test_errors_are_those_of_the_image_that_the_network_predicts(monkeypatch: py
 
 def test_a_sample_does_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     model, masks = GaussianDiffusion(Silent()), torch.zeros(3, 2, 4, 4, 4)
-    samples, seconds = drawn(model, "BASE", masks, ("ddim", 3))
+    samples, seconds, memory = drawn(model, "BASE", masks, ("ddim", 3))
     assert samples.shape == (3, 1, 4, 4, 4)
     assert seconds > 0
+    assert memory is None, "of a device"
     assert not torch.equal(samples[0], samples[1])
     monkeypatch.setattr(trainer, "BATCH", 1)
     torch.testing.assert_close(drawn(model, "BASE", masks, ("ddim", 3))[0], samples)
+
+
+@pytest.mark.gpu
+def test_the_memory_of_drawing_is_its_own() -> None:
+    device = torch.device("cuda")
+    heads = torch.zeros(2**28, device=device)  # a GiB, as a training holds
+    model, masks = GaussianDiffusion(Silent()).to(device), torch.zeros(trainer.BATCH, 2, 32, 32, 32, device=device)
+    images = trainer.BATCH * 32**3 * 4
+    for _ in range(2):
+        memory = drawn(model, "BASE", masks, ("ddim", 3))[2]
+        assert memory is not None
+        assert images < memory < heads.nbytes / 2
+    assert heads.device.type == "cuda"
 
 
 @pytest.mark.parametrize("count", [1, 7, 20, 1003])
@@ -158,8 +172,8 @@ def test_steps_follow_from_the_duration_of_a_step(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(trainer, "Trainer", Slow)
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: clock[0])
     config = Training("cosine").config("BASE", trainer.LONG)
-    assert steps_within(60.0, config, [], CPU) == 120  # type: ignore[arg-type]
-    assert steps_within(0.1, config, [], CPU) == 1  # type: ignore[arg-type]
+    assert steps_within(60.0, config, [], CPU, "BASE") == 120  # type: ignore[arg-type]
+    assert steps_within(0.1, config, [], CPU, "BASE") == 1  # type: ignore[arg-type]
 
 
 # results
@@ -193,9 +207,21 @@ def test_a_result_of_any_commit_counts_and_a_partial_one_does_not(tmp_path: Path
     leave(tmp_path, PAIR[0], run={"commit": "another"})
     leave(tmp_path, PAIR[1], partial=True)
     assert lacking(PAIR, tmp_path) == [PAIR[1]]
+    under = dataclasses.replace(PAIR[0], setting="OPT1")
+    assert lacking([under], tmp_path) == [under]
     other = dataclasses.replace(PAIR[0], heads=5)  # of the same name
     assert lacking([other], tmp_path) == [other]
     assert set(read_results(tmp_path)) == set(PAIR), "a partial one has rows"
+
+
+def test_a_result_counts_that_was_made_before_trainings_had_settings(tmp_path: Path) -> None:
+    path = tmp_path / "plain_t1_64_c32_h768_120s_s0" / trainer.RESULT
+    written = result_of(PAIR[0])
+    del written["training"]["setting"]
+    path.parent.mkdir()
+    path.write_text(json.dumps(written))
+    assert lacking(PAIR, tmp_path) == [PAIR[1]]
+    assert path == tmp_path / f"{key_of(PAIR[0])}.json"
 
 
 def test_what_is_no_result_is_passed_over(tmp_path: Path) -> None:
@@ -211,7 +237,7 @@ def test_table_and_summary_have_every_result(tmp_path: Path) -> None:
     leave(tmp_path, Training("plain", 1), at_one=0.02, steps=60)
     table = collect(Store(tmp_path, META))
     known = ["arm", "seed", "steps", "metric", "share", "value", "n", "commit"]
-    written = read_table(tmp_path / TABLE, schemas.RECIPE)
+    written = read_table(tmp_path / TABLE, schemas.TRAININGS)
     pd.testing.assert_frame_equal(written[known], table[known], check_dtype=False)
     assert len(table) == 3 * (3 * len(RATIOS) + 2 + 1)
     assert set(table["commit"]) == {"abc"}
@@ -220,6 +246,24 @@ def test_table_and_summary_have_every_result(tmp_path: Path) -> None:
     assert "0.015 ± 0.005" in plain
     assert every.split()[:3] == ["all", "1", "40"]
     assert head.index("x_0 at 1") == plain.index("0.015 ± 0.005")
+
+
+def test_the_table_has_the_memory_of_samples_where_it_is_known(tmp_path: Path) -> None:
+    for training, known in zip(PAIR, ({}, {"peak_bytes": 3 * 2**30}), strict=True):
+        result = result_of(training)
+        result["samples"] = [sample | known for sample in result["samples"]]
+        leave(tmp_path, training).write_text(json.dumps(result))
+    table = collect(Store(tmp_path, META))
+    (row,) = table[table["metric"] == "sample_gib"].to_dict("records")
+    assert (row["arm"], row["sampler"], row["evaluations"], row["value"]) == ("flow", "ddim", 2, 3.0)
+
+
+def test_the_summary_names_what_an_arms_trainings_differ_in(tmp_path: Path) -> None:
+    for side, setting in ((32, "FAST"), (32, "OPT1"), (64, "FAST")):
+        leave(tmp_path, Training("ours", side=side, steps=40, setting=setting), setting=setting)
+    leave(tmp_path, Training("plain", steps=40), setting="FAST")
+    names = [line.split("  ")[0] for line in summary(collect(Store(tmp_path, META))).splitlines()[1:]]
+    assert names == ["plain 64³ FAST", "ours 32³ FAST", "ours 32³ OPT1", "ours 64³ FAST"]
 
 
 def test_an_error_that_grows_between_marks_is_in_the_summary(tmp_path: Path) -> None:
@@ -246,7 +290,7 @@ def test_results_are_taken_from_tars_and_folders(tmp_path: Path) -> None:
     assert pack(read_results(store), store, tmp_path / "tars" / "lease.tar") == []
     with tarfile.open(tmp_path / "tars" / "lease.tar") as archive:
         names = archive.getnames()
-    assert names[:2] == [TABLE, "recipe.meta.json"]
+    assert names[:2] == [TABLE, "trainings.meta.json"]
     assert len(names) == 2 + 2 + 4
     for number, source in enumerate((tmp_path / "tars" / "lease.tar", tmp_path / "tars", store)):
         assert take(source, tmp_path / str(number)) == 2
@@ -309,7 +353,7 @@ TOY = [
 
 
 def test_a_dry_run_prints_a_command_a_training(tmp_path: Path, capsys) -> None:
-    assert main(["recipe", *TOY, "--arms", "plain,all", "--dry-run", "--out", str(tmp_path / "o")]) == 0
+    assert main(["trainings", *TOY, "--arms", "plain,all", "--dry-run", "--out", str(tmp_path / "o")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert all(line.startswith("python -m study.brains.trainer ") for line in lines)
@@ -318,12 +362,13 @@ def test_a_dry_run_prints_a_command_a_training(tmp_path: Path, capsys) -> None:
 
 def test_a_call_without_time_trains_nothing(tmp_path: Path, capsys) -> None:
     store = store_with(tmp_path / "store")
-    command = ["recipe", "--arms", "plain,cosine", "--seeds", "0", "--minutes", "0", "--device", "cpu"]
+    command = ["trainings", "--arms", "plain,cosine", "--seeds", "0", "--minutes", "0", "--device", "cpu"]
     assert main([*command, "--results", str(store), "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     assert "trainings: 2, 1 without a result" in said
+    assert "1 of 2 trainings have results" in said
     assert f"{Training('cosine').key}: left for a later call" in said
-    assert set(read_table(tmp_path / "o" / TABLE, schemas.RECIPE)["arm"]) == {"plain", "flow"}
+    assert set(read_table(tmp_path / "o" / TABLE, schemas.TRAININGS)["arm"]) == {"plain", "flow"}
     assert not (tmp_path / "o" / "data").exists()
 
 
@@ -338,16 +383,16 @@ def test_a_call_without_time_trains_nothing(tmp_path: Path, capsys) -> None:
 )
 def test_what_cannot_be_is_said_before_anything_is_trained(words, said, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["recipe", "--out", "o", "--device", "cpu", "--minutes", "0", *words]) == 1
+    assert main(["trainings", "--out", "o", "--device", "cpu", "--minutes", "0", *words]) == 1
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.long
 def test_two_arms_from_heads_to_samples(tmp_path: Path, capsys) -> None:
-    arms = ["recipe", *TOY, "--arms", "plain,all", "--seeds", "0", "--steps", "12"]
+    arms = ["trainings", *TOY, "--arms", "plain,all", "--seeds", "0", "--steps", "12"]
     out = tmp_path / "o"
     assert main([*arms, "--keep-weights", "--pack", str(tmp_path / "lease.tar"), "--out", str(out)]) == 0
-    table = read_table(out / TABLE, schemas.RECIPE)
+    table = read_table(out / TABLE, schemas.TRAININGS)
     assert set(table["arm"]) == {"plain", "all"}
     assert set(table["steps"]) == {12}
     errors = table[table["metric"] == "clean_error"]
@@ -372,18 +417,18 @@ def test_two_arms_from_heads_to_samples(tmp_path: Path, capsys) -> None:
     said = capsys.readouterr().out
     assert "2 results taken" in said
     assert "trainings: 2, 0 without a result" in said
-    assert read_table(tmp_path / "again" / TABLE, schemas.RECIPE).equals(table)
+    assert read_table(tmp_path / "again" / TABLE, schemas.TRAININGS).equals(table)
     changed = table.assign(value=table["value"] + 1)
-    write_table(changed, tmp_path / "again" / TABLE, schemas.RECIPE, META)
+    write_table(changed, tmp_path / "again" / TABLE, schemas.TRAININGS, META)
     assert main(again) == 0
-    assert read_table(tmp_path / "again" / TABLE, schemas.RECIPE).equals(table), "made anew from the results"
+    assert read_table(tmp_path / "again" / TABLE, schemas.TRAININGS).equals(table), "made anew from the results"
 
 
 @pytest.mark.long
 def test_a_joint_training_leaves_a_model_of_three_contrasts(tmp_path: Path) -> None:
     words = ["--contrasts", "all", "--arms", "flow", "--seeds", "0", "--steps", "2", "--keep-weights"]
-    assert main(["recipe", *TOY, *words, "--out", str(tmp_path / "o")]) == 0
-    assert set(read_table(tmp_path / "o" / TABLE, schemas.RECIPE)["contrast"]) == {"all"}
+    assert main(["trainings", *TOY, *words, "--out", str(tmp_path / "o")]) == 0
+    assert set(read_table(tmp_path / "o" / TABLE, schemas.TRAININGS)["contrast"]) == {"all"}
     (training,) = read_results(tmp_path / "o")
     folder = tmp_path / "o" / training.key
     images, names = read_samples(folder / f"{training.key}.ddim2.npz", (16, 16, 16), ("t1", "t2", "flair"))

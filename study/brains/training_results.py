@@ -1,4 +1,4 @@
-"""Reads the results of `study recipe`, of any commit and card, and makes their table and its summary.
+"""Reads the results of `study trainings`, of any commit and card, and makes their table and its summary.
 
 A training of another commit is not repeated, so that spare minutes of many sessions fill one table; each row says where
 it was made.
@@ -22,9 +22,12 @@ from study.brains.arms import ARMS, Training
 from study.brains.trainer import RESULT
 from study.records import schemas_brains as schemas
 
-TABLE = "recipe.csv"
+TABLE = "trainings.csv"
 SHOWN = (0.05, 1.0, 5.0, 20.0)  # of `RATIOS`, in the summary
-_NOT_READ = "give a tar that `study recipe --pack` wrote, or a folder of its results"
+KINDS = {"contrast": "{}", "side": "{}³", "channels": "{} channels", "setting": "{}", "wanted_s": "{:g} s"}
+"""The columns in which trainings of an arm may differ, and how the summary says so."""
+
+_NOT_READ = "give a tar that `study trainings --pack` wrote, or a folder of its results"
 
 
 def key_of(training: Training) -> str:
@@ -74,30 +77,33 @@ def take(source: Path, folder: Path) -> int:
 
 
 def collect(store: Store) -> pd.DataFrame:
-    """Writes the table (schema `RECIPE`) of all results in a store's folder; returns the table."""
+    """Writes the table (schema `TRAININGS`) of all results in a store's folder; returns the table."""
     rows = [row for training, result in read_results(store.folder).items() for row in _rows(training, result)]
-    table = table_of(rows, schemas.RECIPE)
+    table = table_of(rows, schemas.TRAININGS)
     if rows:
-        write_table(table, store.folder / TABLE, schemas.RECIPE, {**store.meta, "failed": store.failed})
+        write_table(table, store.folder / TABLE, schemas.TRAININGS, {**store.meta, "failed": store.failed})
     return table
 
 
 def summary(table: pd.DataFrame) -> str:
-    """Returns a line for each arm: steps, seconds, errors of x_0 and loss at the end, with half the seeds' range.
+    """Returns a line for each arm and kind: steps, seconds, errors of x_0, last loss, with half the seeds' range.
 
-    The errors are those of the averaged weights, by the noise-to-signal ratio; the last column is the largest growth of
-    the error at ratio 1 between two marks of a training, in percent: above 0 the training went back.
+    A name has those of `KINDS` in which an arm's trainings differ. The errors are those of the averaged weights, by the
+    noise-to-signal ratio. The last column is the largest growth of the error at ratio 1 from a mark of a training to
+    the next, in percent: above 0 the training went back.
 
     Args:
-        table: schema `RECIPE`.
+        table: schema `TRAININGS`.
     """
     if table.empty:
         return "no training has a result"
     lines = [["arm", "seeds", "steps", "seconds", *(f"x_0 at {ratio:g}" for ratio in SHOWN), "loss", "back %"]]
-    sets = table[["contrast", "side", "wanted_s"]].drop_duplicates()
-    for (arm, *of), part in table.groupby(["arm", "contrast", "side", "wanted_s"], sort=False, dropna=False):
+    varies = table.groupby("arm")[list(KINDS)].nunique(dropna=False).max() > 1
+    for (arm, *of), part in table.groupby(["arm", *KINDS], sort=False, dropna=False):
         by_seed = part.drop_duplicates("seed")
-        name = str(arm) if len(sets) == 1 else f"{arm} {of[0]} {of[1]}³ {of[2]:g} s"
+        kind = zip(KINDS, of, strict=True)
+        said = (KINDS[column].format(value) for column, value in kind if varies[column] and value == value)
+        name = " ".join([str(arm), *said])
         errors = part[(part["metric"] == "clean_error") & (part["weights"] == "averaged")]
         end = errors[errors["share"] == 1]
         loss = part[(part["metric"] == "loss") & (part["share"] == 1)]
@@ -125,7 +131,7 @@ def _growth(errors: pd.DataFrame) -> float:
 
 
 def _rows(training: Training, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of schema `RECIPE` of a result."""
+    """Yields the rows of schema `TRAININGS` of a result."""
     known = {
         "arm": training.arm, "seed": training.seed, "contrast": training.contrast, "side": training.side,
         "heads": training.heads, "wanted_s": None if training.steps else training.seconds,
@@ -139,6 +145,9 @@ def _rows(training: Training, result: Mapping[str, Any]) -> Iterator[dict[str, A
     for sample in result["samples"]:
         drawn = {name: sample[name] for name in ("sampler", "evaluations", "n")}
         yield {**known, "metric": "sample_s", "weights": "averaged", **drawn, "value": sample["seconds"]}
+        if sample.get("peak_bytes") is not None:  # earlier results lack it, and those of a CPU
+            value = sample["peak_bytes"] / 2**30
+            yield {**known, "metric": "sample_gib", "weights": "averaged", **drawn, "value": value}
 
 
 def _results_of(source: Path) -> Iterator[dict[str, Any]]:
