@@ -1,6 +1,6 @@
 """Reads the records of synthetic brains in figures/records/GPU/brains: judged samples, and trainings.
 
-A folder in it holds what a call of `study judge` or `study recipe` wrote: tables, and archives of samples.
+A folder in it holds what a call of `study judge` or `study trainings` wrote: tables, and archives of samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from medddpm.errors import BadInput
 from medddpm.measure.schemas import Schema
 from medddpm.measure.tables import gpu_folders, read_table, table_of
 from study.brains.judge import TABLES
-from study.brains.recipe_results import TABLE
+from study.brains.training_results import TABLE
 from study.records import schemas_brains as schemas
 
 FOLDER = "brains"
@@ -30,7 +30,7 @@ class BrainsRecord:
     Args:
         path: of the record.
         verdicts, wholes, sets, use: of `study judge`.
-        trainings: of `study recipe`.
+        trainings: of `study trainings`.
     """
 
     path: Path
@@ -52,7 +52,7 @@ def recorded(root: Path, gpu: str) -> BrainsRecord:
         there = ", ".join(folder.name for folder in gpu_folders(root) if (folder / FOLDER).is_dir()) or "none"
         raise BadInput(f"gpu = {gpu!r}", f"no synthetic brains of {gpu}", f"there are: {there}")
     judged = (schemas.VERDICTS, schemas.WHOLES, schemas.SETS, schemas.USE)
-    parts = zip((*TABLES, TABLE), (*judged, schemas.RECIPE), strict=True)
+    parts = zip((*TABLES, TABLE), (*judged, schemas.TRAININGS), strict=True)
     return BrainsRecord(path, *(_joined(path, name, schema) for name, schema in parts))
 
 

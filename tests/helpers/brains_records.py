@@ -1,4 +1,4 @@
-"""Records of synthetic brains, made up: tables as `study judge` and `study recipe` write them."""
+"""Records of synthetic brains, made up: tables as `study judge` and `study trainings` write them."""
 
 from __future__ import annotations
 

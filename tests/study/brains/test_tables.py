@@ -29,7 +29,7 @@ def test_a_machines_tables_are_joined_and_each_row_says_where_it_was(record: Pat
         ("flair", "flair.dpmpp20"): 16, ("flair", "heads"): 16, ("joint", "heads"): 16, ("joint", "joint.dpmpp20"): 16,
     }  # fmt: skip
     assert set(read.verdicts["folder"]) == {"joint"}
-    assert list(read.trainings) == [*schemas.RECIPE.columns, "folder"]
+    assert list(read.trainings) == [*schemas.TRAININGS.columns, "folder"]
     assert read.trainings.empty
     with pytest.raises(BadInput, match="no synthetic brains of H100"):
         recorded(record, "H100")
