@@ -1,4 +1,4 @@
-"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and samples during a training."""
+"""The pictures of quality: loss and sample parity, samplers, and samples during a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from study.figures.slices import Plane, outline, real_above_synthetic, slice_rows
+from study.figures.slices import Plane, outline, slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure
 from study.figures.training import loss_curves
 from study.parity.evaluate import PLANES
@@ -35,28 +35,6 @@ from study.parity.training import Slices
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
 GREY = (0, 255)
 ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
-
-
-def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """Shows a real volume above a synthetic one for its mask, a column for each contrast; lesions are outlined.
-
-    It is the first held-out subject. Of several models of a contrast, the one that was trained longest is shown.
-
-    Args:
-        slices: of `parity.results.QualityRecord`.
-        quality: schema `QUALITY`, of the models to show; contrasts without a model are not shown.
-    """
-    runs = sampled_runs(quality).sort_values("step", kind="stable")
-    columns: dict[str, tuple[Plane, Plane, Plane]] = {}
-    for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
-        run = runs[runs["contrast"] == contrast].iloc[-1]
-        at = f"{contrast}/0/{PLANES[0]}"
-        columns[contrast] = (
-            slices[f"truth/{run['subjects']}/-/{at}"],
-            slices[f"sample/{run['run']}/{run['what']}/{at}"],
-            _lesion(slices, run, 0),
-        )
-    return real_above_synthetic({CONTRAST_NAMES[name]: planes for name, planes in columns.items()}, GREY)
 
 
 def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
