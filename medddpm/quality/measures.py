@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -90,6 +91,7 @@ class Measured:
 MEASURES = {
     "volume": "ml of a tissue",
     "surface": "mm²/mm³: area over volume of the white matter with oedema, and of the brain without outer fluid",
+    "connected": "share of a tissue in its largest part: a brain has its ventricles in one, a texture in many",
     "dice": "of a tissue with the anatomy that the mask belongs to; of the lesion with the mask, by its size",
     "confidence": "the segmenter's mean probability for the class that it chose",
     "contrast": "difference of two tissues' means over the deviation within them",
@@ -145,6 +147,17 @@ def _of_tissues(labels: Tensor, voxel: float) -> Iterator[tuple[str, str, str, f
             yield "volume", "all", name, float((labels == tissue).sum()) * voxel**3 / 1000
     for name, tissues in {"white": (WHITE, OEDEMA), "brain": (VENTRICLES, GREY, WHITE, OEDEMA, TUMOUR)}.items():
         yield "surface", "all", name, surface_to_volume(torch.isin(labels, torch.tensor(tissues)), voxel)
+    for tissue in (CSF, VENTRICLES):
+        yield "connected", "all", TISSUES[tissue], largest_share(labels == tissue)
+
+
+def largest_share(body: Tensor) -> float:
+    """Returns the share of a body (D, W, H) bool in its largest part, connected by faces; NaN if it is empty."""
+    from scipy import ndimage
+
+    parts, _ = ndimage.label(body.cpu().numpy())
+    sizes = np.bincount(parts.ravel())[1:]
+    return float(sizes.max() / sizes.sum()) if len(sizes) else math.nan
 
 
 def surface_to_volume(body: Tensor, voxel: float) -> float:

@@ -40,6 +40,7 @@ Ends = Literal["both", "least", "most"]
 ENDS: Mapping[str, Ends] = {
     "dice": "least",
     "confidence": "least",
+    "connected": "least",
     "background": "most",
     "spectrum": "most",
     "nearest": "most",
@@ -47,7 +48,7 @@ ENDS: Mapping[str, Ends] = {
 """The ends of a range that count: a sample may agree better with its mask than heads do, or have less noise."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "anatomy": ("volume", "surface", "dice"),
+    "anatomy": ("volume", "surface", "connected", "dice"),
     "image": ("contrast", "explained", "brightness", "texture", "background", "confidence"),
     "lesion": ("dice",),
     "copy": ("nearest",),

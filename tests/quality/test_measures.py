@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from medddpm.errors import BadInput
-from medddpm.quality.measures import Measured, Number, lesion_size, measure, nearest, surface_to_volume, texture
+from medddpm.quality.measures import (
+    Measured,
+    Number,
+    largest_share,
+    lesion_size,
+    measure,
+    nearest,
+    surface_to_volume,
+    texture,
+)
 from medddpm.quality.tissues import CSF, GREY, TUMOUR, VENTRICLES, WHITE, Segmentation
 
 EDGE = 32
@@ -101,6 +110,17 @@ def test_a_body_at_the_edge_has_a_surface_there_and_none_has_none() -> None:
     whole = torch.ones(20, 20, 20, dtype=torch.bool)
     assert surface_to_volume(whole, 1.0) == pytest.approx(6 / 20, rel=0.1)
     assert math.isnan(surface_to_volume(~whole, 1.0))
+
+
+def test_ventricles_in_many_parts_are_less_connected_than_in_one() -> None:
+    whole, labels = onion(), onion()
+    assert numbers(painted(0.6, 0.0, -0.8, 0.1), whole)["connected", "ventricles"] == 1
+    labels[labels == VENTRICLES] = WHITE
+    centre = EDGE // 2
+    for place, edge in ((centre - 4, 2), (centre, 2), (centre + 4, 4)):
+        labels[place : place + edge, centre : centre + 2, centre : centre + 2] = VENTRICLES
+    assert numbers(painted(0.6, 0.0, -0.8, 0.1), labels)["connected", "ventricles"] == 4 / (2 + 2 + 4)
+    assert math.isnan(largest_share(whole < 0))
 
 
 def test_background_and_brightness() -> None:
