@@ -47,13 +47,17 @@ def expected(training: Training) -> float:
 
 # The plans
 
+DRAWN = {32: 24, 64: 24, 128: 8}
+"""Samples of a training by its side. An archive of 24 noisy ones takes 5 MiB at 64³, one of 8 takes 14 at 128³; a tar
+has room for 15."""
+
 MODELS: tuple[dict[str, Any], ...] = (
     {"contrast": "t1", "channels": 64},
     {"contrast": "t2", "channels": 64},
     {"contrast": "flair", "channels": 64},
     {"arm": "all-slim", "contrast": "all", "keeps_weights": True},
     {"contrast": "all", "channels": 64},
-    {"contrast": "t1", "channels": 64, "side": 128},
+    {"contrast": "t1", "channels": 64, "side": 128, "drawn": DRAWN[128]},
 )
 """The models of the plan `models`. The weights of the slim one, 7.3 million, take 14 MiB in BF16; those of 64 channels
 75, more than a lent machine sends back. 960 s at 128³ are an early training."""
@@ -69,7 +73,8 @@ COMPARISONS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
 The steps rest on `STEPS_A_SECOND` and `SLOWER`: under the slowest setting of each comparison a job should take 9 to 14
 minutes on an H200 (`expected`), and fits 20 if it is a third slower. After 4 500 steps of that width samples of a
 phantom had callosum and cerebellum. In float32 64³ would take an hour and more a seed: BASE is compared at 32³. 500
-steps at 128³ are an early training.
+steps at 128³ are an early training. A result names its arm, not the arm's fields: where a recipe changes, leave earlier
+results out.
 """
 
 
@@ -83,15 +88,17 @@ def recipe(
 
 def models(seeds: Sequence[int] = (0,), **changes: Any) -> list[Training]:
     """Returns the models that are shown, by everything that makes samples better, 16 minutes each."""
-    known = {"arm": "all", "seconds": 960.0, "drawn": 24}
+    known = {"arm": "all", "seconds": 960.0, "drawn": DRAWN[64]}
     return [Training(seed=seed, **{**known, **model, **changes}) for seed in seeds for model in MODELS]
 
 
 def equivalence(seeds: Sequence[int] = tuple(range(6)), **changes: Any) -> list[Training]:
     """Returns trainings that differ in their setting alone, for equal steps: all of a seed before the next seed."""
-    known = {"drawn": 24, "samplings": (("dpm++", 20),)}
+    known = {"samplings": (("dpm++", 20),)}
     return [
-        Training(arm, seed, **{**known, "side": side, "steps": steps, "setting": setting, **changes})
+        Training(
+            arm, seed, **{**known, "side": side, "steps": steps, "drawn": DRAWN[side], "setting": setting, **changes}
+        )
         for seed in seeds
         for arm, side, steps, settings in COMPARISONS
         for setting in settings
