@@ -34,8 +34,10 @@ _SHOWN = ("white", "grey", "csf", "ventricles")
 ANATOMY: Mapping[tuple[str, str], str] = {
     **{("volume", tissue): "ml" for tissue in _SHOWN},
     ("surface", "white"): "surface, mm²/mm³",
+    ("connected", "ventricles"): "share in one part",
     **{("dice", tissue): "Dice" for tissue in _SHOWN},
     ("surface", "brain"): "surface, mm²/mm³",
+    ("connected", "csf"): "share in one part",
 }
 """The units of the numbers of the anatomy that are shown, by metric and tissue."""
 
@@ -43,7 +45,7 @@ ANATOMY: Mapping[tuple[str, str], str] = {
 def ranges_figure(verdicts: pd.DataFrame) -> Figure:
     """Draws a panel for each of `ANATOMY`: a dot for each sample on the range of held-out heads, a column for each set.
 
-    A sample without the tissue has no dot.
+    A sample without the tissue has no dot, a number without rows no panel.
 
     Args:
         verdicts: of `study.brains.tables.called`, schema `VERDICTS`.
@@ -51,19 +53,28 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
     sets = list(verdicts["set"].cat.categories)
     palette = dict(zip(sets, SET_COLOURS, strict=False))
     figure = new_figure(height=4.1)
-    axes = figure.subplots(2, -(-len(ANATOMY) // 2)).ravel()
-    for axis, ((metric, tissue), unit) in zip(axes, ANATOMY.items(), strict=True):
+    judged = set(verdicts[["metric", "tissue"]].itertuples(index=False, name=None))
+    numbers = [number for number in ANATOMY if number in judged]
+    axes = figure.subplots(2, -(-len(numbers) // 2), squeeze=False).ravel()
+    for axis, (metric, tissue) in zip(axes, numbers, strict=False):
         axis.use_sticky_edges = False  # of the bars, on which dots would be cut
         rows = verdicts[(verdicts["metric"] == metric) & (verdicts["tissue"] == tissue)]
-        top = 1.0 if metric == "dice" else np.inf  # more agreement is no fault
         for place, name in enumerate(sets):
             part = rows[rows["set"] == name]
-            low, high = float(part["low"].iloc[0]), min(float(part["high"].fillna(np.inf).iloc[0]), top)
+            if part.empty:
+                continue  # judged by ranges without the number
+            low, high = float(part["low"].iloc[0]), float(part["high"].fillna(1.0).iloc[0])  # shares have no upper end
             axis.bar(place, high - low, 0.9, low, color=RANGE_COLOUR, zorder=0)
             # Side by side in the order of the heads, so that the same picture comes each time.
             beside = part.assign(place=place + np.linspace(-0.33, 0.33, len(part)))
-            sns.scatterplot(beside, x="place", y="value", color=palette[name], s=9, linewidth=0, ax=axis)
-        axis.set(xticks=[], xlabel="", ylabel=unit, title=TISSUE_NAMES[tissue], xlim=(-0.6, len(sets) - 0.4))
+            sns.scatterplot(beside, x="place", y="value", color=palette[name], s=7, linewidth=0, ax=axis)
+        axis.set(
+            xticks=[],
+            xlabel="",
+            ylabel=ANATOMY[metric, tissue],
+            title=TISSUE_NAMES[tissue],
+            xlim=(-0.6, len(sets) - 0.4),
+        )
         axis.yaxis.set_major_locator(MaxNLocator(4))
     handles: list[Patch | Line2D] = [
         Line2D([], [], color=colour, marker="o", markersize=3, linestyle="", label=name)

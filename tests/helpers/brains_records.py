@@ -23,7 +23,13 @@ def verdicts(samples: str, count: int = 4, shift: float = 0.0) -> list[dict[str,
     rows = []
     for subject in range(count):
         for metric, channel, tissue in numbers:
-            low, high = (-1.0, 1.0) if metric == "texture" else (0.4, None) if metric == "dice" else (300.0, 500.0)
+            low, high = (
+                (-1.0, 1.0)
+                if metric == "texture"
+                else (0.4, None)
+                if metric in ("dice", "connected")
+                else (300.0, 500.0)
+            )
             half = ((1.0 if high is None else high) - low) / 2
             value = low + half * (1 + shift)
             known = {"samples": samples, "seed": 1, "subject": subject, "metric": metric, "channel": channel}

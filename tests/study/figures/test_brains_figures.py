@@ -48,7 +48,7 @@ def test_real_slices_stand_above_synthetic_ones_with_the_lesion_on_both() -> Non
 def test_each_number_has_its_range_and_a_dot_for_each_sample(verdicts: pd.DataFrame) -> None:
     figure = readable(brains.ranges_figure(verdicts))
     assert [axis.get_ylabel() for axis in figure.axes] == list(brains.ANATOMY.values())
-    volume, dice = figure.axes[0], figure.axes[5]
+    volume, dice = figure.axes[0], figure.axes[6]
     assert [volume.get_title(), dice.get_title()] == ["white matter"] * 2
     assert [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in volume.patches] == [(300, 500)] * 2
     heads, model = (np.asarray(dots.get_offsets()) for dots in volume.collections)
@@ -64,8 +64,16 @@ def test_a_sample_without_a_tissue_has_no_dot(verdicts: pd.DataFrame) -> None:
     lacking = verdicts.copy()
     where = (lacking["set"] == "this model") & (lacking["metric"] == "dice") & (lacking["subject"] == 0)
     lacking.loc[where, "value"] = np.nan
-    dots = brains.ranges_figure(lacking).axes[5].collections[1].get_offsets()
+    dots = brains.ranges_figure(lacking).axes[6].collections[1].get_offsets()
     assert np.isfinite(np.ma.filled(dots, np.nan)).all(axis=1).sum() == 3
+
+
+def test_a_number_that_no_set_has_gets_no_panel_and_one_that_a_set_lacks_no_dots(verdicts: pd.DataFrame) -> None:
+    lacking = verdicts[verdicts["metric"] != "connected"]
+    lacking = lacking[(lacking["metric"] != "dice") | (lacking["set"] == "this model")]
+    figure = readable(brains.ranges_figure(lacking))
+    assert len(figure.axes) == len(brains.ANATOMY) - 2
+    assert len(figure.axes[5].collections) == 1
 
 
 def test_spectra_are_the_means_of_the_sets(verdicts: pd.DataFrame) -> None:
