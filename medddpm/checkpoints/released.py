@@ -53,11 +53,11 @@ def write(content: Mapping[str, Any], file: Path, *, about: str = "") -> None:
 
 
 def to_released(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a checkpoint's network weights as a released file has them: without the schedule, in BF16.
+    """Returns a state's network weights as a released file has them: without the schedule, in BF16, on the CPU.
 
     A parameter then takes two bytes and has eight bits of mantissa.
     """
-    return {k.removeprefix(PREFIX): v.bfloat16().contiguous() for k, v in state.items() if k.startswith(PREFIX)}
+    return {k.removeprefix(PREFIX): v.bfloat16().cpu().contiguous() for k, v in state.items() if k.startswith(PREFIX)}
 
 
 def from_released(weights: Mapping[str, Tensor], timesteps: int, prediction: str = "noise") -> dict[str, Tensor]:

@@ -26,6 +26,8 @@ NETWORKS = (
     "monai.networks.nets.autoencoder",
     "monai.networks.nets.autoencoderkl",
     "monai.networks.nets.basic_unet",
+    "monai.networks.nets.basic_unetplusplus",
+    "monai.networks.nets.controlnet",
     "monai.networks.nets.densenet",
     "monai.networks.nets.diffusion_model_unet",
     "monai.networks.nets.dynunet",
@@ -43,6 +45,7 @@ NETWORKS = (
     "monai.networks.nets.vit",
     "monai.networks.nets.vitautoenc",
     "monai.networks.nets.vnet",
+    "monai.networks.nets.voxelmorph",
     "monai.apps.generation.maisi.networks",
     # nnU-Net 2.6 to 2.8, whose networks are those of dynamic-network-architectures 0.4.
     "dynamic_network_architectures.architectures",

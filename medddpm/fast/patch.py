@@ -3,14 +3,16 @@
 Modules get a stand-in for their forward as an instance attribute (`fast.forward.Forward`); their class, parameters,
 names and state dict are untouched. `RULES` maps exact class paths to rules, so a package whose networks are not used
 need not be installed. A rule takes the module and the features that are on, and returns the stand-in, or None to leave
-the module alone; a class without a rule is left alone too. Outer modules come first, and the modules that a stand-in
-lists as `handled` get none of their own. The root's stand-in is `fast.root.Root`, around the one its own rule gave: it
-brings inputs into the layout, casts weights and sets autocast around the whole forward.
+the module alone; a class without a rule is left alone too, but for subclasses that change nothing of PyTorch's own
+layer, which take that layer's. Outer modules come first, and the modules that a stand-in lists as `handled` get none of
+their own. The root's stand-in is `fast.root.Root`, around the one its own rule gave: it brings inputs into the layout,
+casts weights and sets autocast around the whole forward.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Collection
@@ -46,6 +48,9 @@ RULES: dict[str, Rule] = {
     **unet.RULES,
 }
 """Rules by class path: `type(module).__module__ + "." + type(module).__qualname__`."""
+
+ADDED = {"__init__", "__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__"}
+"""What a subclass may have anew and still compute as its parent: how it is made and described."""
 
 PLAIN = (Forward, layers.Dropout, norm_chains.InstanceNorm)
 """Stand-ins under which PyTorch's own function computes the layer: it counts as left alone."""
@@ -173,6 +178,24 @@ def restore(model: nn.Module) -> nn.Module:
     return model
 
 
+def rule_of(kind: type[nn.Module]) -> Rule | None:
+    """Returns the rule of a class: its own, or that of PyTorch's layer of which it changes nothing; None without one.
+
+    Video networks have such subclasses: torchvision's `Conv3DSimple` is an nn.Conv3d with another constructor.
+    """
+    later: set[str] = set()
+    for base in kind.__mro__:
+        rule = RULES.get(f"{base.__module__}.{base.__qualname__}")
+        if base is kind and rule is not None:
+            return rule
+        if rule is not None and base.__module__.startswith("torch.nn."):
+            # An attribute of the layer that the subclass computes, as a property, is among the annotations.
+            known = set(dir(base)).union(*(inspect.get_annotations(part) for part in base.__mro__))
+            return None if later & known else rule
+        later |= vars(base).keys() - ADDED
+    return None
+
+
 def _refuse(model: nn.Module) -> None:
     first = "accelerate the network first, then wrap it"
     if in_ddp(model):
@@ -212,7 +235,7 @@ def _replace(
     stand_ins: dict[nn.Module, Forward] = {}
     handled = {module for part in within for module in part.modules()}
     for module in model.modules():
-        rule = RULES.get(f"{type(module).__module__}.{type(module).__qualname__}")
+        rule = rule_of(type(module))
         if module in handled or "forward" in module.__dict__:
             continue
         free = not (held_back(module) if module is model else hooked(module))

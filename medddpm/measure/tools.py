@@ -34,6 +34,7 @@ class Tool:
         graph: whether a step is one CUDA graph.
         untouched: whether nothing is set, and `switches` gives the name alone. PyTorch then rounds the operands of
             cuDNN's convolutions to TF32, and not those of matrix products.
+        halved: whether weights and inputs are BF16 themselves, as inference may have them: a rival in the forward pass.
         reader: the function that a reader calls: "accelerate", in an ordinary loop, or "graphed_step"; empty for other
             tools, whose graph, if any, is the measuring program's own.
     """
@@ -46,6 +47,7 @@ class Tool:
     fused_adam: bool = False
     graph: bool = False
     untouched: bool = False
+    halved: bool = False
     reader: str = ""
 
     @property
@@ -103,6 +105,8 @@ class Tool:
     def on(self, network: nn.Module) -> Iterator[nn.Module]:
         """Puts the process and `network` under the setting; yields the module to call in the network's place."""
         with contextlib.ExitStack() as stack:
+            if self.halved:
+                stack.enter_context(in_bf16(network))
             if not self.untouched:
                 stack.enter_context(self.switches.on(network, inputs=not self.compiled))
             if self.search:
@@ -118,6 +122,20 @@ class Tool:
                 if self.switches.channels_last and not self.switches.fast:
                     stack.callback(self.switches.converting(called).remove)  # outside of what is compiled
             yield called
+
+
+@contextlib.contextmanager
+def in_bf16(network: nn.Module) -> Iterator[None]:
+    """Inside, the network's floating parameters and buffers are BF16; afterwards they are as they were."""
+    tensors = [t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()]
+    before = [t.data for t in tensors]
+    for t in tensors:
+        t.data = t.data.bfloat16()
+    try:
+        yield
+    finally:
+        for t, data in zip(tensors, before, strict=True):
+            t.data = data
 
 
 def _stop(*_inputs: object, **_options: object) -> None:
@@ -198,6 +216,18 @@ CAPTURED = tuple(
 
 https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
 """
+INFERENCE = tuple(
+    like(
+        base, f"BF16 {name}{suffix}", f"BF16 weights, {how}{layout}", compiled=mode, search=True, halved=True,
+    )
+    for name, how, mode in (
+        ("weights", "cudnn.benchmark", ""),
+        ("reduce-overhead", "reduce-overhead", "reduce-overhead"),
+        ("max-autotune", "max-autotune", "max-autotune"),
+    )
+    for base, suffix, layout in _layouts
+)  # fmt: skip
+"""The rivals of a forward pass: the network cast to BF16 as a whole, which a training's update would not survive."""
 ORDINARY = tuple(tool.name for tool in (*AUTOCAST, *COMPILED, *OPPONENTS))
 """The tools that a user has without this package: the fast path is compared with the best of them."""
 TOOLS = (*ORDINARY, *(tool.name for tool in CAPTURED))

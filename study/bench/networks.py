@@ -39,7 +39,10 @@ class Network:
         batch, side: the batch and the volumes' side by default.
         image_channels: channels of its input or, for a diffusion model, of the image that is noised.
         mask_channels: channels of a diffusion model's mask; 0 for a segmentation network.
+        pair: whether it registers one volume to another and takes both.
         flat: whether the first side is three quarters of the others, as in BraTS's volumes.
+        clip: whether its volumes are clips: frames, a seventh of the others, come first.
+        pictures: whether an output has the size of its volumes; a classifier has one number a class.
         least: the smallest side that it takes.
     """
 
@@ -50,7 +53,10 @@ class Network:
     side: int = 128
     image_channels: int = 1
     mask_channels: int = 0
+    pair: bool = False
     flat: bool = False
+    clip: bool = False
+    pictures: bool = True
     least: int = 16
 
     @property
@@ -65,6 +71,8 @@ class Network:
 
     def sides(self, side: int) -> Sides:
         """Returns the shape (D, H, W) of its volumes at `side`."""
+        if self.clip:
+            return (max(side // 7, 4), side, side)
         return (max(16 * (side * 3 // 64), 8) if self.flat else side, side, side)
 
     def size(self, side: int) -> str:
@@ -107,6 +115,25 @@ _all = (
     Network("monai-vnet", "MONAI VNet", others.vnet, side=96, least=32),
     Network("monai-attention-unet", "MONAI AttentionUnet", others.attention_unet, side=96),
     Network("monai-basic-unet", "MONAI BasicUNet", others.basic_unet, side=96, least=32),
+    Network("monai-basic-unetplusplus", "MONAI BasicUNetPlusPlus", others.basic_unet_plus, side=96, least=32),
+    Network("monai-dynunet-residual", "MONAI DynUNet, residual", functools.partial(others.dynunet, residual=True), 2),
+    Network("monai-highresnet", "MONAI HighResNet", others.highresnet, side=96),
+    Network("monai-resnet", "MONAI ResNet50", others.resnet, batch=2, side=96, pictures=False, least=32),
+    Network("monai-densenet", "MONAI DenseNet121", others.densenet, batch=2, side=96, pictures=False, least=64),
+    Network("monai-voxelmorph", "MONAI VoxelMorph", others.voxelmorph, side=96, pair=True, least=32),
+    Network("monai-discriminator", "MONAI PatchDiscriminator", others.discriminator, pictures=False, least=32),
+    Network("monai-controlnet", "MONAI ControlNet", others.controlnet, side=64, mask_channels=2),
+    Network(
+        "torchvision-video",
+        "torchvision r3d_18",
+        others.video,
+        batch=8,
+        side=112,
+        image_channels=3,
+        clip=True,
+        pictures=False,
+        least=32,
+    ),
     Network("maisi-autoencoder", "MAISI AutoencoderKlMaisi", others.maisi_autoencoder, side=64, least=32),
     Network("maisi-diffusion", "MAISI DiffusionModelUNetMaisi", others.maisi_diffusion, side=64, mask_channels=2),
     Network("med-ddpm-brats", "Med-DDPM, BraTS", _ours_brats, side=192, image_channels=4, mask_channels=4, flat=True),
@@ -158,7 +185,7 @@ class Problem:
 
     Attributes:
         inputs: the tensors of a training step, (N, C, D, H, W) in float32: image, mask, timesteps (N,) in int64 and
-            noise for a diffusion model; volume and target for a segmentation network.
+            noise for a diffusion model; moving and fixed volume for a registration; volume and target for any other.
     """
 
     def __init__(self, network: Network, side: int, batch: int, device: torch.device) -> None:
@@ -180,12 +207,12 @@ class Problem:
             self.schedule = GaussianDiffusion(nn.Identity(), TIMESTEPS).to(device)
             self.inputs = image.clamp_(-1, 1), (mask > 1).float(), t, normal(network.image_channels)
         else:
-            self.inputs = normal(network.image_channels), normal(CLASSES)
+            self.inputs = normal(network.image_channels), normal(network.image_channels if network.pair else CLASSES)
 
     def forward_inputs(self) -> tuple[Tensor, ...]:
         """Returns the inputs of the network alone."""
         if not self.network.denoises:
-            return self.inputs[:1]
+            return self.inputs if self.network.pair else self.inputs[:1]
         image, mask, t, noise = self.inputs
         return torch.cat([self.schedule.add_noise(image, t, noise), mask], dim=1), t
 
@@ -193,8 +220,9 @@ class Problem:
         """Returns the loss, a scalar, and the network's output.
 
         A diffusion model has its own, mean |ε − ε_θ|; any other network gets a mean square on every output, because
-        its real loss costs little and says nothing about the network. The target of an output of another shape than
-        the volume's, as of deep supervision, is zero. Of several outputs the first is returned.
+        its real loss costs little and says nothing about the network. The target is the fixed volume of a
+        registration; that of an output of another shape than the target's, as of deep supervision, is zero. Of several
+        outputs the first is returned.
 
         Args:
             model: the network under a setting.
@@ -204,7 +232,7 @@ class Problem:
             image, mask, t, noise = inputs
             output: Tensor = model(torch.cat([self.schedule.add_noise(image, t, noise), mask], dim=1), t)
             return (noise - output).abs().mean(), output
-        outputs = list(nested.tensors(model(inputs[0])))
+        outputs = list(nested.tensors(model(*inputs) if self.network.pair else model(inputs[0])))
         target = inputs[1]
         apart = [y - target if y.shape == target.shape else y for y in outputs]
         return torch.stack([a.float().square().mean() for a in apart]).sum(), outputs[0]

@@ -1,4 +1,4 @@
-"""Other people's networks, each as its users build it: MONAI's and nnU-Net's.
+"""Other people's networks, each as its users build it: MONAI's, nnU-Net's and torchvision's.
 
 Every function takes the volume's side and a base width, of which the published width is 64. Segmentation networks have
 `CLASSES` outputs.
@@ -46,8 +46,8 @@ def unet(side: int, channels: int) -> nn.Module:
     )
 
 
-def dynunet(side: int, channels: int, deep: bool = False) -> nn.Module:
-    """Builds nnU-Net's plan by MONAI; with a loss on the coarser levels too, or without."""
+def dynunet(side: int, channels: int, deep: bool = False, residual: bool = False) -> nn.Module:
+    """Builds nnU-Net's plan by MONAI; with a loss on the coarser levels too, or without; of residual blocks, or not."""
     widths = widths_of(side, channels)
     strides = [1] + [2] * (len(widths) - 1)
     return class_of(NETS, "DynUNet")(
@@ -60,6 +60,7 @@ def dynunet(side: int, channels: int, deep: bool = False) -> nn.Module:
         filters=widths,
         deep_supervision=deep,
         deep_supr_num=max(1, len(widths) - 3),
+        res_block=residual,
     )
 
 
@@ -175,6 +176,109 @@ def basic_unet(_side: int, channels: int) -> nn.Module:
     """Builds the U-Net of Falk et al. (2019) in MONAI's default widths."""
     widths = [channels // 2 * m for m in (1, 1, 2, 4, 8, 1)]
     return class_of(NETS, "BasicUNet")(spatial_dims=3, in_channels=1, out_channels=CLASSES, features=widths)
+
+
+def basic_unet_plus(_side: int, channels: int) -> nn.Module:
+    """Builds U-Net++ (Zhou et al. 2018, arXiv:1807.10165) in MONAI's default widths."""
+    widths = [channels // 2 * m for m in (1, 1, 2, 4, 8, 1)]
+    return class_of(NETS, "BasicUNetPlusPlus")(spatial_dims=3, in_channels=1, out_channels=CLASSES, features=widths)
+
+
+def highresnet(_side: int, channels: int) -> nn.Module:
+    """Builds HighRes3DNet (Li et al. 2017, arXiv:1707.01992), dilated convolutions at full resolution throughout."""
+    layers = [
+        {"name": "conv_0", "n_features": channels // 4, "kernel_size": 3},
+        *(
+            {"name": f"res_{place}", "n_features": channels // 4 * 2**place, "kernels": (3, 3), "repeat": 3}
+            for place in range(3)
+        ),
+        {"name": "conv_1", "n_features": channels * 5 // 4, "kernel_size": 1},
+        {"name": "conv_2", "kernel_size": 1},
+    ]
+    return class_of(NETS, "HighResNet")(spatial_dims=3, in_channels=1, out_channels=CLASSES, layer_params=layers)
+
+
+def resnet(_side: int, channels: int) -> nn.Module:
+    """Builds a ResNet50 of volumes, which classifies (Hara et al. 2018, arXiv:1711.09577)."""
+    widths = [channels * 2**level for level in range(4)]
+    return class_of(NETS, "ResNet")(
+        "bottleneck", [3, 4, 6, 3], widths, spatial_dims=3, n_input_channels=1, num_classes=CLASSES
+    )
+
+
+def densenet(_side: int, channels: int) -> nn.Module:
+    """Builds a DenseNet121 of volumes, which classifies (Huang et al. 2017, arXiv:1608.06993)."""
+    return class_of(NETS, "DenseNet121")(
+        spatial_dims=3, in_channels=1, out_channels=CLASSES, init_features=channels, growth_rate=channels // 2
+    )
+
+
+def voxelmorph(_side: int, channels: int) -> nn.Module:
+    """Builds VoxelMorph (Balakrishnan et al. 2019, arXiv:1809.05231), which registers by a diffeomorphism."""
+    wide, last = channels // 2, channels // 4
+    backbone = class_of(NETS, "VoxelMorphUNet")(
+        spatial_dims=3,
+        in_channels=2,
+        unet_out_channels=wide,
+        channels=(last, wide, wide, wide, wide, wide),
+        final_conv_channels=(last, last),
+    )
+    return class_of(NETS, "VoxelMorph")(backbone=backbone, integration_steps=7, half_res=True)
+
+
+def discriminator(_side: int, channels: int) -> nn.Module:
+    """Builds the critic of patches that an autoencoder is trained against (Isola et al. 2017, arXiv:1611.07004)."""
+    return class_of(NETS, "PatchDiscriminator")(
+        spatial_dims=3, channels=channels, in_channels=1, out_channels=1, num_layers_d=3
+    )
+
+
+def controlnet(_side: int, channels: int) -> nn.Module:
+    """Builds a ControlNet (Zhang et al. 2023, arXiv:2302.05543) before the diffusion network that it guides."""
+    known = {
+        "spatial_dims": 3,
+        "in_channels": 1,
+        "channels": tuple(channels * m for m in (1, 2, 3)),
+        "num_res_blocks": 1,
+        "attention_levels": (False, False, True),
+        "num_head_channels": channels,
+    }
+    network = class_of(NETS, "DiffusionModelUNet")(out_channels=1, **known)
+    control = class_of(NETS, "ControlNet")(
+        conditioning_embedding_in_channels=2, conditioning_embedding_num_channels=(channels // 4,), **known
+    )
+    return Guided(network, control)
+
+
+@register
+class Guided(nn.Module):
+    """A frozen diffusion network and the ControlNet that is trained beside it, as one network.
+
+    Args:
+        network: MONAI's DiffusionModelUNet.
+        control: MONAI's ControlNet.
+    """
+
+    def __init__(self, network: nn.Module, control: nn.Module) -> None:
+        super().__init__()
+        self.network, self.control = network.requires_grad_(False), control
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """x: (N, 1 + M, D, H, W), image and condition; t: (N,). Returns (N, 1, D, H, W)."""
+        image, condition = x[:, :1], x[:, 1:]
+        down, middle = self.control(x=image, timesteps=t, controlnet_cond=condition)
+        noise: Tensor = self.network(
+            x=image,
+            timesteps=t,
+            down_block_additional_residuals=tuple(down),
+            mid_block_additional_residual=middle,
+        )
+        return noise
+
+
+def video(_side: int, _channels: int) -> nn.Module:
+    """Builds torchvision's ResNet of clips (Tran et al. 2018, arXiv:1711.11248), whose widths are fixed."""
+    return class_of("torchvision.models.video", "r3d_18")(num_classes=CLASSES)
 
 
 def maisi_autoencoder(_side: int, channels: int) -> nn.Module:

@@ -98,6 +98,8 @@ def plan(
         for setting in chosen:
             draws = name == "med-ddpm" and (all_samples or settings is not None or setting.name in SAMPLED)
             taken = tuple(m for m in MEASURES if m in measures and (m != "sample" or draws))
+            if setting.halved:
+                taken = tuple(m for m in taken if m == "forward")
             if taken:
                 rows.append(Row(case, setting, taken))
     return rows

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from medddpm import switches
-from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, OPPONENTS, TOOLS, Tool, like
+from medddpm.measure.tools import AUTOCAST, CAPTURED, COMPILED, INFERENCE, OPPONENTS, TOOLS, Tool, like
 from study.bench.networks import Network
 
 # The feature that each row of the ladder adds to the fast path of the row before; FAST adds the last, "hopper".
@@ -59,7 +59,9 @@ BESIDE = (
     ),
 )
 """Settings the ladder is compared with; the last two compile the accelerated network, the fast path's kernels in it."""
-BENCH_SETTINGS: Mapping[str, Tool] = MappingProxyType({s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS, *CAPTURED)})
+BENCH_SETTINGS: Mapping[str, Tool] = MappingProxyType(
+    {s.name: s for s in (*LADDER, *BESIDE, *OPPONENTS, *CAPTURED, *INFERENCE)}
+)
 """Every setting by its name, in the order of the record."""
 BY_SLUG: Mapping[str, Tool] = MappingProxyType({s.slug: s for s in BENCH_SETTINGS.values()})
 """Every setting by its name on the command line."""
@@ -75,12 +77,12 @@ def default_settings(network: Network, ladder: bool = False, opponents: bool = F
 
     Args:
         network: med-ddpm (the paper's settings and FAST), its BraTS form (BASE and FAST), or other people's (OPT1, the
-            fast path and `TOOLS`).
+            fast path, `TOOLS` and `INFERENCE`).
         ladder: whether med-ddpm is measured under every setting of `LADDER` and `BESIDE`.
         opponents: whether our networks are measured under every setting of `TOOLS` too, and FAST as a reader has it.
     """
     if not network.ours:
-        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS]
+        names = ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS, *(tool.name for tool in INFERENCE)]
     elif network.name == "med-ddpm":
         every = [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
         names = every if ladder else list(switches.SETTINGS)

@@ -13,7 +13,7 @@ import pandas as pd
 from medddpm.measure.machine import gpu_folder_name
 from medddpm.measure.profile.families import family_named
 from medddpm.measure.tables import of_every_machine, read_meta, read_table
-from medddpm.measure.tools import CAPTURED, LAST, ORDINARY, TOOLS
+from medddpm.measure.tools import CAPTURED, INFERENCE, LAST, ORDINARY, TOOLS
 from study.bench.networks import NETWORKS
 from study.bench.results import CEILINGS_TABLE, report_key
 from study.bench.settings import BENCH_SETTINGS, LADDER
@@ -178,11 +178,13 @@ def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> 
         network, measure: as in that table.
 
     Returns:
-        index opponent, in that order: "best ordinary" (the fastest of `ORDINARY`), "PyTorch" and "BASE"; setting, ms
+        index opponent, in that order: "best ordinary" (the fastest of `ORDINARY`, and in a forward pass of `INFERENCE`
+        too), "PyTorch" and "BASE"; setting, ms
         (its time) and ratio (divided by the time under the setting of `called_of`); NaN if it was not measured.
     """
     times = rows_of(table, network, measure)["median_ms"]
-    ordinary = times.reindex(list(ORDINARY)).dropna()
+    halved = [tool.name for tool in INFERENCE] if measure == "forward" else []
+    ordinary = times.reindex([*ORDINARY, *halved]).dropna()
     settings = pd.Series(
         {"best ordinary": ordinary.idxmin() if len(ordinary) else None, "PyTorch": "PyTorch", "BASE": "BASE"},
         name="setting",

@@ -183,15 +183,19 @@ class Row:
     def prepare(self, measures: Sequence[str]) -> None:
         """Generates the code of a compiled network, as far as that can be done beside other programs."""
         if "forward" in measures:
-            self.setting.generate(lambda: self._forward()(*self.problem.forward_inputs()))
+            self.model.eval()
+            self.setting.generate(lambda: self._forward()(*self._forward_inputs()))
         if "step" in measures:
+            self.model.train()
             self.setting.generate(self._loss)
 
     def work(self, measure: str) -> Callable[[], Tensor]:
         """Returns a function that computes one sample of "forward" or "step" and returns the network's output.
 
-        Its graph, if any, is captured here or in its first runs.
+        A forward pass is one of inference: without gradients, the network in evaluation mode. Its graph, if any, is
+        captured here or in its first runs.
         """
+        self.model.train(measure != "forward")
         if measure == "step" and self.setting.reader == "graphed_step":
             inputs = self.problem.inputs
             step = graphed_step(self.model, self.problem.loss, self._optimizer(), inputs)
@@ -204,7 +208,7 @@ class Row:
 
             return whole
         function, inputs = (
-            (self._forward(), self.problem.forward_inputs())
+            (self._forward(), self._forward_inputs())
             if measure == "forward"
             else (self.ordinary_step(), self.problem.inputs)
         )
@@ -239,6 +243,12 @@ class Row:
         """Declares the last step's tensors dead, as our reference to its output would make each step another graph."""
         if self.setting.replays:
             torch.compiler.cudagraph_mark_step_begin()
+
+    def _forward_inputs(self) -> tuple[Tensor, ...]:
+        inputs = self.problem.forward_inputs()
+        if not self.setting.halved:
+            return inputs
+        return tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
 
     def _forward(self) -> Callable[..., Tensor]:
         @torch.no_grad()
@@ -311,7 +321,7 @@ def repeated(row: Row, measure: str, samples: int, folder: Path) -> dict[str, An
     if row.setting == BASE or not reference.is_file():
         return result
     base = torch.load(reference, weights_only=True)
-    result["rel_error_output"] = distance([output], [base["output"]])
+    result["rel_error_output"] = distance([output], [base["forward" if measure == "forward" else "output"]])
     if measure == "step":
         result["rel_error_grad"] = distance(row.gradient(), base["gradient"])
     if not all(math.isfinite(result.get(name, 0)) for name in ("rel_error_output", "rel_error_grad")):
@@ -348,10 +358,11 @@ def sampled(row: Row, timesteps: int) -> list[dict[str, Any]]:
 
 
 def save_reference(row: Row, path: Path) -> None:
-    """Writes the output and the gradient of one step."""
-    output = row.work("step")()
+    """Writes the output and the gradient of one step, and the output of a forward pass."""
+    known: dict[str, Any] = {"forward": row.work("forward")().cpu()}  # before the step, whose batch norms move
+    known |= {"output": row.work("step")().cpu(), "gradient": row.gradient()}
     with replacing(path) as temporary:
-        torch.save({"output": output.cpu(), "gradient": row.gradient()}, temporary)
+        torch.save(known, temporary)
     row.drop()
 
 

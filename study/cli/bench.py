@@ -40,9 +40,11 @@ def add_bench(commands: Commands[Parser]) -> None:
         "compile-channels-last, autocast-benchmark-channels-last, compile-benchmark-channels-last, "
         "reduce-overhead-channels-last, max-autotune-channels-last. A compiled step that its user captures as one "
         "graph, as graphed-step does: compile-graph, max-autotune-graph, compile-graph-channels-last, "
-        "max-autotune-graph-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats "
+        "max-autotune-graph-channels-last. A forward pass with weights in BF16: bf16-weights, bf16-reduce-overhead, "
+        "bf16-max-autotune, bf16-weights-channels-last, bf16-reduce-overhead-channels-last, "
+        "bf16-max-autotune-channels-last. Without this option: for med-ddpm the paper's and fast; for med-ddpm-brats "
         "base and fast; for other people's networks opt1, fast, fast-eager, accelerate, graphed-step, the ordinary "
-        "tools and the captured steps",
+        "tools, the captured steps and, of a forward pass, those with weights in BF16",
     )  # fmt: skip
     command.add_argument(
         "--ladder",
@@ -110,7 +112,9 @@ def add_network(command: argparse.ArgumentParser, default: str) -> None:
         help="med-ddpm, monai-diffusion, monai-diffusion-attention, monai-unet, monai-dynunet, nnunet-plain, "
         "nnunet-residual, nnunet-plain-deep, monai-dynunet-deep, monai-segresnet, monai-unet-batch, monai-autoencoder, "
         "monai-unetr, monai-swinunetr, monai-mednext, monai-segresnet-ds, monai-vnet, monai-attention-unet, "
-        f"monai-basic-unet, maisi-autoencoder, maisi-diffusion, med-ddpm-brats ({default})",
+        "monai-basic-unet, monai-basic-unetplusplus, monai-dynunet-residual, monai-highresnet, monai-resnet, "
+        "monai-densenet, monai-voxelmorph, monai-discriminator, monai-controlnet, torchvision-video, "
+        f"maisi-autoencoder, maisi-diffusion, med-ddpm-brats ({default})",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from helpers import recordings
 from helpers.more_networks import MORE
 from helpers.networks import NETWORKS, distance, volume
+from monai.networks.nets import BasicUNetPlusPlus, ControlNet
 from torch import Tensor, nn
 
 from medddpm import UNet3D, accelerate, restore
@@ -41,6 +42,14 @@ def monais() -> Any:
 def test_the_networks_of_the_tests_are_known(name: str) -> None:
     network = NETWORKS[name]() if name in NETWORKS else MORE[name][0]()
     assert bool(unknown_in(network)) == (name in READS_ELSEWHERE)
+
+
+def test_networks_that_take_or_give_more_than_a_volume_are_known() -> None:
+    control = ControlNet(
+        3, 1, (1, 1), (8, 8), (False, True), norm_num_groups=4, num_head_channels=8,
+        conditioning_embedding_num_channels=(8,),
+    )  # fmt: skip
+    assert unknown_in(control) == unknown_in(BasicUNetPlusPlus(3, 1, 2, features=(4,) * 6)) == ""
 
 
 def test_ours_is_known() -> None:

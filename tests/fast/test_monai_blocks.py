@@ -13,11 +13,13 @@ from monai.apps.generation.maisi.networks.autoencoderkl_maisi import (
     MaisiConvolution,
     MaisiGroupNorm3D,
 )
-from monai.networks.nets import BasicUNet, ResNet, VNet
+from monai.networks.blocks import Warp
+from monai.networks.nets import BasicUNet, ResNet, VNet, VoxelMorph, VoxelMorphUNet
 from monai.networks.nets.swin_unetr import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medddpm.fast.known import unknown_in
 from medddpm.fast.patch import accelerate
 
 
@@ -190,3 +192,26 @@ def test_dropped_attention_is_left_to_the_block() -> None:
     fast, x = accelerate(copy.deepcopy(network), report=None), volume(1, 1, 16, 16, 32)
     assert not torch.equal(fast(x)[-1], fast(x)[-1])
     assert distance(fast.eval()(x)[-1], network.eval()(x)[-1]) < 1e-4
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_registration_is_the_same_and_leaves_no_grid_in_its_warps(half: bool) -> None:
+    torch.manual_seed(0)
+    backbone = VoxelMorphUNet(3, 2, 8, channels=(8, 8, 8, 8), final_conv_channels=(8, 8))
+    network = alive(VoxelMorph(backbone=backbone, integration_steps=3, half_res=half)).double()
+    fast = accelerate(copy.deepcopy(network), report=None)
+    assert unknown_in(network) == ""
+    assert "Warp" in kinds(fast) - left(fast)
+    moving, fixed = (100 * volume(1, 1, 16, 8, 16, dtype=torch.float64) + k for k in (0, 1))
+    assert float(network(moving, fixed)[1].detach().abs().max()) > 0.1, "something moves"
+    outputs, gradients = passed(fast, moving, fixed)
+    check_near((outputs, gradients), passed(network, moving, fixed), 1e-12, 1e-9)
+    warps = [module for module in fast.modules() if isinstance(module, Warp)]
+    assert all(warp.ref_grid is None for warp in warps), "no graph could be replayed"
+
+
+def test_a_warp_that_draws_its_grid_or_is_given_another_shape_is_monais() -> None:
+    assert "Warp" in left(accelerate(nn.Sequential(Warp(jitter=True)), report=None))
+    warp = accelerate(Warp(), report=None)
+    with pytest.raises(ValueError, match="DDF shape must be"):
+        warp(volume(1, 1, 8, 8, 8), volume(1, 3, 8, 8, 4))

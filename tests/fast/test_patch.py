@@ -28,7 +28,7 @@ from medddpm.fast import patch
 from medddpm.fast.forward import Forward
 from medddpm.fast.kernels import dispatch
 from medddpm.fast.norm_chains import Norm
-from medddpm.fast.patch import FEATURES, RULES, accelerate, restore
+from medddpm.fast.patch import FEATURES, RULES, accelerate, restore, rule_of
 from medddpm.fast.replay.fingerprint import Fingerprint
 from medddpm.fast.root import sound
 from medddpm.unet import UNet3D
@@ -65,6 +65,39 @@ def test_unknown_layers_are_left_alone_and_named() -> None:
         "  replaced: 1 Conv3d (convolution)",
         "  left alone: 1 Mine, 1 MyNorm, 1 SiLU, 1 SyncBatchNorm",
     ]
+
+
+class Simple(nn.Conv3d):
+    """As torchvision's Conv3DSimple."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, (3, 3, 3), padding=1, bias=False)
+
+    @staticmethod
+    def get_downsample_stride(stride: int) -> tuple[int, int, int]:
+        return stride, stride, stride
+
+
+class Stem(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(Simple(3, 8), nn.GroupNorm(2, 8), nn.SiLU())
+
+
+def test_a_subclass_that_changes_nothing_of_pytorchs_layer_takes_its_rule() -> None:
+    network = nn.Sequential(Stem(), Simple(8, 8))
+    plain, _ = passed(network, volume(2, 3, 4, 4, 4))
+    accelerate(network, report=None)
+    fast, _ = passed(network, volume(2, 3, 4, 4, 4))
+    assert distance(fast[0], plain[0]) < 1e-5
+    assert {name for name, kind, _ in network.acceleration.replaced if kind == "Simple"} == {"0.0", "1"}
+    assert network.acceleration.left == ()
+
+
+@pytest.mark.parametrize("changed", ["forward", "_conv_forward", "weight", "padding", "__call__"])
+def test_a_subclass_that_changes_something_is_left_alone(changed: str) -> None:
+    kind = type("Other", (Simple,), {changed: property(lambda self: None)})
+    assert rule_of(Simple) is rule_of(nn.Conv3d) is not None
+    assert rule_of(kind) is None
 
 
 def test_a_list_that_holds_nothing_is_not_said_to_be_left_alone() -> None:

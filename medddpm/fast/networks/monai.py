@@ -1,4 +1,5 @@
-"""The fast path's rules for MONAI's blocks: those of its `UNet`, `BasicUNet`, `DynUNet` and `DiffusionModelUNet`.
+"""The fast path's rules for MONAI's blocks: those of its `UNet`, `BasicUNet`, `DynUNet`,
+`DiffusionModelUNet` and `VoxelMorph`.
 
 Written against MONAI 1.5 and 1.6. A stand-in computes what its block's own `forward` does, neighbours in one kernel.
 """
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medddpm.fast.attention import CrossAttention, SelfAttention, WindowAttention, rows, volume
-from medddpm.fast.forward import Forward, Rule
+from medddpm.fast.forward import Forward, Rule, autocast_dtype
 from medddpm.fast.kernels.add import add
 from medddpm.fast.kernels.layout import channels_last
 from medddpm.fast.layers import IDLE, Convolution, idle, stand_in
@@ -109,6 +110,40 @@ class ResnetBlock(Forward):
         if not self.sums:
             return block.skip_connection(x) + block.conv2(h)
         return with_skip(block.conv2, h, block.skip_connection, x, other)
+
+
+class Warp(Forward):
+    """`Warp`: its grid is computed on the device, in float32 at least.
+
+    MONAI makes the grid of voxel coordinates on the host at each call, for its test whether the grid that it keeps fits
+    compares the dimension of the coordinates too; and it keeps the grid in an attribute, which no CUDA graph replays.
+    In BF16 coordinates from 128 on would be those of whole voxels.
+    """
+
+    what = "warp"
+
+    def fits(self) -> bool:
+        """Returns whether PyTorch's `grid_sample` samples, at a grid without jitter."""
+        layer = self.module
+        return not layer.jitter and isinstance(layer._interp_mode, str) and isinstance(layer._padding_mode, str)
+
+    def compute(self, image: Tensor, ddf: Tensor) -> Tensor:
+        """image: (N, C, …) in two or three dimensions; ddf: displacements in voxels, (N, 2 or 3, …)."""
+        sides = image.shape[2:]
+        if len(sides) not in (2, 3) or ddf.shape != (len(image), len(sides), *sides):
+            return self.original(image, ddf)  # which says so
+        dtype = torch.promote_types(ddf.dtype, torch.float32)
+        if image.dtype != dtype and autocast_dtype(image.device.type) is None:
+            return self.original(image, ddf)
+        places = []
+        for axis, side in enumerate(sides):
+            line = torch.arange(side, device=ddf.device, dtype=dtype)
+            place = line.reshape(-1, *[1] * (len(sides) - 1 - axis)) + ddf[:, axis].to(dtype)
+            places.append(place * 2 / max(side - 1, 1) - 1)
+        layer = self.module
+        return functional.grid_sample(
+            image, torch.stack(places[::-1], dim=-1), layer._interp_mode, layer._padding_mode, align_corners=True
+        )
 
 
 def with_skip(final: nn.Module, h: Tensor, skip: nn.Module, x: Tensor, other: Tensor | None = None) -> Tensor:
@@ -274,6 +309,7 @@ RULES: dict[str, Rule] = {
     "monai.networks.blocks.dynunet_block.UnetResBlock": _when(DynUNetBlock, "norm"),
     "monai.networks.blocks.selfattention.SABlock": _when(SelfAttention, "attention"),
     "monai.networks.blocks.spatialattention.SpatialAttentionBlock": _when(SpatialAttention, "norm"),
+    "monai.networks.blocks.warp.Warp": _when(Warp, "upsample"),
     "monai.networks.nets.basic_unet.UpCat": _when(UpCat),
     "monai.networks.nets.diffusion_model_unet.AttnDownBlock": _when(DownBlock),
     "monai.networks.nets.diffusion_model_unet.AttnMidBlock": _when(MiddleBlock),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -26,7 +27,7 @@ from medddpm.measure import harness, programs
 from medddpm.measure.machine import machine_meta
 from medddpm.measure.store import Store, rows_folder
 from medddpm.measure.tables import read_meta, read_table, write_table
-from medddpm.measure.tools import CAPTURED, OPPONENTS, ORDINARY, TOOLS
+from medddpm.measure.tools import CAPTURED, INFERENCE, OPPONENTS, ORDINARY, TOOLS
 from study.bench import results, run, settings, tables, worker
 from study.bench.fits import fits
 from study.bench.networks import NETWORKS, Problem, build, flops
@@ -51,7 +52,8 @@ def names(jobs: list[run.Row]) -> list[str]:
 
 
 LARGEST = ("monai-swinunetr", "maisi-autoencoder", "monai-diffusion-attention", "monai-unetr", "monai-vnet")
-EVERY = [pytest.param(name, marks=pytest.mark.long) if name in LARGEST else name for name in NETWORKS]
+THERE = [name for name in NETWORKS if name != "torchvision-video" or importlib.util.find_spec("torchvision")]
+EVERY = [pytest.param(name, marks=pytest.mark.long) if name in LARGEST else name for name in THERE]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -71,7 +73,7 @@ def test_a_network_and_its_batch_are_the_same_in_every_process(name: str) -> Non
     with torch.no_grad():
         forward = next(nested.tensors(first(*problem.forward_inputs())))
     torch.testing.assert_close(output.detach(), forward)
-    assert forward.shape[-3:] == network.sides(side)
+    assert forward.shape[-3:] == network.sides(side) or not network.pictures
     assert forward.abs().max() > 0.01
     assert float(loss.detach()) > 0
 
@@ -110,7 +112,7 @@ def test_the_ladder_changes_one_thing_a_row() -> None:
     assert LADDER[-1].switches == switches.FAST
     for name, setting in switches.SETTINGS.items():
         assert BENCH_SETTINGS[name].switches == setting
-    assert len(BY_SLUG) == len(BENCH_SETTINGS) == sum(map(len, (LADDER, BESIDE, OPPONENTS, CAPTURED)))
+    assert len(BY_SLUG) == len(BENCH_SETTINGS) == sum(map(len, (LADDER, BESIDE, OPPONENTS, CAPTURED, INFERENCE)))
     assert set(ORDINARY) < set(BENCH_SETTINGS)
 
 
@@ -160,6 +162,20 @@ def test_opponents_have_what_their_best_users_give_them() -> None:
     assert all(s.autocast for s in asked if s.compiled)
     assert {s.switches.channels_last for s in asked if s.autocast and not s.compiled} == {False, True}
     assert {s.name for s in OPPONENTS} < set(ORDINARY), "FAST is compared with the best of these"
+
+
+def test_inference_with_bf16_weights_is_a_rival_of_the_forward_pass_alone() -> None:
+    network = NETWORKS["monai-unet-batch"]
+    assert {row.measures for row in run.plan(["monai-unet"], [tool.slug for tool in INFERENCE])} == {("forward",)}
+    model = build(network, 16, 32)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with BENCH_SETTINGS["BF16 weights channels-last"].on(model) as called:
+        assert {t.dtype for t in model.state_dict().values() if t.is_floating_point()} == {torch.bfloat16}
+        row = Row(Case(network.name, 16, 1, 32), INFERENCE[1], Problem(network, 16, 1, CPU), model, called)
+        assert row.work("forward")().dtype == torch.bfloat16
+        assert not model.training
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, msg=name)
 
 
 def test_a_compiled_step_that_replays_is_told_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +278,9 @@ def test_the_ladder_is_every_setting_and_others_get_ordinary_tools_and_fast() ->
     assert ladder == [setting.name for setting in (*LADDER, *BESIDE) if setting.name not in OF_A_LOOP]
     for name in ("monai-unet", "nnunet-plain"):
         jobs = plan([name], ladder=True)
-        assert names(jobs) == ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS]
-        assert {job.measures for job in jobs} == {("forward", "step")}, "none of them samples"
+        halved = [tool.name for tool in INFERENCE]
+        assert names(jobs) == ["OPT1", "FAST eager", "accelerate", "graphed_step", "FAST", *TOOLS, *halved]
+        assert {job.measures for job in jobs[: -len(halved)]} == {("forward", "step")}, "none of them samples"
         assert {job.case.batch for job in jobs} == {2}
     brats = plan(["med-ddpm-brats"])
     assert names(brats) == ["BASE", "FAST"]
@@ -275,19 +292,19 @@ def test_opponents_are_measured_beside_what_else_is_asked() -> None:
     papers = ["BASE", "OPT1", "OPT2", "OPT12", "FAST"]
     assert names(plan(["med-ddpm"], opponents=True)) == [*papers, *OF_A_LOOP, *TOOLS]
     both = names(plan(["med-ddpm"], ladder=True, opponents=True))
-    assert sorted(both) == sorted(BENCH_SETTINGS), "every setting, once"
+    assert sorted(both) == sorted(set(BENCH_SETTINGS) - {tool.name for tool in INFERENCE}), "every setting, once"
     assert names(plan(["monai-unet"], opponents=True)) == names(plan(["monai-unet"]))
     assert names(plan(["med-ddpm-brats"], opponents=True)) == ["BASE", "FAST", *OF_A_LOOP, *TOOLS]
 
 
 def test_the_help_says_that_captured_steps_are_timed_too(capsys) -> None:
     captured = [setting.name for setting in CAPTURED]
-    assert names(plan(["monai-unet"]))[-len(captured) :] == captured
+    assert names(plan(["monai-unet"], measures=["step"]))[-len(captured) :] == captured
     assert names(plan(["med-ddpm"], opponents=True))[-len(captured) :] == captured
     with pytest.raises(SystemExit):
         parser().parse_args(["bench", "--help"])
     said = " ".join(capsys.readouterr().out.replace("-\n", "-").split()).replace("- ", "-")
-    assert "graphed-step, the ordinary tools and the captured steps" in said
+    assert "graphed-step, the ordinary tools, the captured steps and, of a forward pass, those with" in said
     assert "also the ordinary tools and the captured steps that --setting lists" in said
 
 

@@ -219,14 +219,14 @@ def test_a_call_without_time_says_how_far_the_pairs_are(tmp_path: Path, capsys) 
 
 @pytest.mark.long
 def test_a_toy_of_a_pair_differs_by_rounding_alone(tmp_path: Path) -> None:
-    kind = {"side": 16, "channels": 8, "heads": 3, "held_out": 2, "steps": 5, "drawn": 2, "samplings": (("ddim", 2),)}
+    kind = {"side": 16, "channels": 8, "heads": 2, "held_out": 1, "steps": 3, "drawn": 1, "samplings": (("ddim", 2),)}
     cpu = torch.device("cpu")
     base, autocast = (
-        trainer.work(Training("plain", setting=setting, **kind), tmp_path / setting, tmp_path / "data", cpu)
+        trainer.work(Training("one-volume", setting=setting, **kind), tmp_path / setting, tmp_path / "data", cpu)
         for setting in ("BASE", AUTOCAST)
     )
     assert [base["setting"], autocast["setting"]] == ["BASE", AUTOCAST]
     assert base["samples"][0]["peak_bytes"] is None
     exact, rounded = ([window["value"] for window in result["losses"]] for result in (base, autocast))
     assert exact != rounded
-    assert rounded == pytest.approx(exact, rel=0.02)
+    assert rounded == pytest.approx(exact, rel=1e-3)

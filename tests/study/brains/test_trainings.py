@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from medddpm.checkpoints.files import load_checkpoint
 from medddpm.checkpoints.released import read_released
 from medddpm.data.layouts import JOINT
+from medddpm.data.tissues import CONTRASTS
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.measure.machine import MACHINE
@@ -142,6 +143,18 @@ def test_the_memory_of_drawing_is_its_own() -> None:
         assert memory is not None
         assert images < memory < heads.nbytes / 2
     assert heads.device.type == "cuda"
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_gpu_leaves_result_samples_and_weights(tmp_path: Path) -> None:
+    training = Training(
+        "all-slim", contrast="all", side=16, heads=3, held_out=2, steps=4, drawn=2, samplings=(("dpm++", 2),),
+        keeps_weights=True,
+    )  # fmt: skip
+    result = trainer.work(training, tmp_path, tmp_path / "data", torch.device("cuda"))
+    assert "partial" not in result
+    assert read_samples(tmp_path / result["samples"][0]["file"], training.size, CONTRASTS)[0].shape[:2] == (2, 3)
+    assert read_released(tmp_path / trainer.WEIGHTS)["step"] == 4
 
 
 @pytest.mark.parametrize("count", [1, 7, 20, 1003])

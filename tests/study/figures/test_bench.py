@@ -209,6 +209,9 @@ def test_the_sentence_says_what_was_not_measured() -> None:
         "among them."
     )
     assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
+    halved = [row("monai-unet", name, "forward", ms) for name, ms in (("BF16 weights", 3.0), ("autocast", 4.0))]
+    rivals = tables.against(pd.DataFrame(halved), "monai-unet", "forward")
+    assert rivals["setting"]["best ordinary"] == "BF16 weights"
     alone = sentences.headline(only("FAST"), "H200")
     assert alone.endswith(
         "FAST in one CUDA graph. Not measured on the H200: any ordinary tool, PyTorch out of the box, the paper's FP32."
