@@ -117,7 +117,12 @@ def add_train(commands: Commands[Parser]) -> None:
         "--save-every", type=whole(0), default=1000, help="steps between checkpoints, 0 for only the last (1000)"
     )
     command.add_argument("--sample-every", type=whole(0), default=1000, help="steps between samples, 0 for none (1000)")
-    command.add_argument("--keep", type=whole(1), default=2, help="newest checkpoints kept (2)")
+    command.add_argument(
+        "--keep",
+        type=whole(1),
+        default=2,
+        help="newest checkpoints kept, beside the last one that is known to be good (2)",
+    )
     command.add_argument(
         "--cache", type=a_path, metavar="DIR",
         help="folder of prepared volumes, shared by all runs, removable at any time ($MEDDDPM_CACHE, or "

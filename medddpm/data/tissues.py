@@ -71,8 +71,9 @@ def nulling_time(tissue: Tissue, tr: float) -> float:
     return tissue.t1 * math.log(2 / (1 + math.exp(-tr / tissue.t1)))
 
 
-# Times and densities of BrainWeb, 1.5 T: the Simulated Brain Database, brainweb.bic.mni.mcgill.ca (Kwan, Evans & Pike
-# 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, IEEE Trans. Med. Imaging 17:463).
+# Times and densities of BrainWeb, 1.5 T: tissue_mr_parameters.txt of the Simulated Brain Database,
+# brainweb.bic.mni.mcgill.ca (Kwan, Evans & Pike 1999, IEEE Trans. Med. Imaging 18:1085; Collins et al. 1998, the same
+# journal 17:463).
 
 CSF = Tissue(t1=2569, t2=329, pd=1.0)
 GREY = Tissue(t1=833, t2=83, pd=0.86)
@@ -118,8 +119,9 @@ BRAINWEB = Tissues(
 about as long beside white matter's as in `AT_3_T`."""
 
 FLUID = Tissue(t1=4300, t2=2000, pd=1.0)
-"""Cerebrospinal fluid: its T1 hardly depends on the field, as water's (Rooney et al. 2007, Magn. Reson. Med. 57:308,
-measure 4 to 4.5 s); the T2 is a choice near water's."""
+"""Cerebrospinal fluid: its T1 does not depend on the field (Rooney et al. 2007, Magn. Reson. Med. 57:308), and FSL-MRS
+takes 4.47 s at 3 T and 4.43 s at 7 T from them; its T2 is 2.03 s at 3 T (Spijkerman et al. 2017, MAGMA,
+doi:10.1007/s10334-017-0659-3, as FSL-MRS has it). Both times are choices near these."""
 
 AT_1_5_T = Tissues(
     csf=FLUID,
@@ -130,9 +132,9 @@ AT_1_5_T = Tissues(
     rim=Tissue(t1=1400, t2=140, pd=0.89),
     core=Tissue(t1=2800, t2=320, pd=0.97),
 )
-"""Grey and white matter: Stanisz et al. 2005, Magn. Reson. Med. 54:507 (1124 ± 50, 95 ± 8; 884 ± 50, 72 ± 4 ms), of a
-cow's brain at 37 °C. In people T1 is 1197 ± 134 and 646 ± 32 ms by MPRAGE (Wright et al. 2008); how long it seems
-depends on the method (Assländer & Flassbeck 2024, arXiv 2409.05318).
+"""Grey and white matter: Stanisz et al. 2005, Magn. Reson. Med. 54:507, table 1, of a cow's brain at 37 °C. In people
+T1 is 1197 ± 134 and 646 ± 32 ms by MPRAGE (Wright et al. 2008); how long it seems depends on the method (Assländer &
+Flassbeck 2024, arXiv 2409.05318).
 
 Proton densities are BrainWeb's. A glioma's times are choices, near those of `AT_3_T`.
 """
@@ -192,9 +194,9 @@ SCANNERS = (
     Scanner("3 T, MPRAGE", AT_3_T, t1=(2300, 900, 9, 7.1, 170), t2=(5000, 90), flair=(9000, 90)),
     Scanner("3 T, tumour protocol", AT_3_T, t1=(2100, 1100, 12, 7.0, 176), t2=(4000, 100), flair=(9000, 110)),
 )
-"""Timings within common protocols; those that are not named here are choices near them.
+"""Timings are choices within what is common, near two protocols whose tables were not at hand.
 
-ADNI's MPRAGE at 1.5 T (TR 2400, TI 1000, 8°; Jack et al. 2008, J. Magn. Reson. Imaging 27:685) and at 3 T (TR 2300, TI
-900, 9°; FLAIR TR 9000, TE 90; ADNI's scanner protocols). The consensus for brain tumours (Ellingson et al. 2015, Neuro
-Oncol. 17:1188: TR 2100, TI 1100, 10-15°; T2 TR > 2500, TE 80-120; FLAIR TR > 6000, TE 100-140).
+ADNI's MPRAGE (Jack et al. 2008, J. Magn. Reson. Imaging 27:685) at 1.5 T and 3 T; the consensus for brain tumours
+(Ellingson et al. 2015, Neuro Oncol. 17:1188), which recommends ranges for a 3-D inversion-prepared gradient echo, a T2
+turbo spin echo and FLAIR at both fields.
 """

@@ -10,6 +10,7 @@ the features of the Fréchet distance), `quality.segmentation` (brain and lesion
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,11 @@ class VolumeSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    @functools.cached_property
+    def alike(self) -> list[npt.NDArray[np.float64]]:
+        """MS-SSIM of every two volumes, (N, N) for each channel; measured once, since many sets have one reference."""
+        return [sets.ms_ssim_pairs(self.images[:, i : i + 1]) for i in range(self.images.shape[1])]
+
 
 def compare(
     samples: VolumeSet,
@@ -198,7 +204,7 @@ def compare(
         add_means(against_truth(samples, reference, names, chosen))
     for index, channel in enumerate(names):
         first, second = samples.images[:, index : index + 1], reference.images[:, index : index + 1]
-        for metric, statistic, volumes in _over_pairs(first, second, paired, chosen):
+        for metric, statistic, volumes in _over_pairs(samples, reference, index, paired, chosen):
             add(metric, channel, "all", statistic, volumes)
         if samples.labels is not None and reference.labels is not None and "wasserstein" in chosen:
             for label, tissue in tissues.names.items():
@@ -316,23 +322,24 @@ def _agreement_of(
 
 
 def _over_pairs(
-    first: Tensor, second: Tensor, paired: bool, metrics: Collection[str]
+    samples: VolumeSet, reference: VolumeSet, channel: int, paired: bool, metrics: Collection[str]
 ) -> Iterator[tuple[str, Statistic, Sequence[int]]]:
     """Yields the metrics that average over pairs of volumes of one channel, if the sets are large enough."""
+    first, second = (volumes.images[:, channel : channel + 1] for volumes in (samples, reference))
     n, m = len(first), len(second)
     sizes = (n,) if paired else (n, m)
     if "ms_ssim_between" in metrics and (not paired or n > 1):
         yield "ms_ssim_between", mean_of_pairs(sets.ms_ssim_pairs(first, second), paired), sizes
-    for metric, volumes in (("diversity", first), ("diversity_reference", second)):
+    for metric, volumes in (("diversity", samples), ("diversity_reference", reference)):
         if metric in metrics and len(volumes) > 1:
-            yield metric, mean_of_pairs(sets.ms_ssim_pairs(volumes), True), (len(volumes),)
+            yield metric, mean_of_pairs(volumes.alike[channel], True), (len(volumes),)
     if min(n, m) > 1 and {"mmd_linear", "mmd_gaussian"} & set(metrics):
         # A linear kernel's MMD does not change when one volume is subtracted from all, and then rounds far less.
         centre = second.mean(dim=0, keepdim=True)
         pairs = ((first, first), (second, second), (first, second))
-        within, reference, between = (sets.gram(one - centre, two - centre) for one, two in pairs)
-        yield "mmd_linear", sets.mmd(within, reference, between, paired), sizes
-        yield "mmd_gaussian", sets.mmd(*sets.gaussian_kernels(within, reference, between), paired), sizes
+        within, within_reference, between = (sets.gram(one - centre, two - centre) for one, two in pairs)
+        yield "mmd_linear", sets.mmd(within, within_reference, between, paired), sizes
+        yield "mmd_gaussian", sets.mmd(*sets.gaussian_kernels(within, within_reference, between), paired), sizes
 
 
 def _masks(labels: Tensor, tissues: Tissues) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

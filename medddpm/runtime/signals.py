@@ -97,6 +97,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _amid_import(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+    """Returns whether a module is being loaded.
+
+    `from package import name` runs functions of importlib also where the package is loaded, as pyzmq's does for each
+    message of a kernel. KeyboardInterrupt passes through those as through any others.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_find_and_load" and code.co_filename.startswith("<frozen importlib"):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False

@@ -66,6 +66,10 @@ def release_run(
 ) -> list[Path]:
     """Writes a run's newest averaged weights as NAME.safetensors, with NAME.csv and NAME.md.
 
+    A model of synthetic subjects is measured on subjects of the next seed that the run did not use: 1, or after a run
+    with held-out volumes, which have seed 1, 2. Those did not steer the training, but whoever chooses a run or its
+    length by their loss would be measured on what was chosen by.
+
     Args:
         run: the folder of `medddpm train`.
         out: NAME.safetensors.
@@ -98,7 +102,7 @@ def release_run(
         raise BadInput("--held-out", problem, "leave it out")
     if synthetic and (count := HELD_OUT if held_out is None else held_out):
         origin = content["training"][synthetic]
-        subjects = SYNTHETIC[synthetic](count, tuple(content["size"]), origin["contrast"], seed=origin["seed"] + 1)
+        subjects = SYNTHETIC[synthetic](count, tuple(content["size"]), origin["contrast"], seed=_new_seed(run))
         content["evaluation"] = evaluation(content, subjects, setting, device, progress)
     _write(content, files, about, terms)
     return files
@@ -177,6 +181,13 @@ def training_of(run: Path) -> dict[str, Any]:
     if origin:
         training[origin.key] = {"contrast": origin.contrast, "seed": origin.seed, "count": len(names)}
     return training
+
+
+def _new_seed(run: Path) -> int:
+    """Returns the seed after those of the synthetic subjects that a run trained on or held out."""
+    known = read_run(run)
+    origins = (origin_of(known["volumes"]), origin_of(known.get("held_out", [])))
+    return 1 + max(origin.seed for origin in origins if origin)
 
 
 def training_record(losses: np.ndarray) -> pd.DataFrame:

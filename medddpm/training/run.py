@@ -179,7 +179,7 @@ def _loop(
                 loss = held_out_loss(trainer, held_out) if held_out and sampled else None
                 shown.interim(trainer.losses, step, loss)
             if ranks.lead and (due or stop):
-                save(out, trainer.state(), config.keep, shown.good)
+                save(out, trainer.state(), config.keep, shown.needed)
             if ranks.lead and sampled:
                 path = out / "samples" / f"step-{step:07d}.nii.gz"
                 shown.sample(write_sample(trainer, path, held_out), step)

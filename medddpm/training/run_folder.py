@@ -180,14 +180,19 @@ def newest_up_to(out: Path, step: int) -> Path | None:
     return next((path for path in reversed(checkpoints_of(out)) if step_of(path) <= step), None)
 
 
-def save(out: Path, content: Mapping[str, Any], keep: int, good: int | None = None) -> None:
+def save(
+    out: Path,
+    content: Mapping[str, Any],
+    keep: int,
+    needed: Callable[[Sequence[int]], set[int]] = lambda checkpoints: set(),
+) -> None:
     """Writes a checkpoint, then removes all older ones but the newest `keep` - 1.
 
     Args:
         out: the run's folder.
         content: the checkpoint's.
         keep: the number of checkpoints that stay.
-        good: the newest checkpoint of at most this step stays as well.
+        needed: of the steps of all checkpoints, in order, those whose checkpoints stay as well.
 
     Raises:
         BadInput: a weight is not finite, or the disk is full. Existing checkpoints then stay.
@@ -202,16 +207,18 @@ def save(out: Path, content: Mapping[str, Any], keep: int, good: int | None = No
     path = out / "checkpoints" / f"step-{content['step']:07d}.pt"
     save_checkpoint(path, content)
     older = [known for known in checkpoints_of(out) if step_of(known) < content["step"]]
-    spared = None if good is None else newest_up_to(out, good)
+    spared = needed([*map(step_of, older), content["step"]])
     for old in older[: len(older) - max(keep, 1) + 1]:
-        if old != spared:
+        if step_of(old) not in spared:
             old.unlink()
 
 
 def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps: int) -> None:
     """Checks, before a run trains, that its disk has room for the checkpoints that exist at one time.
 
-    A new checkpoint is written before the oldest one is removed, so there is one more than the run keeps.
+    A new checkpoint is written before the oldest one is removed, so there is one more than the run keeps; it keeps two
+    at least, because the newest is not yet known to be good (`medddpm.training.reports.watch.Watch.needed`). Those that
+    only a lost training keeps are not counted.
 
     Args:
         out: the run's folder.
@@ -225,7 +232,7 @@ def check_room_for(out: Path, size: int, config: TrainConfig, first: int, steps:
     every = config.save_every or steps
     due = max(-(-steps // every) - first // every, 0) if steps > first else 0
     there = len(checkpoints_of(out))
-    count = min(due, max(config.keep + 1 - there, 1))
+    count = min(due, max(max(config.keep, 2) + 1 - there, 1))
     remedy = "free some space, give a smaller --keep, or choose another folder"
     check_room(out, size * count, f"{count} checkpoint{'s' * (count != 1)}", remedy)
 

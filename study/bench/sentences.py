@@ -11,7 +11,7 @@ from medddpm.measure.tools import LAST, ORDINARY, Tool
 from study.bench.networks import NETWORKS
 from study.bench.settings import BENCH_SETTINGS
 from study.bench.tables import OURS, against, called_of, others, rows_of
-from study.words import listed
+from study.words import cudnn_release, listed
 
 _WORK = {"step": "a training step", "forward": "a forward pass"}
 _TOOLS = [name for name in ORDINARY if BENCH_SETTINGS[name].autocast]
@@ -36,10 +36,13 @@ def headline(table: pd.DataFrame, gpu: str, measure: str = "step") -> str:
     known = times.reindex(list(ORDINARY))
     names = {"best ordinary": "the best ordinary tool", "PyTorch": "PyTorch out of the box", "BASE": "the paper's FP32"}
     opponents = against(table, OURS, measure)
+    cudnn = rows_of(table, OURS, measure)["cudnn"].dropna().astype(str)
     ratios: list[str] = []
     for opponent, row in opponents.dropna(subset="ms").iterrows():
         its_tool = f"{tool(BENCH_SETTINGS[row['setting']])}: " if opponent == "best ordinary" else ""
         where = " measured there" if opponent == "best ordinary" and known.isna().any() else ""
+        if opponent == "BASE" and "BASE" in cudnn:  # the paper's own cuDNN is older, and faster in FP32
+            where = f" under cuDNN {cudnn_release(cudnn['BASE'])}"
         name = f"{names[str(opponent)]}{where} ({its_tool}{exact(row['ms'])} ms)"
         ratios.append(f"{exact(row['ratio'])} times as fast as {name}")
     how = "with `accelerate(model)` in an ordinary loop" if called == "accelerate" else "under FAST in one CUDA graph"
@@ -85,24 +88,35 @@ def tool(setting: Tool, *, short: bool = False) -> str:
     return f"{text}, {'' if short else 'in '}channels-last" if setting.switches.channels_last else text
 
 
-def network_gains(table: pd.DataFrame, gpu: str) -> str:
+def network_gains(table: pd.DataFrame, gpu: str, repeats: pd.DataFrame | None = None) -> str:
     """Gives the gains of the networks of `fully_timed`, from the least to the most.
 
     Args:
         table: schema `BENCH`, of one machine.
         gpu: its name, as H200.
+        repeats: as for `others`.
     """
-    timed = fully_timed(table)
+    timed = fully_timed(table, repeats)
     low, middle, high = (timed[["ratio", "step_ratio"]].agg(how) for how in ("min", "median", "max"))
     alone, graphed = (f"{low[name]:.2f} to {high[name]:.2f} times" for name in ("ratio", "step_ratio"))
     return (
         f"For {len(timed)} networks on the {gpu} `accelerate` is {alone} as fast as the best ordinary tool, "
         f"{middle['ratio']:.2f} times in the median; `graphed_step` is {graphed}, {middle['step_ratio']:.2f} in the "
-        "median."
+        f"median.{_repeated(timed)}"
     )
 
 
-def network_limits(table: pd.DataFrame) -> str:
+def _repeated(timed: pd.DataFrame) -> str:
+    """Names the networks that were timed in several runs, with the least and the most of each ratio."""
+    return "".join(
+        f" {kind(network)} counts by the median of {row['runs']} runs, {row['ratio']:.2f} "
+        f"({row['ratio_least']:.2f} to {row['ratio_most']:.2f}); with `graphed_step` {row['step_ratio']:.2f} "
+        f"({row['step_ratio_least']:.2f} to {row['step_ratio_most']:.2f})."
+        for network, row in timed[timed["runs"] > 1].iterrows()
+    )
+
+
+def network_limits(table: pd.DataFrame, repeats: pd.DataFrame | None = None) -> str:
     """Lists in Markdown what the networks' ratios leave out: losses, the search, memory, the distance from float32.
 
     `accelerate` and `graphed_step` launch the same kernels, so a tenth of a step between them is the host's time.
@@ -110,13 +124,14 @@ def network_limits(table: pd.DataFrame) -> str:
     Args:
         table: schema `BENCH`, of one machine. A tool counts as not timed for a network if another network has it;
             PyTorch without autocast is no tool.
+        repeats: as for `others`.
     """
-    timed = fully_timed(table)
+    timed = fully_timed(table, repeats)
     waiting = timed.index[timed["accelerate_ms"] > _WAITS * timed["step_ms"]]
     points, same = [], slower(timed).index.equals(waiting)
     if len(slower(timed)):
         why = ": in an ordinary loop the GPU waits for the host" if same else ""
-        points.append(f"`accelerate` is slower than the best tool for {slower_named(timed)}{why}.")
+        points.append(f"`accelerate` is no faster than the best tool for {slower_named(timed)}{why}.")
     if len(waiting) and not same:
         networks = listed([kind(network) for network in waiting])
         points.append(f"In an ordinary loop around {networks} the GPU waits for the host.")
@@ -132,18 +147,22 @@ def network_limits(table: pd.DataFrame) -> str:
     return "\n".join(f"- {point}" for point in points)
 
 
-def slower(timed: pd.DataFrame) -> pd.Series[float]:
-    """Returns the ratios of the networks that are slower with `accelerate` than with the best tool.
+def slower(timed: pd.DataFrame) -> pd.DataFrame:
+    """Returns the networks that `accelerate` does not make faster than the best tool, in one run of several at least.
 
     Args:
         timed: as `fully_timed` returns it.
     """
-    return timed["ratio"][timed["ratio"].round(3) < 1]
+    return timed[timed[["ratio", "ratio_least"]].min(axis="columns").round(3) < 1]
 
 
 def slower_named(timed: pd.DataFrame) -> str:
-    """Names the networks of `slower` with their ratios, as prose does."""
-    return listed([f"{kind(network)} ({exact(ratio)})" for network, ratio in slower(timed).items()])
+    """Names the networks of `slower` with their ratios, as prose does; of several runs the least and the most."""
+    names = []
+    for network, row in slower(timed).iterrows():
+        several = f"{row['ratio_least']:.2f} to {row['ratio_most']:.2f} in {row['runs']} runs"
+        names.append(f"{kind(network)} ({several if row['runs'] > 1 else exact(row['ratio'])})")
+    return listed(names)
 
 
 def untimed(timed: pd.DataFrame) -> tuple[str, list[Hashable]]:
@@ -185,11 +204,11 @@ def network_gaps(table: pd.DataFrame) -> str:
     timed = fully_timed(table)
     errors = _errors(table, timed)
     known = {network: rows.reindex(_AUTOCAST).dropna() for network, rows in errors.items()}
-    first = {network: rows.iloc[0] for network, rows in known.items() if len(rows)}
+    nearest = {network: rows.min() for network, rows in known.items() if len(rows)}  # of the layouts
     sentences = _gaps(timed[_TOOLS].notna())
-    if first:
-        where = ", where measured" if len(first) < len(timed) else ""
-        sentences.append(f"Errors are at most {_farther(errors, first):.2f} times those of BF16 autocast{where}.")
+    if nearest:
+        where = ", where measured" if len(nearest) < len(timed) else ""
+        sentences.append(f"Errors are at most {_farther(errors, nearest):.2f} times those of BF16 autocast{where}.")
     return " ".join(sentences)
 
 
@@ -253,9 +272,9 @@ def _farther(errors: Mapping[Hashable, pd.DataFrame], theirs: Mapping[Hashable, 
     return pd.Series([(errors[network].loc[_OURS] / row).max().max() for network, row in theirs.items()]).max()
 
 
-def fully_timed(table: pd.DataFrame) -> pd.DataFrame:
+def fully_timed(table: pd.DataFrame, repeats: pd.DataFrame | None = None) -> pd.DataFrame:
     """Returns the rows of `others` that have both ratios."""
-    return others(table).dropna(subset=["ratio", "step_ratio"])
+    return others(table, repeats).dropna(subset=["ratio", "step_ratio"])
 
 
 def kind(network: object) -> str:

@@ -20,13 +20,13 @@ from study.bench.settings import BENCH_SETTINGS, LADDER
 from study.records import schemas
 
 NAME = "bench.csv"
-OTHER_HOSTS = "bench_other_hosts.csv"
-HOST_BOUND = "monai-unet-batch"  # the network of `OTHER_HOSTS`, whose step waits for the host
+HOST_BOUND = "monai-unet-batch"  # its step waits for the host: `repeats` has its other runs
 ELSEWHERE = {"monai-mednext": "H200"}
 """Networks whose tools fell short on the H100 (their channels-last rows are contiguous), and the card in its place."""
 COMPARED_ON = "H100 (`MedNeXt`: an H200)"  # the cards of `compared`, as a sentence names them
 OURS = "med-ddpm"
 BYTES = ["dram_read_bytes", "dram_written_bytes"]
+_SPREADS = ("ratio_least", "ratio_most", "step_ratio_least", "step_ratio_most")
 
 _PRODUCTS = {  # the products of a convolution, by the names of cuDNN's and this package's kernels
     "convolution, weight gradient": r"wgrad|^_conv_weight|^_edge_correlate",
@@ -49,37 +49,6 @@ def compared(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     h100 = records["H100"]
     apart = [records[card][records[card]["network"] == network] for network, card in ELSEWHERE.items()]
     return pd.concat([h100[~h100["network"].isin(ELSEWHERE)], *apart], ignore_index=True)
-
-
-def on_other_hosts(root: Path, gpu: str) -> list[pd.DataFrame]:
-    """Reads a card's rows of `HOST_BOUND` on hosts other than its record's, by setting: a table for each run.
-
-    The rows of a run begin with `accelerate`'s.
-
-    Raises:
-        BadInput: the table is missing, or does not fit its schema.
-    """
-    table = read_table(root / "figures" / "records" / gpu / OTHER_HOSTS, schemas.BENCH)
-    runs = table.groupby((table["setting"] == "accelerate").cumsum(), sort=False)
-    return [rows.set_index("setting") for _, rows in runs]
-
-
-def every_run(root: Path, gpu: str) -> pd.DataFrame:
-    """Compares a training step of `HOST_BOUND` in every run on a card: the runs on other hosts, then its record's.
-
-    Returns:
-        date (of accelerate's row) and launch_ms (the host's time to launch accelerate's step to an idle GPU), then as
-        `others` has them: best, best_ms, accelerate_ms, ratio, step_ms, step_ratio, apart_h.
-
-    Raises:
-        BadInput: a record is missing, or does not fit its schema.
-    """
-    runs = [*on_other_hosts(root, gpu), rows_of(recorded(root)[gpu], HOST_BOUND, "step")]
-    ours = [rows.loc["accelerate"] for rows in runs]
-    compared_runs = pd.DataFrame(map(_compared, runs))
-    compared_runs.insert(0, "date", [row["date"][:10] for row in ours])
-    compared_runs.insert(1, "launch_ms", [row["host_ms"] for row in ours])
-    return compared_runs
 
 
 def ceilings(root: Path, gpu: str) -> dict[str, float]:
@@ -193,15 +162,22 @@ def against(table: pd.DataFrame, network: str = OURS, measure: str = "step") -> 
     return opponents.assign(ratio=opponents["ms"] / times.get(called_of(times), np.nan))
 
 
-def others(table: pd.DataFrame) -> pd.DataFrame:
+def others(table: pd.DataFrame, repeats: pd.DataFrame | None = None) -> pd.DataFrame:
     """Compares a training step of other people's networks with the best ordinary tool and on the fast path.
+
+    Args:
+        table: schema `BENCH`, of one machine.
+        repeats: of `study.bench.repeats.searched_runs`. Of `HOST_BOUND` the times and ratios are these runs' medians,
+            and the best tool that which was the best most often; without them its row is one run, as the others' are.
 
     Returns:
         index network; title (with the card, where most networks have another), then the time of each setting of
         `ORDINARY`, best (a setting), best_ms, accelerate_ms (in an ordinary loop), ratio (best_ms divided by it),
         step_ms (with `graphed_step`), step_ratio (the time of the best of `TOOLS` divided by it), apart_h (hours
         from accelerate's measurement to the best's), error_output and error_grad (accelerate's distance from BASE),
-        best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`).
+        best_error_grad, peak_best_gib, peak_gib (accelerate's), peak_step_gib (with `graphed_step`); best_p10_ms,
+        best_p90_ms, p10_ms, p90_ms (accelerate's), step_p10_ms and step_p90_ms, the percentiles of the table's run;
+        runs (their number), ratio_least, ratio_most, step_ratio_least and step_ratio_most (of the repeats, else NaN).
     """
     rows = {}
     card = _card(table)
@@ -209,7 +185,9 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
         step = rows_of(table, network.name, "step")
         if network.ours or step.empty:
             continue
-        times = _compared(step)
+        times = compare_step(step) | {"runs": 1} | dict.fromkeys(_SPREADS, np.nan)
+        if repeats is not None and network.name == HOST_BOUND:
+            times |= _medians(repeats)
         here = _card(step) or card
         rows[network.name] = {
             "title": network.title if here == card else f"{network.title} ({here})",
@@ -221,6 +199,11 @@ def others(table: pd.DataFrame) -> pd.DataFrame:
             "peak_best_gib": step["peak_gib"].get(times["best"], np.nan),
             "peak_gib": step["peak_gib"].get("accelerate", np.nan),
             "peak_step_gib": step["peak_gib"].get("graphed_step", np.nan),
+            **{
+                f"{ours}{end}_ms": step[f"{end}_ms"].get(setting, np.nan)
+                for ours, setting in (("best_", times["best"]), ("", "accelerate"), ("step_", "graphed_step"))
+                for end in ("p10", "p90")
+            },
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
@@ -231,7 +214,7 @@ def _card(rows: pd.DataFrame) -> str:
     return gpu_folder_name(str(cards.iloc[0])) if len(cards) else ""
 
 
-def _compared(step: pd.DataFrame) -> dict[str, Any]:
+def compare_step(step: pd.DataFrame) -> dict[str, Any]:
     """Compares a network's step on the fast path with the best tool, from its rows by setting; NaN if not measured."""
     took = step["median_ms"]
     ordinary = took.reindex(list(ORDINARY))
@@ -246,6 +229,18 @@ def _compared(step: pd.DataFrame) -> dict[str, Any]:
         "step_ms": graphed,
         "step_ratio": took.reindex(list(TOOLS)).min() / graphed,
         "apart_h": when.diff().dt.total_seconds().abs().iloc[-1] / 3600,
+    }
+
+
+def _medians(runs: pd.DataFrame) -> dict[str, Any]:
+    """Returns a row of `compare_step` from several runs: the medians, and the least and the most of both ratios."""
+    numbers = ["best_ms", "accelerate_ms", "ratio", "step_ms", "step_ratio", "apart_h"]
+    spreads = [runs[ratio].agg(how) for ratio in ("ratio", "step_ratio") for how in ("min", "max")]
+    return {
+        "best": runs["best"].mode().iloc[0],
+        **{name: runs[name].median() for name in numbers},
+        "runs": len(runs),
+        **dict(zip(_SPREADS, spreads, strict=True)),
     }
 
 

@@ -6,7 +6,7 @@ Ranges and segmenter are files, so that they are committed before the first samp
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,18 @@ from study.brains.use import labelled_samples, use
 from study.records import schemas_brains as schemas
 
 SEGMENTER_FILE, RANGES_FILE = "segmenter.safetensors", "ranges.json"
-TABLES = ("verdicts.csv", "wholes.csv", "sets.csv", "use.csv")
+TABLES = {
+    "verdicts.csv": schemas.VERDICTS,
+    "wholes.csv": schemas.WHOLES,
+    "sets.csv": schemas.SETS,
+    "use.csv": schemas.USE,
+}
+"""The tables, in the order in which they are written, each as soon as its rows are known."""
+
 CONTROL = "heads"
 """The name, among the sets of samples, of held-out heads that are judged in the same way."""
 
-SET_HEADS = 64  # held-out heads that a set is compared with: pairs of more take minutes
+SET_HEADS = 32  # held-out heads that a set is compared with: a pair's MS-SSIM at 64³ takes a third of a CPU second
 SET_METRICS = ("ms_ssim_between", "diversity", "diversity_reference", "mmd_linear", "mmd_gaussian", "frechet")
 
 
@@ -113,7 +120,12 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
         raise BadInput("--samples", f"two sets have one name, or one is called {CONTROL}", "rename it")
     meta = {**machine_meta(command, options.device), "contrasts": list(options.contrasts), "size": list(options.size)}
     out.mkdir(parents=True, exist_ok=True)
-    network, description = _segmenter(options, out, device)
+    # Heads that made neither ranges nor segmenter test the segmenter, and are judged beside the samples: how many pass
+    # says what to expect.
+    tested = options.tested if sets or options.segmenter is None else 1
+    most = max([tested, *(len(names) for _, names in sets.values())])
+    test = subjects(most, options.size, options.contrasts, TEST)
+    network, description = _segmenter(options, out, device, test.first(tested))
     meta["segmenter"] = vars(description)
     held_out = subjects(options.held_out, options.size, options.contrasts, RANGES)
     trained = subjects(options.trained, options.size, options.contrasts, TRAINED)
@@ -123,38 +135,37 @@ def judge(options: Options, out: Path, command: Sequence[str]) -> pd.DataFrame:
         ranges.write(out / RANGES_FILE, {**meta, "seed": RANGES, "held_out": options.held_out})
         print(f"{out / RANGES_FILE}: {len(ranges.ranges)} ranges of {options.held_out} heads", flush=True)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    reference = held_out.images[:SET_HEADS].to(device)
-    most = max([options.tested if sets else 1, *(len(names) for _, names in sets.values())])
-    test = subjects(most, options.size, options.contrasts, TEST)
+
+    def write(*names: str) -> None:
+        for name in names:
+            if rows[name]:
+                write_table(table_of(rows[name], TABLES[name]), out / name, TABLES[name], meta)
+
     asked = {
         name: dataclasses.replace(of_names(names, options.size, options.contrasts), images=images)
         for name, (images, names) in sets.items()
     }
-    # Heads that made neither ranges nor segmenter are judged beside the samples: how many pass says what to expect.
     for name, sampled in {**asked, CONTROL: test}.items() if sets else ():
         verdicts, wholes = judged(sampled, network, options.contrasts, ranges, trained, device)
         rows["verdicts.csv"] += [{"samples": name, **row} for row in verdicts]
         rows["wholes.csv"] += [{"samples": name, **row} for row in wholes]
         print(f"{name}: {summary(wholes)}", flush=True)
-    for name, sampled in asked.items():
-        images = sampled.images
-        of_heads = test.images[: len(images)]
-        for title, volumes in {name: images, f"heads for {name}": of_heads}.items():
-            compared = of_set(volumes.to(device), reference, network, options.contrasts)
-            rows["sets.csv"] += [{"samples": title, **row} for row in compared]
-        if options.use_steps:
-            table = use(
-                labelled_samples(images, sampled.masks, network),
-                (trained.images[: len(images)], trained.tissues[: len(images)]),
-                (held_out.images, held_out.tissues),
-                steps=options.use_steps, seeds=range(options.use_seeds), width=options.width, batch=options.batch,
-                device=device,
-            )  # fmt: skip
-            rows["use.csv"] += [{"samples": name, **row} for row in _rows(table)]
-    made = dict(zip(TABLES, (schemas.VERDICTS, schemas.WHOLES, schemas.SETS, schemas.USE), strict=True))
-    for table_name, schema in made.items():
-        if rows[table_name]:
-            write_table(table_of(rows[table_name], schema), out / table_name, schema, meta)
+    write("verdicts.csv", "wholes.csv")
+    compared = _compared(asked, test, held_out.first(SET_HEADS), network, options.contrasts, device)
+    for name, part in compared:
+        rows["sets.csv"] += [{"samples": name, **row} for row in part]
+    write("sets.csv")
+    for name, sampled in asked.items() if options.use_steps else ():
+        alike = trained.first(len(sampled.images))
+        table = use(
+            labelled_samples(sampled.images, sampled.masks, network),
+            (alike.images, alike.tissues),
+            (held_out.images, held_out.tissues),
+            steps=options.use_steps, seeds=range(options.use_seeds), width=options.width, batch=options.batch,
+            device=device,
+        )  # fmt: skip
+        rows["use.csv"] += [{"samples": name, **row} for row in _rows(table)]
+        write("use.csv")
     return table_of(rows["wholes.csv"], schemas.WHOLES)
 
 
@@ -182,8 +193,26 @@ def judged(
     return verdicts, wholes
 
 
+@dataclass(frozen=True)
+class Reference:
+    """Held-out heads that sets of volumes are compared with; see `of_set`.
+
+    Args:
+        volumes: the heads.
+        features: those of the segmenter's encoder, of `medddpm.quality.tissues.features`.
+    """
+
+    volumes: VolumeSet
+    features: Tensor
+
+    @classmethod
+    def of(cls, images: Tensor, network: nn.Module) -> Reference:
+        """Measures heads (M, C, D, W, H), once for all sets."""
+        return cls(VolumeSet(images), features(network, images))
+
+
 def of_set(
-    images: Tensor, reference: Tensor, network: nn.Module, contrasts: Sequence[Contrast], resamples: int = 1000
+    images: Tensor, reference: Reference, network: nn.Module, contrasts: Sequence[Contrast], resamples: int = 1000
 ) -> list[dict[str, Any]]:
     """Compares a set of volumes with held-out heads; returns the rows of `SETS` without the column samples.
 
@@ -191,16 +220,17 @@ def of_set(
     those of patch statistics and of voxels.
 
     Args:
-        images: (N, C, D, W, H).
-        reference: (M, C, D, W, H), on the same device.
+        images: (N, C, D, W, H), on the reference's device.
+        reference: the held-out heads.
         network: the segmenter.
         contrasts: the channels.
         resamples: bootstrap draws of each interval.
     """
-    first, second = VolumeSet(images), VolumeSet(reference)
-    table = compare(first, second, metrics=SET_METRICS, channels=list(contrasts), resamples=resamples)
+    table = compare(
+        VolumeSet(images), reference.volumes, metrics=SET_METRICS, channels=list(contrasts), resamples=resamples
+    )  # fmt: skip
     rows = _rows(table)
-    one, two = features(network, images), features(network, reference)
+    one, two = features(network, images), reference.features
     sizes = len(one), len(two)
     statistics = {"frechet_segmenter": (distances.frechet(one, two, paired=False), (0.0, np.inf))}
     if min(sizes) > 1:
@@ -212,6 +242,27 @@ def of_set(
         estimate = bootstrap(statistic, sizes, resamples=resamples, bounds=bounds)
         rows.append({"metric": metric, "channel": "all", **vars(estimate), "n": len(one)})
     return rows
+
+
+def _compared(
+    sets: Mapping[str, Subjects],
+    test: Subjects,
+    reference: Subjects,
+    network: nn.Module,
+    contrasts: Sequence[Contrast],
+    device: torch.device,
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the rows of `of_set` of each set, and of as many heads, which are measured once for sets of one size."""
+    if not sets:
+        return
+    known = Reference.of(reference.images.to(device), network)
+    heads: dict[int, list[dict[str, Any]]] = {}
+    for name, sampled in sets.items():
+        count = len(sampled.images)
+        yield name, of_set(sampled.images.to(device), known, network, contrasts)
+        if count not in heads:
+            heads[count] = of_set(test.images[:count].to(device), known, network, contrasts)
+        yield f"heads for {name}", heads[count]
 
 
 def summary(wholes: Sequence[Mapping[str, Any]]) -> str:
@@ -232,10 +283,12 @@ def _numbers(
     return numbers, alike
 
 
-def _segmenter(options: Options, out: Path, device: torch.device) -> tuple[nn.Module, segmenters.Description]:
+def _segmenter(
+    options: Options, out: Path, device: torch.device, test: Subjects
+) -> tuple[nn.Module, segmenters.Description]:
     if options.segmenter is None:
         network, description = segmenters.train(
-            options.contrasts, options.size, device, heads=options.heads, tested=options.tested, steps=options.steps,
+            options.contrasts, options.size, device, test, heads=options.heads, steps=options.steps,
             width=options.width, batch=options.batch,
         )  # fmt: skip
         segmenters.write(network, description, out / SEGMENTER_FILE)

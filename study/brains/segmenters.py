@@ -54,21 +54,21 @@ def train(
     contrasts: Sequence[Contrast],
     size: Size,
     device: torch.device,
+    test: Subjects,
     *,
     heads: int,
-    tested: int,
     steps: int,
     width: int = WIDTH,
     batch: int = 4,
 ) -> tuple[nn.Module, Description]:
-    """Trains a segmenter on heads of seed `SEGMENTER`, and tests it on heads of seed `TEST`.
+    """Trains a segmenter on heads of seed `SEGMENTER`, and tests it on others.
 
     Args:
         contrasts: the channels.
         size: (H, W, D), multiples of 8.
         device: trains.
+        test: the first heads of seed `TEST`, under those contrasts and of that size.
         heads: to train on.
-        tested: to test on.
         steps: of the optimizer.
         width: of the network.
         batch: volumes a step.
@@ -81,9 +81,8 @@ def train(
         known.images.to(device), known.tissues.to(device), steps=steps, width=width, batch=batch
     )  # fmt: skip
     network.half().float()  # as a file has the weights, so that what is measured now and later is one network
-    test = subjects(tested, size, contrasts, TEST)
     dice = dice_of(network, test)
-    return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, tested, TEST, dice)
+    return network, Description(tuple(contrasts), size, width, heads, SEGMENTER, steps, len(test.names), TEST, dice)
 
 
 def dice_of(network: nn.Module, test: Subjects) -> dict[str, dict[str, float | None]]:

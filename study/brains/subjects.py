@@ -58,6 +58,12 @@ class Subjects:
     names: tuple[HeadName, ...]
     voxel: float
 
+    def first(self, count: int) -> Subjects:
+        """Returns the first `count` of them."""
+        return Subjects(
+            self.images[:count], self.masks[:count], self.tissues[:count], self.names[:count], self.voxel
+        )  # fmt: skip
+
 
 def subjects(
     count: int, size: Size, contrasts: Sequence[Contrast], seed: int, processes: int | None = None

@@ -14,8 +14,8 @@ from study.claims.cards import deciding_cards
 from study.claims.kernels import Runs
 from study.claims.numbers import Number
 from study.claims.paper import Claim
-from study.claims.reasons import OnCard, Sentence, as_text, measured_over, runs_of, views
-from study.claims.verdicts import Finding, status_of, tolerance_of
+from study.claims.reasons import OnCard, Sentence, by_the_change, measured_over, runs_of, views
+from study.claims.verdicts import Finding, status_of
 
 
 def lacks(counters: str) -> Sentence:
@@ -30,10 +30,9 @@ def _finding(on: OnCard, also: Sequence[Sentence], differs: Sequence[Sentence], 
     """Returns the mean of the runs and the sentences that explain it; see `Case.judge`."""
     if not on.by_run:
         return Finding(on.view, missing(on))
-    ours = as_text(np.mean(on.by_run, axis=0).tolist())
-    finding = Finding(on.view, "", ours, tolerance_of(on.claim), on.card)
+    finding = on.finding
     explained = () if status_of(on.claim, finding) == "reproduced" else differs
-    sentences = (sentence(on) for sentence in (measured_over, *also, *explained))
+    sentences = (sentence(on) for sentence in (measured_over, *also, by_the_change, *explained))
     return replace(finding, reason=" ".join(filter(None, sentences)))
 
 

@@ -117,10 +117,10 @@ def summed(chosen: pd.DataFrame, counter: str) -> float:
     return float((chosen["count"] * chosen[counter]).sum(min_count=1))
 
 
-def ranks(table: pd.DataFrame, kind: str) -> list[float]:
+def ranks(table: pd.DataFrame, kind: str, tie: float = TIE) -> list[float]:
     """Returns the first and the last rank of a kind of work by summed priority, from 1; NaN where it has no score.
 
-    Kinds whose scores lie within `TIE` of each other share their ranks. GEMMs rank as convolutions.
+    Kinds whose scores lie within `tie` of each other share their ranks. GEMMs rank as convolutions.
     """
     first, *others = _GEMMS
     scores = summaries.priorities(table, by="group").sum(min_count=1)
@@ -128,7 +128,7 @@ def ranks(table: pd.DataFrame, kind: str) -> list[float]:
     score = float(kinds.to_dict().get(kind, math.nan))
     if math.isnan(score):
         return [math.nan, math.nan]
-    return [float(((1 - TIE) * kinds > score).sum() + 1), float((kinds >= (1 - TIE) * score).sum())]
+    return [float(((1 - tie) * kinds > score).sum() + 1), float((kinds >= (1 - tie) * score).sum())]
 
 
 def short_name(table: pd.DataFrame) -> str:

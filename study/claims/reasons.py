@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from study.claims import kernels
 from study.claims.kernels import GEMMS, KernelsOfRun, Runs
 from study.claims.numbers import Number
 from study.claims.paper import Claim
+from study.claims.verdicts import Finding, status_by_the_change, status_of, tolerance_of
 from study.words import listed
 
 ELSEWHERE = re.compile(r"window-(\d+)")
@@ -61,6 +62,12 @@ class OnCard:
     def mean(self, number: Number) -> str:
         """Computes another number on this card, as `mean` does."""
         return mean(number, self.runs)
+
+    @property
+    def finding(self) -> Finding:
+        """The claim's number as a finding without its reason."""
+        ours = as_text(np.mean(self.by_run, axis=0).tolist())
+        return Finding(self.view, "", ours, tolerance_of(self.claim), self.card)
 
 
 Sentence = Callable[[OnCard], str]
@@ -110,6 +117,40 @@ def _spread(on: OnCard) -> str:
     middle = np.abs(values.mean(axis=0))
     apart = np.divide(np.ptp(values, axis=0), middle, out=np.zeros_like(middle), where=middle > 0)
     return f"the mean of {len(on.by_run)} runs, {apart.max():.1%} apart"
+
+
+def hinges(on: OnCard, choice: str, status: str | None) -> str:
+    """Says that the verdict would be another one under another choice; empty if it would not.
+
+    Args:
+        on: the claim and the records.
+        choice: the other choice and what it gives, as "counted alike (1.2)".
+        status: the verdict under that choice; None if it gives none.
+    """
+    if status in (None, status_of(on.claim, on.finding)):
+        return ""
+    outcome = "be reproduced" if status == "reproduced" else "differ"
+    return f"The verdict hinges on a choice: {choice}, it would {outcome}."
+
+
+def by_the_change(on: OnCard) -> str:
+    """Says that 20% of the change that a ratio states, in place of 20% of the ratio, would give another verdict."""
+    return hinges(
+        on,
+        "with a tolerance of 20% of the change that the ratio states (the ratio less 1)",
+        status_by_the_change(on.claim, on.finding),
+    )
+
+
+def otherwise(words: str, number: Number) -> Sentence:
+    """Returns a sentence that says what another computation of the number gives if it changes the verdict."""
+
+    def sentence(on: OnCard) -> str:
+        value = on.mean(number)
+        status = status_of(on.claim, replace(on.finding, our_value=value)) if value else None
+        return hinges(on, f"{words} ({value})", status)
+
+    return sentence
 
 
 def tensor_pipe(on: OnCard) -> str:

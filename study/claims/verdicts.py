@@ -9,20 +9,21 @@ paper's qualifiers count: "more than" and the like bound from below, strictly; "
 both ends, and the tolerance widens these bounds. A ratio to another setting must also lie on the paper's side of 1:
 1.07 says *more*, and neither 0.95 nor 1 reproduces that, close as they are. A zero of the paper is met below `FLOOR`,
 half a unit (of percentage points): a third of the smallest share that the paper tells from zero, 1.4%. What a data
-sheet or a driver settles is *checked against source* where it agrees. A number of another card than the paper's is a
-*proxy*: it stands beside, and decides nothing.
+sheet or a driver settles is *checked against source* where it agrees. Our own settings and versions, and the names of
+kernels that we launched, are no measurements: where they agree they are the *same setting or name*, which counts as
+reproduced nowhere. A number of another card than the paper's is a *proxy*: it stands beside, and decides nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from medddpm.errors import BadInput
-from study.claims.paper import MEASURED, REPEATS, Claim, as_range, claims_of, kind_of
+from study.claims.paper import KERNEL_NAME, MEASURED, REPEATS, Claim, as_range, claims_of, kind_of
 from study.records.schemas import CLAIMS
 
 STATUSES = CLAIMS.columns["status"].allowed
@@ -33,6 +34,7 @@ NARROW = {"nearly identical": 0.05, "flat": 0.05}  # by the paper's qualifier
 AT_LEAST = ("more than", "over", "exceeds")
 AT_MOST = ("only",)
 CHECKED = ("card", "source")  # views
+CHOSEN = ("configuration", "software")  # views whose values are our own choice
 DECIDED = ("reproduced", "differs")
 
 
@@ -93,7 +95,25 @@ def status_of(claim: Claim, finding: Finding) -> str:
         return "proxy" if finding.other_value else "not_measurable"
     if not _agrees(claim, ours, finding.tolerance):
         return "differs"
+    if finding.view in CHOSEN or claim.metric == KERNEL_NAME:
+        return "same_setting_or_name"
     return "checked_against_source" if finding.view in CHECKED else "reproduced"
+
+
+def status_by_the_change(claim: Claim, finding: Finding) -> str | None:
+    """Returns the status with the tolerance as a share of the change that a ratio states, the ratio less 1.
+
+    None for what is no ratio to another setting, has another tolerance than `TOLERANCE`, or was not measured.
+    """
+    if claim.unit != "x" or "reduction" in claim.metric or tolerance_of(claim) != TOLERANCE or not finding.our_value:
+        return None
+    change = replace(claim, value=_less_one(claim.value), unit="")
+    return status_of(change, replace(finding, our_value=_less_one(finding.our_value)))
+
+
+def _less_one(text: str) -> str:
+    """Returns a ratio, or a range of ratios, as the change that it states."""
+    return "-".join(f"{number - 1:.9f}" for number in dict.fromkeys(as_range(text) or ()))
 
 
 def _agrees(claim: Claim, ours: str, tolerance: float) -> bool:
@@ -202,7 +222,11 @@ def headline(claims: pd.DataFrame) -> str:
         problem = f"{', '.join(nameless)}: measured, but on no card"
         raise BadInput("claims", problem, "name the card whose records decide in the column card")
     reproduced, cards = (table["status"] == "reproduced").sum(), " and the ".join(dict.fromkeys(table["card"]))
-    return f"{len(table)} of the paper's numbers were measured on the {cards}; {reproduced} are reproduced."
+    open_ = (claims["status"] == "not_measurable").sum()
+    return (
+        f"{len(table)} of the paper's numbers were measured on the {cards}; {reproduced} are reproduced. "
+        f"Of the {len(claims)} rows {open_} are not measurable here."
+    )
 
 
 def places(paper: pd.DataFrame) -> pd.Series[str]:

@@ -121,17 +121,13 @@ def roofline_figure(points: pd.DataFrame, limits: Mapping[str, float], card: str
             x, y, "o", color=colour_of(setting), markersize=5, markeredgecolor="white",
             markeredgewidth=0.4, zorder=3,
         )  # fmt: skip
+        axis.annotate(setting, (x, y), (5, -1), textcoords="offset points", va="top", fontsize=7, color="black")
     axis.set_yscale("log")
     _log(axis, low, high)
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set(xlabel="FLOPs of the network per byte of DRAM traffic", ylabel="TFLOP/s")
     axis.set_title(card, loc="left")
-    handles = [
-        Line2D([], [], color=colour_of(setting), marker="o", linestyle="none", markersize=4, label=setting)
-        for setting in points.sort_values("tflops", ascending=False)["setting"].astype(str)
-    ]
-    axis.legend(handles=handles, loc="lower right")
     return figure
 
 
@@ -183,7 +179,8 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
     """Draws a bar a network, the longest first: `accelerate` against the best of ordinary tools, in times; a line at 1.
 
     A ring marks `graphed_step`, and stands alone where `accelerate` was not measured; a network without either is not
-    drawn. To the right are both times in ms, and the best tool.
+    drawn. Where there are several runs, a line goes from the least to the most of `accelerate`. To the right are both
+    times in ms, and the best tool.
 
     Args:
         table: of `study.bench.tables.others`.
@@ -199,6 +196,7 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
         alone, graphed = float(row["ratio"]), float(row["step_ratio"])
         if not np.isnan(alone):
             axis.barh(place, alone - 1, 0.6, left=1, color=SETTING_COLOURS["FAST"])
+        axis.plot([row["ratio_least"], row["ratio_most"]], [place, place], color="black", linewidth=0.9)
         axis.plot(graphed, place, "o", markersize=4, markerfacecolor="white", color="black", markeredgewidth=0.9)
         ours = float(row["step_ms"]) if np.isnan(alone) else float(row["accelerate_ms"])
         theirs = float(row["best_ms"])
@@ -210,7 +208,7 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
     right.set_yticks(range(len(table)), beside)
     right.spines["right"].set_visible(False)
     right.tick_params(axis="y", length=0)
-    ratios = table[["ratio", "step_ratio"]].to_numpy(dtype=float)
+    ratios = table[["ratio", "step_ratio", "ratio_least"]].to_numpy(dtype=float)
     least, most = float(np.nanmin(ratios)), float(np.nanmax(ratios))
     low, high = min(0.85, 0.95 * least), max(1.1, 1.05 * most)
     fine = (0.75, 1.25) if high < 4 else ()  # else their labels overlap
@@ -221,7 +219,9 @@ def others_figure(table: pd.DataFrame, card: str) -> Figure:
     axis.set_title(card, loc="left")
     figure.supxlabel(
         "times as fast as the best ordinary tool; bar: accelerate, ring: graphed_step; "
-        "right: a step with that tool → with ours",
+        "right: a step with that tool → with ours"
+        + "\nline: least to most of several runs, whose median is the bar"
+        * bool((table["runs"] > 1).any()),
         fontsize=axis.xaxis.label.get_fontsize(),
     )
     return figure

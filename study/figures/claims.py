@@ -11,6 +11,7 @@ STATUS_COLOURS = {
     "reproduced": "#117733",
     "differs": "#CC6677",
     "checked_against_source": "#88CCEE",
+    "same_setting_or_name": "#332288",
     "proxy": "#DDCC77",
     "not_measurable": "#BBBBBB",
 }

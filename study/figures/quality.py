@@ -34,6 +34,7 @@ from study.parity.training import Slices
 # Okabe & Ito's, without those of the settings.
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
 GREY = (0, 255)
+UNITS = {"psnr": " dB"}  # the other metrics have none, or the loss's
 ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
 
 
@@ -225,29 +226,35 @@ def _lesion(slices: Slices, run: Mapping[Any, Any] | pd.Series[Any], subject: in
 
 
 def parity_figure(table: pd.DataFrame) -> Figure:
-    """Draws a line for each metric and setting: the interval of its difference from the reference, in stated margins.
+    """Draws a line for each metric and setting: the interval of its difference from the reference; black, the margins.
 
-    Between the black lines the two are equivalent. Grey: the largest difference of two seeds of the reference.
-    An interval beyond six margins ends in a triangle at the border.
+    Each row has the unit of its metric, and a scale on which all rows' margins lie at the two black lines: the margin
+    stands behind the metric's name, the interval to the right. Between the lines the two are equivalent. Grey: the
+    largest difference of two seeds of the reference. An interval beyond six margins ends in a triangle at the border.
 
     Args:
         table: of `parity.tables.parity`.
     """
     metrics = list(dict.fromkeys(table[METRIC].itertuples(index=False, name=None)))
     settings = list(dict.fromkeys(table["setting"]))
-    figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.6 * len(settings)), width=5.6)
+    figure = new_figure(height=0.9 + 0.26 * len(metrics) * max(1, 0.75 * len(settings)))
     axis = figure.subplots()
     farthest = float(np.nanmax(np.abs(table[["low", "high"]].to_numpy() / table[["margin"]].to_numpy())))
     limit = min(6, max(1.5, 1.1 * farthest))
     cut = False
+    names, intervals = {}, {}
     for row in table.to_dict("records"):
-        offset = 0.22 * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
-        at, margin = metrics.index((row["metric"], row["tissue"])), float(row["margin"])
+        offset = 0.8 / len(settings) * (settings.index(row["setting"]) - (len(settings) - 1) / 2)
+        name = (row["metric"], row["tissue"])
+        at, margin = metrics.index(name), float(row["margin"])
         place = at + offset
         if row["setting"] == settings[0]:
             reach = float(row["between_seeds"]) / margin
             axis.barh(at, 2 * reach, 0.7, -reach, color="#E5E5E5")
-        low, middle, high = (float(row[name]) / margin for name in ("low", "difference", "high"))
+        unit = UNITS.get(row["metric"], "")
+        names[at] = f"{TITLES[name]}{ARROWS.get(better(name[0]), '')}: ±{margin:.2g}{unit}"
+        low, middle, high = (float(row[end]) / margin for end in ("low", "difference", "high"))
+        intervals[place] = f"{_signed(row['low'])} to {_signed(row['high'])}{unit}"
         colour = SETTING_COLOURS[row["setting"]]
         axis.plot([low, high], [place, place], color=colour, linewidth=1.4)
         for value, inside in ((middle, "o"), (low, ""), (high, "")):
@@ -255,19 +262,29 @@ def parity_figure(table: pd.DataFrame) -> Figure:
             axis.plot(np.clip(value, -limit, limit), place, marker, color=colour, markersize=3, clip_on=False)
         cut = cut or max(abs(low), abs(high)) > limit
     for border in (-1, 1):
-        axis.axvline(border, color="black", linewidth=0.8)
+        axis.axvline(border, color="black", linewidth=1.2)
     axis.axvline(0, color="black", linewidth=0.4)
     axis.set_xlim(-limit, limit)
-    axis.set_yticks(range(len(metrics)), [TITLES[name] + ARROWS.get(better(name[0]), "") for name in metrics])
+    axis.set_xticks([-1, 0, 1], ["−margin", "0", "+margin"])
+    axis.set_yticks(list(names), list(names.values()))
     axis.set_ylim(len(metrics) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
-    label = "difference from the reference in stated margins, 90% interval\n"
+    beside = axis.secondary_yaxis("right")
+    beside.set_yticks(list(intervals), list(intervals.values()))
+    beside.spines["right"].set_visible(False)
+    beside.tick_params(axis="y", length=0, pad=6)
+    label = "difference from the reference, 90% interval; left its margin, right the interval, in the metric's unit\n"
     label += "↑ higher is better, ↓ lower is better, no arrow: nearer to held-out"
-    axis.set_xlabel(label + "\ntriangle: goes on beyond the border" * cut)
+    figure.supxlabel(label + "\ntriangle: goes on beyond the border" * cut, fontsize=axis.xaxis.label.get_fontsize())
     handles = [Line2D([], [], color=SETTING_COLOURS[name], marker="o", markersize=3, label=name) for name in settings]
     handles.append(Line2D([], [], color="#E5E5E5", linewidth=6, label="largest difference of two seeds"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
+
+
+def _signed(value: float) -> str:
+    """Writes a difference with two digits, without an exponent: "+0.23"."""
+    return np.format_float_positional(value, 2, unique=False, fractional=False, sign=True).rstrip(".").replace("-", "−")
 
 
 # Samplers

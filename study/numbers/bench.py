@@ -16,6 +16,7 @@ from study.bench.sentences import exact, tool
 from study.bench.settings import BENCH_SETTINGS
 from study.numbers.texts import in_words
 from study.records import schemas
+from study.words import cudnn_release
 
 BEST = "best"
 """As a setting: the fastest of the ordinary tools."""
@@ -96,8 +97,8 @@ def version(root: Path, name: str) -> str:
     if len(versions) != 1:
         raise BadInput(name, f"measured under {', '.join(sorted(versions))}", "name each record's version on the page")
     (text,) = versions
-    if name == "cudnn":  # 91900 is 9.19.0
-        return f"{int(text) // 10_000}.{int(text) // 100 % 100}"
+    if name == "cudnn":
+        return cudnn_release(text)
     return ".".join(text.split(".")[:2])
 
 

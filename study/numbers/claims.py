@@ -8,8 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.measure.tables import read_table
-from study.claims import verdicts
+from study.claims import findings, verdicts
+from study.claims.kernels import KN3
 from study.claims.paper import paper_claims
+from study.claims.takeaways import shares_of
 from study.records.schemas import CLAIMS
 
 _TABLES = {"window": "claims", "step": "claims_step"}
@@ -43,6 +45,17 @@ def judged(root: Path, view: str) -> str:
 def of_status(root: Path, view: str, status: str) -> str:
     """Returns how many of these rows have a status: "44"."""
     return str((_claims(root, view)["status"] == status).sum())
+
+
+def not_measurable(root: Path) -> str:
+    """Returns how many of the paper's numbers and names nothing here can measure: "89"."""
+    return of_status(root, "window", "not_measurable")
+
+
+def moments(root: Path, instructions: str) -> str:
+    """Returns the share of a class in the instructions of the row-wise moments of the newest step of BASE: "3.6"."""
+    share = shares_of(findings.every_run(root)["H100", "step"][-1], KN3)[instructions]
+    return f"{share:.1f}"
 
 
 def ours(root: Path, view: str, claim: str, places: str) -> str:

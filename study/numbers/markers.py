@@ -15,9 +15,12 @@ from pathlib import Path
 
 from medddpm.errors import BadInput
 from medddpm.runtime.files import replacing
+from study.numbers import ages
 
 PAGES = ("README.md", "site/*.md", "notebooks/00_summary.ipynb")
-TOPICS = ("bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step")
+TOPICS = (
+    "ages", "bench", "claims", "networks", "others", "profiles", "quality", "readings", "smallest_step", "starts",
+)  # fmt: skip
 
 _MARKER = re.compile(r"<!--=(.*?)(-->|$)", re.MULTILINE)
 _CALL = re.compile(r"(\w+)\.([a-z]\w*)\((.*)\)")
@@ -37,7 +40,8 @@ def write_pages(root: Path) -> list[Path]:
         BadInput: a marker is unknown or has no end, or the records lack its number. No page is written then.
     """
     texts = {path: path.read_text(encoding="utf-8") for path in pages(root)}
-    written = {path: generated(root, text, path.relative_to(root)) for path, text in texts.items()}
+    newest = {path: ages.advanced(root, text) for path, text in texts.items()}
+    written = {path: generated(root, text, path.relative_to(root)) for path, text in newest.items()}
     changed = [path for path in texts if written[path] != texts[path]]
     for path in changed:
         with replacing(path) as temporary:
@@ -69,7 +73,9 @@ def generated(root: Path, text: str, name: Path) -> str:
             raise BadInput(where, f"the marker {opening[1]} has no end", "write <!--=--> after the number")
         number = _called(root, opening[1], where)
         between = text[opening.end() : closing.start()]
-        if isinstance(number, list):
+        if number is None:  # cannot be told here, and stays
+            number = between
+        elif isinstance(number, list):
             number = _table(between, number, where)
         else:
             for marker in (opening, closing):
@@ -80,7 +86,7 @@ def generated(root: Path, text: str, name: Path) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _called(root: Path, call: str, where: str) -> str | list[str]:
+def _called(root: Path, call: str, where: str) -> str | list[str] | None:
     """Calls a marker's function with the marker's arguments."""
     function, arguments = _function(call)
     if function is None:
@@ -95,12 +101,14 @@ def _called(root: Path, call: str, where: str) -> str | list[str]:
         raise BadInput(where, f"{call}: {error.path}: {error.problem}", error.remedy) from error
     except (LookupError, ValueError) as error:
         raise BadInput(where, f"{call}: not in the records ({error})", "change the arguments or the record") from error
+    if number is None:
+        return None
     if not number or re.search(r"\bnan\b", " ".join(number) if isinstance(number, list) else number):
         raise BadInput(where, f"{call}: was not measured", "change the arguments or the record")
     return number
 
 
-def _function(call: str) -> tuple[Callable[..., str | list[str]] | None, list[str]]:
+def _function(call: str) -> tuple[Callable[..., str | list[str] | None] | None, list[str]]:
     """Returns the function that a marker names, or None, and the marker's arguments."""
     named = _CALL.fullmatch(call)
     if named is None or named[1] not in TOPICS:

@@ -1,7 +1,7 @@
 """The gain of other people's networks on the fast path, by the bench's record.
 
 A table named `compared` is the one of README: the H100's networks, but `MedNeXt` on an H200. Else a table is named by
-its card, as H200.
+its card, as H200. `UNet` with batch norm has in either the median of its runs with `max-autotune`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from study.bench import sentences, tables
+from study.bench import repeats, sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.sentences import exact, fully_timed, kind, parts, tool
 from study.bench.settings import BENCH_SETTINGS
@@ -37,7 +37,7 @@ def rows(root: Path) -> list[str]:
         elsewhere = row["title"].removeprefix(network.title)
         called = f"{maker} `{title}` {network.side}³{at_once}{f', {variant}' if variant else ''}{elsewhere}"
         best = f"{exact(row['best_ms'])} ({tool(BENCH_SETTINGS[row['best']], short=True)})"
-        lines.append(f"|{called}|{best}|{row['ratio']:.2f}|{row['step_ratio']:.2f}|")
+        lines.append(f"|{called}|{best}|{_ratio(row, 'ratio')}|{_ratio(row, 'step_ratio')}|")
     text = "\n".join(lines)
     for words, link in _LINKS.items():
         text = text.replace(words, link, 1)
@@ -51,8 +51,19 @@ def rows_apart(root: Path) -> str:
 
 
 def slower(root: Path) -> str:
-    """Returns the networks that the best tool computes faster than `accelerate`: "`UNet` with batch norm (0.984)"."""
+    """Returns the networks that `accelerate` makes no faster: "`UNet` with batch norm (0.90 to 1.11 in 4 runs)"."""
     return sentences.slower_named(_compared(root))
+
+
+def steady_within(root: Path, table: str) -> str:
+    """Returns how much of a step's median lies between its 10th and 90th percentile, at most, in percent: "3".
+
+    Of the best tool and of `accelerate`, for all networks but `UNet` with batch norm.
+    """
+    timed = _timed(root, table).drop(index=tables.HOST_BOUND)
+    ours = (timed["p90_ms"] - timed["p10_ms"]) / timed["accelerate_ms"]
+    best = (timed["best_p90_ms"] - timed["best_p10_ms"]) / timed["best_ms"]
+    return f"{100 * max(ours.max(), best.max()):.0f}"
 
 
 def not_searched(root: Path) -> str:
@@ -92,17 +103,17 @@ def gaps(root: Path) -> str:
 
 def how_many(root: Path, table: str) -> str:
     """Returns how many networks were timed with `accelerate` and with `graphed_step`: "15"."""
-    return str(len(fully_timed(_record(root, table))))
+    return str(len(_timed(root, table)))
 
 
 def ratio(root: Path, table: str, ours: str) -> str:
     """Returns the best tool's time divided by that with `accelerate` or `graphed_step`: "0.98 to 11.37"."""
-    return span(fully_timed(_record(root, table))[_RATIOS[ours]])
+    return span(_timed(root, table)[_RATIOS[ours]])
 
 
 def median_ratio(root: Path, table: str, ours: str) -> str:
     """Returns the median of the ratios of `ratio`: "1.61"."""
-    return f"{fully_timed(_record(root, table))[_RATIOS[ours]].median():.2f}"
+    return f"{_timed(root, table)[_RATIOS[ours]].median():.2f}"
 
 
 def captured_by_hand(root: Path, which: str) -> str:
@@ -173,8 +184,19 @@ def _compared_record(root: Path) -> pd.DataFrame:
     return _record(root, "compared")
 
 
+def _timed(root: Path, table: str) -> pd.DataFrame:
+    card = "H100" if table == "compared" else table
+    return fully_timed(_record(root, table), repeats.searched_runs(root, card))
+
+
 def _compared(root: Path) -> pd.DataFrame:
-    return fully_timed(_compared_record(root))
+    return _timed(root, "compared")
+
+
+def _ratio(row: pd.Series[float], name: str) -> str:
+    """Writes a ratio, and of several runs the least and the most behind it: "1.00 (0.90 to 1.11)"."""
+    several = f" ({row[f'{name}_least']:.2f} to {row[f'{name}_most']:.2f})"
+    return f"{row[name]:.2f}{several if row['runs'] > 1 else ''}"
 
 
 def _searches(root: Path, card: str) -> pd.DataFrame:

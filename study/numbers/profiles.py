@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.measure.profile import summaries, windows
+from study.bench import tables as bench_tables
 from study.numbers.texts import in_words
 from study.profile import tables
 
@@ -42,6 +43,24 @@ def times_fewer(root: Path, which: str) -> str:
 def times_as_many(root: Path, which: str) -> str:
     """Returns how many times as many cycles a window shows at most, `summed` or `profiled`: "126"."""
     return f"{_ratios(root)[which].max():.0f}"
+
+
+@cache
+def _papers_cudnn_ms(root: Path) -> float:
+    """Returns the time of the kernels of a step of BASE under PyTorch 2.2.2, which has the paper's cuDNN 8.9.2, ms."""
+    step = tables.launches(root, "H100", "step-torch-2-2-2")["BASE"]
+    return float(windows.step_times({"BASE": step}, "BASE")["time_ms"].iloc[0])
+
+
+def papers_cudnn_ms(root: Path) -> str:
+    """Returns the time of the kernels of a step of BASE under the paper's cuDNN: "1138"."""
+    return f"{_papers_cudnn_ms(root):.0f}"
+
+
+def papers_cudnn_times(root: Path, setting: str) -> str:
+    """Returns that time divided by a setting's whole step under the book's cuDNN: "27.4"."""
+    steps = bench_tables.rows_of(bench_tables.recorded(root)["H100"], bench_tables.OURS, "step")
+    return f"{_papers_cudnn_ms(root) / steps['median_ms'][setting]:.1f}"
 
 
 def windows_profiled(root: Path) -> str:

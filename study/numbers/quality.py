@@ -68,8 +68,18 @@ def seeds(root: Path, plan: str) -> str:
 
 def loss_above(root: Path, plan: str) -> str:
     """Returns by how many percent FAST's held-out loss lies above the reference's after training: "1.3"."""
-    row = _fast(root, plan).set_index(tables.METRIC).loc[[_LOSS]].iloc[0]
+    row = _of_metric(root, plan, *_LOSS)
     return f"{100 * row['difference'] / row['reference']:.1f}"
+
+
+def pairs_above(root: Path, plan: str, metric: str, tissue: str) -> str:
+    """Returns in how many pairs, or triples, a metric is larger under FAST than under the reference: "ten"."""
+    return in_words(_of_metric(root, plan, metric, tissue)["pairs_above"])
+
+
+def chance(root: Path, plan: str, metric: str, tissue: str) -> str:
+    """Returns the p value of a paired t test of FAST's difference from the reference, two-sided: "0.016"."""
+    return f"{_of_metric(root, plan, metric, tissue)['p_differs']:.3f}"
 
 
 def redrawn_loss_above(root: Path, plan: str) -> str:
@@ -83,3 +93,7 @@ def redrawn_slices_apart(root: Path, plan: str) -> str:
     records = _recorded(root, plan)
     runs = {run["setting"]: run for run in tables.sampled_runs(records.of(plan)).to_dict("records")}
     return f"{np.mean(sentences.slices_apart(records, runs['BASE'], runs['FAST'])):.2f}"
+
+
+def _of_metric(root: Path, plan: str, metric: str, tissue: str) -> pd.Series[float]:
+    return _fast(root, plan).set_index(tables.METRIC).loc[[(metric, tissue)]].iloc[0]

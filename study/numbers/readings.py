@@ -19,15 +19,16 @@ from study.claims.by_figure import PROFILED
 from study.claims.case import Case
 from study.claims.kernels import DOMINANT, KernelsOfRun, Runs
 from study.claims.numbers import Number
-from study.claims.paper import Claim, as_range, claims_of, paper_claims
+from study.claims.paper import Claim, claims_of, paper_claims
 from study.words import listed
 
 CARD = "H100"
 """The one card of the paper's that was measured."""
 
-_LARGEST, _RANGES = ("P001", "P002", "P007"), ("P103", "P104", "P199")  # numbers of several cards together
+_ON_THE_A100 = ("P001", "P002")  # by the end of the abstract's sentence
+_LARGEST, _RANGES = ("P007",), ("P103", "P104", "P199")  # numbers of several cards together
 _UNDECIDED = ("P007", "P199")
-_FROM_OTHERS = ("P001", "P002", "P201")  # follow from other numbers of the paper
+_FROM_OTHERS = ("P201",)  # follows from other numbers of the paper
 _REPRODUCED, _DIFFERS = "reproduced", "differs"
 
 
@@ -131,8 +132,14 @@ def decided_alone(root: Path, view: str) -> str:
 
 def without_several_in_one(root: Path, view: str) -> str:
     """Returns the count without the claims that sum up several cards in one number."""
-    six = [name for name in (*_LARGEST, *_RANGES) if name not in _UNDECIDED]
-    return _with(root, view, {}, tuple(six))
+    decided = [name for name in (*_LARGEST, *_RANGES) if name not in _UNDECIDED]
+    return _with(root, view, {}, tuple(decided))
+
+
+def of_all_cards(root: Path, view: str) -> str:
+    """Returns the count if the abstract's hundredfold were of every card and the H100 alone decided it."""
+    claims = [replace(_claims(root)[name], gpu=CARD) for name in _ON_THE_A100]
+    return _with(root, view, {claim.id: _read_as(Case(claim, _runs(root), view))[1] for claim in claims})
 
 
 def of_one_card(root: Path, view: str) -> str:
@@ -145,9 +152,8 @@ def of_one_card(root: Path, view: str) -> str:
 
 
 def refuted(root: Path, view: str) -> str:
-    """Returns the count if one card can refute a range of all cards, and not a largest number."""
-    outside = {name: _DIFFERS for name in _RANGES if _alone(root, view)[name][1] == _DIFFERS}
-    return _with(root, view, outside, without=("P001", "P002"))
+    """Returns the count if one card can refute a range of all cards."""
+    return _with(root, view, {name: _DIFFERS for name in _RANGES if _alone(root, view)[name][1] == _DIFFERS})
 
 
 # which kernels are dominant
@@ -187,17 +193,10 @@ def _of_the_change(root: Path, view: str) -> dict[str, str]:
     changes = {}
     for name, ours in _judged(root, view)["our_value"].items():
         claim = _claims(root)[str(name)]
-        tolerance = verdicts.tolerance_of(claim)
-        if claim.unit == "x" and "reduction" not in claim.metric and tolerance == verdicts.TOLERANCE:
-            change = replace(claim, value=_less_one(claim.value), unit="")
-            finding = verdicts.Finding(view, "so", _less_one(ours), tolerance)
-            changes[claim.id] = verdicts.status_of(change, finding)
+        finding = verdicts.Finding(view, "so", ours, verdicts.tolerance_of(claim))
+        if status := verdicts.status_by_the_change(claim, finding):
+            changes[claim.id] = status
     return changes
-
-
-def _less_one(text: str) -> str:
-    """Returns a ratio, or a range of ratios, as the change that it states."""
-    return "-".join(f"{number - 1:.9f}" for number in dict.fromkeys(as_range(text) or ()))
 
 
 def of_the_change(root: Path, view: str) -> str:

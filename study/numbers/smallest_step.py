@@ -1,4 +1,4 @@
-"""The smallest step, that of `UNet` with batch norm, in every run on either card: its ratio depends on the host."""
+"""The smallest step, that of `UNet` with batch norm, in each recorded run: its ratio depends on the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from medddpm.errors import BadInput
-from study.bench import tables
+from study.bench import repeats, tables
+from study.numbers.bench import recorded
 from study.numbers.texts import in_words, span
 
 _CARDS = ("H100", "H200")
@@ -18,27 +19,42 @@ _COMPILED = "FAST reduce-overhead"
 
 @cache
 def _runs(root: Path) -> dict[str, pd.DataFrame]:
-    return {card: tables.every_run(root, card) for card in _CARDS}
+    return {card: repeats.every_run(root, card) for card in _CARDS}
 
 
 @cache
 def _on_other_hosts(root: Path) -> dict[str, list[pd.DataFrame]]:
-    return {card: tables.on_other_hosts(root, card) for card in _CARDS}
+    return {card: repeats.on_other_hosts(root, card) for card in _CARDS}
 
 
 def rows(root: Path) -> list[str]:
-    """Returns a row a card: how many runs, then the least and the most of both times and both ratios."""
+    """Returns two rows a card, of all runs and of those with `max-autotune`: their number, both times, both ratios.
+
+    Of each the median, and behind it the least and the most.
+    """
     columns = ["accelerate_ms", "ratio", "step_ms", "step_ratio"]
-    return [
-        f"|{card}|{len(runs)}|{'|'.join(span(runs[column]) for column in columns)}|"
-        for card, runs in _runs(root).items()
-    ]
+    lines = []
+    for card, runs in _runs(root).items():
+        for which, some in (("all", runs), ("with `max-autotune`", runs[runs["searched"]])):
+            cells = "|".join(f"{some[column].median():.2f} ({span(some[column])})" for column in columns)
+            lines.append(f"|{card}, {which}|{len(some)}|{cells}|")
+    return lines
 
 
 def ratio(root: Path, column: str) -> str:
-    """Returns the ratios (column ratio or step_ratio) of all runs but README's own: "0.80 to 1.26"."""
-    runs = _runs(root)
-    return span(pd.concat([runs["H100"].iloc[:-1], runs["H200"]])[column])  # README has the H100's last
+    """Returns the least and the most of the ratios (column ratio or step_ratio) of all runs: "0.80 to 1.26"."""
+    return span(pd.concat(_runs(root).values())[column])
+
+
+def percentiles_ms(root: Path, card: str) -> str:
+    """Returns a step with `accelerate` in `bench.csv`, from its 10th to its 90th percentile, ms: "3.26 to 5.67"."""
+    row = tables.rows_of(recorded(root)[card], tables.HOST_BOUND, "step").loc["accelerate"]
+    return f"{row['p10_ms']:.2f} to {row['p90_ms']:.2f}"
+
+
+def runs(root: Path) -> str:
+    """Returns how many runs there are: "21"."""
+    return in_words(sum(map(len, _runs(root).values())))
 
 
 def launch(root: Path) -> str:
@@ -60,9 +76,7 @@ def gpu_ms(root: Path) -> str:
 
 def searched(root: Path) -> str:
     """Returns how many runs include `max-autotune`: "eight"."""
-    elsewhere = [rows for runs in _on_other_hosts(root).values() for rows in runs]
-    count = sum(bool(rows.index.str.startswith("max-autotune").any()) for rows in elsewhere)
-    return in_words(count + len(_CARDS))
+    return in_words(pd.concat(_runs(root).values())["searched"].sum())
 
 
 def searched_apart(root: Path) -> str:

@@ -126,7 +126,8 @@ def tests(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns reference (its mean), 90% interval (of the difference from it), margin (each in the metric's unit),
-        margin / SD (of the reference's seeds), equivalent, no worse and within seeds. Empty if nothing is measured.
+        margin / SD (of the reference's seeds), equivalent, differs, no worse and within seeds. Empty if nothing is
+        measured.
     """
     if not len(table):
         return pd.DataFrame()
@@ -140,6 +141,7 @@ def tests(table: pd.DataFrame) -> pd.DataFrame:
             "margin": f"{row['margin']:.2g}",
             "margin / SD": f"{row['margin_in_sd']:.1f}",
             "equivalent": _said(row["equivalent"]),
+            "differs": f"{_said(row['differs'])}, p = {row['p_differs']:.3f}",
             "no worse": _said(row["no_worse"]),
             "within seeds": _said(row["as_seeds"]),
         }

@@ -17,6 +17,7 @@ from study.parity.results import QualityRecord, read
 
 REFERENCE = "OPT1"  # FAST is compared with it: of the paper's own steps the one that costs only TF32's rounding
 NOT_MEASURED = "not measured"
+DIFFERS = 0.05  # the level of a two-sided t test of one metric by itself, as is customary: a choice
 EARLY = 10  # steps in which two settings have had no time to part
 Metric = tuple[str, str]
 """A metric and its tissue, or "all": the two columns `METRIC` of `QUALITY`."""
@@ -112,8 +113,10 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         equivalent, seeds, between_seeds), reference (its mean), no_worse (of the two one-sided tests the one against a
         loss: the interval of how much worse it is ends within the margin), as_seeds (equivalent within the reference's
         largest difference between two seeds), why (of the margin), seeds_sd (the standard deviation of the reference's
-        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN if the seeds do not differ) and wide
-        (whether the margin is larger than any difference between two seeds, so that it says less than the seeds do).
+        seeds, in the metric's unit), margin_in_sd (margin divided by it; NaN if the seeds do not differ), wide
+        (whether the margin is larger than any difference between two seeds, so that it says less than the seeds do),
+        pairs_above (in how many pairs the setting's value is the larger), p_differs (of a paired t test, two-sided) and
+        differs (whether this is below `DIFFERS`; equivalent settings may differ too, by less than the margin).
         Empty if fewer than two seeds have both.
     """
     runs = with_most_steps(quality, plan)
@@ -144,12 +147,23 @@ def parity(quality: pd.DataFrame, reference: str = REFERENCE, plan: str = "short
         deviation = np.array([float(values.get_group(name).std()) for name in _names(stated)])
         stated = stated.assign(no_worse=no_worse, as_seeds=as_seeds, seeds_sd=deviation)
         stated["margin_in_sd"] = stated["margin"] / stated["seeds_sd"].where(deviation > 0)
-        tables.append(stated.assign(wide=stated["margin"] > stated["between_seeds"]))
+        stated["wide"] = stated["margin"] > stated["between_seeds"]
+        apart = {name: (wide.loc[setting, name] - wide.loc[reference, name]) for name in _names(stated)}
+        stated["pairs_above"] = [int((apart[name] > 0).sum()) for name in _names(stated)]
+        stated["p_differs"] = [_chance(apart[name]) for name in _names(stated)]
+        tables.append(stated.assign(differs=stated["p_differs"] < DIFFERS))
     if not tables:
         return pd.DataFrame()
     table = pd.concat(tables, ignore_index=True)
     names = _names(table)
     return table.assign(reference=[float(means[name]) for name in names], why=[MARGINS[name].why for name in names])
+
+
+def _chance(differences: pd.Series[float]) -> float:
+    """Returns the p value of a two-sided t test of no mean difference; 1 if no pair differs, 0 if all by as much."""
+    if np.ptp(differences) == 0:
+        return float(differences.iloc[0] == 0)
+    return float(stats.ttest_1samp(differences, 0).pvalue)
 
 
 def _names(table: pd.DataFrame) -> list[Metric]:
@@ -173,12 +187,18 @@ def verdict(table: pd.DataFrame) -> str:
     sentences = []
     for setting, rows in table.groupby("setting", sort=False):
         shown, no_worse, as_seeds = (int(rows[name].sum()) for name in ("equivalent", "no_worse", "as_seeds"))
-        open_ = [in_words(name) for name in _names(rows[~rows["equivalent"]])]
+        open_ = [in_words(name) for name in _names(rows[~rows["equivalent"] & ~rows["differs"]])]
+        apart = [
+            f"{in_words((row['metric'], row['tissue']))} (p = {row['p_differs']:.3f}, "
+            f"{'equivalent too' if row['equivalent'] else 'not equivalent'})"
+            for row in rows[rows["differs"]].to_dict("records")
+        ]
         others = f" (not shown for {', '.join(open_)})" if open_ else ""
+        differing = f"; by a paired t test different on {', '.join(apart)}" if apart else ""
         sentences.append(
             f"{setting}, {int(rows['seeds'].min())} seeds: equivalent within the stated margin on {shown} of "
-            f"{len(rows)} metrics{others}; no more than a margin worse on {no_worse} of {len(rows)}; within the "
-            f"largest difference between two seeds of the reference on {as_seeds} of {len(rows)}"
+            f"{len(rows)} metrics{others}{differing}; no more than a margin worse on {no_worse} of {len(rows)}; within "
+            f"the largest difference between two seeds of the reference on {as_seeds} of {len(rows)}"
         )
     return "\n".join(sentences)
 

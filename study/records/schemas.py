@@ -34,10 +34,29 @@ CLAIMS = Schema(
         ),
         "status": Column(
             "str",
-            "the verdict; checked_against_source: document or driver agree; proxy: measured on another card only",
-            allowed=("reproduced", "differs", "checked_against_source", "proxy", "not_measurable"),
+            "the verdict; checked_against_source: document or driver agree; same_setting_or_name: ours by our own "
+            "choice, not by measurement; proxy: measured on another card only",
+            allowed=(
+                "reproduced",
+                "differs",
+                "checked_against_source",
+                "same_setting_or_name",
+                "proxy",
+                "not_measurable",
+            ),
         ),
         "reason": Column("str", "why, in a sentence"),
+    }
+)
+CONCLUSIONS = Schema(
+    {
+        **CLAIMS.columns,
+        "paper_value": Column("str", "the paper's sentence, in short, and where it stands"),
+        "status": Column(
+            "str",
+            "the verdict; in_part: some of what the sentence says holds, or all of it in a narrower scope",
+            allowed=("reproduced", "in_part", "differs", "not_measurable"),
+        ),
     }
 )
 TRAINING = Schema(

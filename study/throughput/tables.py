@@ -56,6 +56,25 @@ def group(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows.set_index("choice")[columns]
 
 
+def of_the_row(table: pd.DataFrame) -> pd.Series[float]:
+    """Returns each row's volumes a second divided by those of its reference's row: FAST, for BraTS none computed again.
+
+    The record's `of_reference` divides by the reference of the lever's part of the run, whose row may have given way to
+    that of a later part.
+
+    Args:
+        table: schema `THROUGHPUT`, of one machine.
+    """
+    of_brats = table["group"].str.contains("BraTS")
+    none = of_brats & (table["choice"] == "none")
+    rates = {
+        brats: table.loc[rows, "volumes_a_second"]
+        for brats, rows in ((False, table["group"] == "reference"), (True, none))
+    }
+    reference = of_brats.map({brats: rate.iloc[0] if len(rate) else float("nan") for brats, rate in rates.items()})
+    return table["volumes_a_second"] / reference
+
+
 def endured(table: pd.DataFrame) -> pd.DataFrame:
     """Summarizes a watched training after the first tenth of its steps, and its memory after the first half.
 

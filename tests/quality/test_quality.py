@@ -260,6 +260,18 @@ def test_every_size_that_is_not_refused_is_measured(edge: int) -> None:
     assert float(sets.ms_ssim(volume, volume)) == pytest.approx(1)
 
 
+def test_pairs_of_a_set_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    volumes = torch.rand(3, 1, 16, 16, 16, generator=torch.Generator().manual_seed(0))
+    reference, metrics = VolumeSet(volumes), ["diversity", "diversity_reference"]
+    first = compare(VolumeSet(volumes[:2]), reference, metrics=metrics, resamples=0)
+    measured: list[int] = []
+    pairs = sets.ms_ssim_pairs
+    monkeypatch.setattr(sets, "ms_ssim_pairs", lambda one, two=None: measured.append(len(one)) or pairs(one, two))
+    again = compare(VolumeSet(volumes[:2]), reference, metrics=metrics, resamples=0)
+    assert measured == [2]
+    pd.testing.assert_frame_equal(again, first)
+
+
 def test_measuring_leaves_the_precision_of_convolutions_alone() -> None:
     convolution = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = convolution.fp32_precision

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from helpers.interruptible import interruptible
@@ -98,6 +99,24 @@ def test_amid_an_import_that_would_swallow_it_a_signal_ends_the_process(tmp_path
     command = [sys.executable, "-c", AMID_AN_IMPORT, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "medddpm: interrupted\n")
+
+
+def test_a_name_imported_from_a_loaded_package_is_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of pyzmq, in a notebook's run: its clean-up, and the line that says how to go on, are not skipped."""
+    package = ModuleType("loaded")
+    package.__path__ = []
+
+    def interrupted(name: str) -> None:
+        if name != "name":
+            raise AttributeError(name)
+        signal.raise_signal(signal.SIGTERM)
+
+    package.__getattr__ = interrupted  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "loaded", package)
+    monkeypatch.setattr(signals, "_left", -signals.SAME_SIGNAL)
+    monkeypatch.setattr(signals, "leave_at_once", lambda *_: pytest.fail("it left at once"))
+    with ended_by_sigterm(), pytest.raises(KeyboardInterrupt):
+        from loaded import name  # noqa: F401
 
 
 def test_what_a_signal_sets_off_is_not_disturbed_by_the_same_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from medddpm.errors import BadInput
 from study.cli.main import main
-from study.numbers import markers
+from study.numbers import markers, starts
 
 COMMENT = re.compile(r"<!--.*?-->")
 PAGES = [path for path in markers.pages(ROOT) if "<!--=" in path.read_text(encoding="utf-8")]
@@ -44,6 +44,16 @@ def test_a_page_shows_nothing_of_its_markers(path: Path) -> None:
     assert COMMENT.sub("", with_markers).split() == without.split()
 
 
+def test_windows_that_begin_elsewhere_reproduce_what_the_policy_says() -> None:
+    """The paper's start gains and loses nothing beside itself; launch 300 shows the hundredfold, and loses three."""
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in starts.rows(ROOT)]
+    by_start = {int(start): (int(count), gained, lost) for start, count, gained, lost in cells}
+    assert list(by_start) == [0, 10, 160, 300, 640]
+    assert by_start[10][1:] == ("–", "–")
+    assert by_start[300][1:] == ("P104 and P126", "P128, P162 and P182")
+    assert all(count < int(starts.numbers(ROOT)) for count, _, _ in by_start.values()), "no start reproduces all"
+
+
 def test_a_number_stands_in_a_sentence_in_bold_and_in_a_cell() -> None:
     page = f"A step takes **{STEP}** ms.\n\n|FAST|\n|---|\n|{STEP} ms|\n\n- FAST ({STEP}\n  ms)\n"
     wrong, right = page.format(*["7"] * 3), page.format(*["41.4"] * 3)
@@ -57,11 +67,11 @@ def test_a_number_stands_in_a_sentence_in_bold_and_in_a_cell() -> None:
 def test_a_tables_header_stays_and_its_rows_are_written() -> None:
     page = TABLE.format("as the writer calls it", "|H100|wrong|\n|a row too many|\n")
     written = generated(page)
-    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|\n|---|---|\n|H100|")
-    assert [line[:6] for line in written.splitlines()[3:]] == ["|H100|", "|H200|", "<!--=-"]
+    assert written.startswith("<!--=smallest_step.rows()-->\n|card|as the writer calls it|\n|---|---|\n|H100, all|11|")
+    assert [line[:6] for line in written.splitlines()[3:]] == ["|H100,"] * 2 + ["|H200,"] * 2 + ["<!--=-"]
     assert generated(written) == written
     html = RULES.render(written)
-    assert html.count("<tr>") == 3
+    assert html.count("<tr>") == 5
     assert "|" not in COMMENT.sub("", html)
 
 

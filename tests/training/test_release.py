@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shutil
 from pathlib import Path
@@ -19,6 +20,7 @@ from medddpm.data.volumes import VolumeFolder
 from medddpm.diffusion import GaussianDiffusion
 from medddpm.errors import BadInput
 from medddpm.sampling import recommended, sample_to_files
+from medddpm.training import release
 from medddpm.training.config import TrainConfig
 from medddpm.training.release import RECORDED, card_of, release_run, training_record
 from medddpm.training.run import train
@@ -62,6 +64,29 @@ def test_it_is_measured_on_subjects_it_never_saw(released: Path) -> None:
     brain = rows["dice_reference", "brain"]
     assert brain["low"] <= brain["value"] <= brain["high"] <= 1
     assert rows["dice", "brain"]["value"] < brain["value"], "after three steps"
+
+
+@pytest.mark.parametrize(
+    ("held_out", "seed"),
+    [([], 1), (["phantom flair, seed 1, subject 0", "phantom flair, seed 1, subject 1"], 2), (None, 1)],
+)
+def test_it_is_not_measured_on_subjects_by_which_a_run_may_have_been_chosen(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: list[str] | None, seed: int
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    record = tmp_path / "run" / "run.json"
+    known = json.loads(record.read_text())
+    del known["held_out"]  # as in a run of an earlier version
+    record.write_text(json.dumps(known if held_out is None else known | {"held_out": held_out}))
+    measured: list[int] = []
+
+    def evaluation(_: object, subjects: Phantom, *options: object) -> dict[str, object]:
+        measured.append(subjects.seed)
+        return {"seed": subjects.seed, "count": len(subjects), "rows": []}
+
+    monkeypatch.setattr(release, "evaluation", evaluation)
+    release_run(tmp_path / "run", tmp_path / "a.safetensors", held_out=1, device="cpu")
+    assert measured == [seed]
 
 
 def test_the_card_tells_the_numbers_of_the_file_and_the_record(released: Path, run: Path) -> None:

@@ -311,26 +311,28 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "first", "steps", "every", "count"),
+    ("there", "first", "steps", "every", "keep", "count"),
     [
-        (0, 0, 5000, 1000, 3),  # two that are kept, and one that is written before the oldest goes
-        (0, 0, 2000, 1000, 2),
-        (0, 0, 1500, 1000, 2),
-        (0, 0, 5000, 0, 1),
-        (1, 1000, 5000, 1000, 2),
-        (2, 2000, 5000, 1000, 1),
-        (2, 2500, 2600, 1000, 1),
-        (2, 2000, 2000, 1000, 0),
-        (5, 5000, 9000, 1000, 1),  # --keep was larger before
+        (0, 0, 5000, 1000, 2, 3),  # two that are kept, and one that is written before the oldest goes
+        (0, 0, 5000, 1000, 1, 3),  # the newest is not yet known to be good: the one before it stays
+        (0, 0, 5000, 1000, 3, 4),
+        (0, 0, 2000, 1000, 2, 2),
+        (0, 0, 1500, 1000, 2, 2),
+        (0, 0, 5000, 0, 2, 1),
+        (1, 1000, 5000, 1000, 2, 2),
+        (2, 2000, 5000, 1000, 2, 1),
+        (2, 2500, 2600, 1000, 2, 1),
+        (2, 2000, 2000, 1000, 2, 0),
+        (5, 5000, 9000, 1000, 2, 1),  # --keep was larger before
     ],
 )
 def test_room_is_needed_for_the_checkpoints_that_are_there_at_once(
-    tmp_path: Path, monkeypatch, there: int, first: int, steps: int, every: int, count: int
+    tmp_path: Path, monkeypatch, there: int, first: int, steps: int, every: int, keep: int, count: int
 ) -> None:
     for number in range(there):
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         (tmp_path / "checkpoints" / f"step-{number + 1:07d}.pt").touch()
-    config = TrainConfig(save_every=every, keep=2)
+    config = TrainConfig(save_every=every, keep=keep)
     free(monkeypatch, count * 2**20)
     check_room_for(tmp_path, 2**20, config, first, steps)
     free(monkeypatch, count * 2**20 - 1)

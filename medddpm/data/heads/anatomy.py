@@ -107,7 +107,8 @@ def random_field(rng: np.random.Generator, spacing: float, components: int) -> A
 def deformed(points: Array, field: Array) -> Array:
     """Moves points by a random field, whose nodes are `spacing` mm apart and in ±0.4 `spacing` or less.
 
-    A B-spline with nodes of less than 0.4033 spacings is one-to-one (Choi & Lee 2000, Graphical Models 62:411).
+    A cubic B-spline in space is one-to-one if its nodes move by less than 1 / 2.479472335 = 0.4033 spacings along each
+    axis (Choi & Lee 2000, Graphical Models 62:411).
     """
     return points + values_at(torch.from_numpy(field), points, -HALF, STEP)
 

@@ -80,10 +80,10 @@ class HeadParameters:
 def usual_ventricles_ml(age: float) -> float:
     """Returns the ventricles' usual volume at an age, in ml: 16.2 at 25 years, and a fifth more every decade.
 
-    The volumes: 16.2 ml in the twenties and 24.9 ml in the forties, of 218 people (Chung et al. 2006, Neurosci. Lett.
-    395:155). A fifth a decade: 107 people (Kaye et al. 1992, J. Am. Geriatr. Soc. 40:225), whose ventricles grow faster
-    from the fifth or sixth decade on; this is left out. At 48 years it gives 24.6 ml; 133 people of that mean age have
-    25.2 (Yamada et al. 2023, Eur. Radiol. 33:7099).
+    The volumes: 16.2 ml in the twenties and 24.9 ml in the forties, the fourth ventricle included, of 218 people (Chung
+    et al. 2006, Neurosci. Lett. 395:155). A fifth a decade: 107 people (Kaye et al. 1992, J. Am. Geriatr. Soc. 40:225),
+    whose ventricles grow faster from the fifth or sixth decade on; this is left out. At 48 years it gives 24.6 ml; 133
+    people of that mean age have 25.2 (Yamada et al. 2023, Eur. Radiol. 33:7099), who do not find growth before 60.
     """
     return float(16.2 * 1.2 ** ((age - 25) / 10))
 
@@ -119,9 +119,9 @@ def drawn(rng: np.random.Generator) -> HeadParameters:
       includes errors of measurement.
     - `hyperintensities_ml`: log-normal of deviation 1 about `usual_hyperintensities_ml`, a choice: at 64 years its
       quartiles are 2.9 ml apart, those of de Kort's people of all ages 3.9.
-    - `asymmetry`, `torque`: choices. The left occipital horn is longer in 57 %, the right in 13 % (McRae et al. 1968,
-      Neurology 18:95); in most, the right frontal and the left occipital lobe protrude (Toga & Thompson 2003, Nat. Rev.
-      Neurosci. 4:37).
+    - `asymmetry`, `torque`: choices. The left occipital horn is the longer one more often than the right (McRae et al.
+      1968, Neurology 18:95); in most, the right frontal and the left occipital lobe protrude (Toga & Thompson 2003,
+      Nat. Rev. Neurosci. 4:37).
     - `shape`: 3.5 % of each axis, and `turn`, `shift`: choices, as heads differ and lie in a coil.
     - `bias`: 3 to 25 %, `snr`: 25 to 100, its logarithm uniform; choices about BrainWeb's, which has non-uniformity of
       20 and 40 %, that is ±10 and ±20 % over the brain, and noise of 1 to 9 % of a tissue's signal, white matter's in

@@ -207,10 +207,9 @@ class Report:
             self._table = None
             log.warning(str(BadInput(self._out / NAME, error.problem, "the training goes on without this table")))
 
-    @property
-    def good(self) -> int | None:
-        """The last step whose checkpoint is from before the training was lost; None unless it is lost."""
-        return self._watch.lost.before if self._watch and self._watch.lost else None
+    def needed(self, checkpoints: Sequence[int]) -> set[int]:
+        """Returns which checkpoints stay whatever their number; see `Watch.needed`."""
+        return self._watch.needed(checkpoints) if self._watch else set()
 
     def _line(self, step: int, loss: float) -> str:
         rate = self._rate(self._last_line, step)

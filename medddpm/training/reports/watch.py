@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -69,15 +69,33 @@ class Watch:
                 changes += self._look(statistics.median_low(self._window))
         return changes
 
+    def needed(self, checkpoints: Sequence[int]) -> set[int]:
+        """Returns the checkpoints that a lost training would be started anew from; they stay until others take over.
+
+        A training that is lost needs the last one from before. Until then a loss would show up to `WINDOW` steps late:
+        the last one that is so old is surely good, and the first younger one is the next that will be.
+
+        Args:
+            checkpoints: their steps, in order.
+        """
+        if not self.lost and not self._has_learned:
+            return set()
+        sure = self.lost.before if self.lost else self._step - WINDOW
+        younger = [] if self.lost else [step for step in checkpoints if step > sure]
+        return {*[step for step in checkpoints if step <= sure][-1:], *younger[:1]}
+
+    @property
+    def _has_learned(self) -> bool:
+        return self._lowest < SHARE * self._nothing
+
     def _look(self, median: float) -> list[Change]:
         if self.lost:
             if median >= self._ends:
                 return []
             self.lost = None
             return [Change(self._step, median, "", self._step)]
-        level, lowest = SHARE * self._nothing, self._lowest
+        level, lowest, had_learned = SHARE * self._nothing, self._lowest, self._has_learned
         self._lowest = min(median, lowest)
-        had_learned = lowest < level
         about = self._step - WINDOW // 2  # the median passes a level when half of its losses have
         if median > level and (lowest < level / 2 or self._step >= PATIENCE):
             since = f" since about step {about}" if had_learned else ""

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
+from medddpm.measure.profile import summaries
 from study.claims.by_figure.abstract import p003, p004
 from study.claims.case import Case
-from study.claims.numbers import ratio, summary
-from study.claims.reasons import tensor_pipe, views
+from study.claims.kernels import KernelsOfRun, Launches
+from study.claims.numbers import Number, ratio, summary
+from study.claims.reasons import otherwise, tensor_pipe, views
 from study.claims.verdicts import Finding
+
+
+def where_the_pipe_is_used(setting: str) -> Number:
+    """Returns the Tensor Core utilization without the launches that have none."""
+
+    def measure(run: KernelsOfRun, name: str, _: Launches) -> list[float]:
+        table = run.of(name)
+        used = table[table["tensor_pct"] > 0]
+        return list(summaries.averages(used)["tensor_pct"]) if len(used) else [math.nan]
+
+    return Number(measure, (setting,), columns=("tensor_pct",))
 
 
 def p118(case: Case) -> Finding:
     """Judges Fig 10, H100 BASE, average over kernels: Tensor Core utilization = 1.44%."""
-    return case.judge(summary("tensor_pct", "BASE"), differs=(tensor_pipe, views))
+    of_users = otherwise("averaged over the launches that use that pipe at all", where_the_pipe_is_used("BASE"))
+    return case.judge(summary("tensor_pct", "BASE"), also=(of_users,), differs=(tensor_pipe, views))
 
 
 def p119(case: Case) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import nibabel as nib
@@ -12,16 +13,19 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from medddpm.data.grid import Size
 from medddpm.data.heads import head_subject
+from medddpm.data.tissues import Contrast
 from medddpm.errors import BadInput
 from medddpm.measure.tables import read_table
 from medddpm.quality.tissues import TUMOUR, segment, tissue_dice, train_segmenter
+from study.brains import judge as judging
 from study.brains import segmenters
 from study.brains.judge import CONTROL, RANGES_FILE, SEGMENTER_FILE, Options, _numbers, judge, judged
 from study.brains.ranges import Ranges, ranges_of
 from study.brains.samples import read_samples, write_samples
 from study.brains.strangers import strangers_dice
-from study.brains.subjects import HELD_OUT, RANGES, SEGMENTER, TRAINED, HeadName, Subjects, subjects
+from study.brains.subjects import HELD_OUT, RANGES, SEGMENTER, TEST, TRAINED, HeadName, Subjects, subjects
 from study.brains.use import labelled_samples, use
 from study.cli.main import main
 from study.records import schemas_brains as schemas
@@ -207,6 +211,35 @@ def test_the_command_makes_segmenter_and_ranges_and_later_judges_with_them(tmp_p
     assert {"heads for good", "good"} <= set(compared["samples"])
     assert {"diversity", "frechet", "frechet_segmenter", "mmd_segmenter"} <= set(compared["metric"])
     assert set(read_table(out / "use.csv", schemas.USE)["trained_on"]) == {"heads", "samples", "both"}
+
+
+@pytest.mark.parametrize("interrupted", ["of_set", "use"])
+def test_an_interrupted_call_leaves_the_tables_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    size, seeds = (16, 16, 16), list[int]()
+    known = subjects(2, size, ("t1",), HELD_OUT, processes=1)
+    write_samples(tmp_path / "set.npz", known.images, known.names)
+
+    def noted(count: int, size: Size, contrasts: Sequence[Contrast], seed: int) -> Subjects:
+        seeds.append(seed)
+        return subjects(count, size, contrasts, seed, processes=1)
+
+    monkeypatch.setattr(judging, "subjects", noted)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(judging, interrupted, interrupt)
+    options = Options(
+        (tmp_path / "set.npz",), side=16, heads=2, tested=2, steps=1, width=8, batch=1, held_out=5, trained=2,
+        use_steps=1, device="cpu",
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        judge(options, tmp_path / "out", ["judge"])
+    written = {path.name for path in (tmp_path / "out").glob("*.csv")}
+    assert written == {"verdicts.csv", "wholes.csv"} | ({"sets.csv"} if interrupted == "use" else set())
+    assert seeds == [TEST, RANGES, TRAINED]  # the segmenter's own are drawn where it is trained
 
 
 @pytest.mark.long

@@ -27,13 +27,14 @@ def test_settled_rows_fit_the_record_and_the_rest_is_open(tmp_path: Path) -> Non
     settled = settle(paper, findings)
     assert list(read_table(write_table(settled, tmp_path / "claims.csv", CLAIMS, {}), CLAIMS)["id"]) == sorted(findings)
     status = settled.set_index("id")["status"]
-    assert set(status[["P051", "P052", "P053", "P054"]]) == {"reproduced"}
+    assert set(status[["P051", "P052", "P053", "P054"]]) == {"same_setting_or_name"}
     assert set(status[["P057", "P058"]]) == {"differs"}
     assert set(status[["P059", "P060", "P061"]]) == {"not_measurable"}
     assert set(status["P008":"P049"]) == {"checked_against_source", "differs"}
     counts = overview(paper, settled)
     assert dict(counts.loc["all"]) == {
-        "reproduced": 4,
+        "reproduced": 0,
+        "same_setting_or_name": 4,
         "differs": 6,
         "checked_against_source": 38,
         "proxy": 0,
@@ -77,8 +78,8 @@ def test_software_is_what_the_record_says(recorded: Path, cudnn: int, said: str)
     findings = conditions.software(conditions.recorded_versions(recorded))
     settled = settle(paper_claims(ROOT), findings).set_index("id")
     assert settled.at["P061", "our_value"] == said
-    assert set(settled["status"].drop("P061")) == {"reproduced"}
-    assert (settled.at["P061", "status"] == "reproduced") == (said == "8.9.2")
+    assert set(settled["status"].drop("P061")) == {"same_setting_or_name"}
+    assert (settled.at["P061", "status"] == "same_setting_or_name") == (said == "8.9.2")
 
 
 def test_newest_record_gives_the_versions(recorded: Path) -> None:
@@ -103,9 +104,9 @@ def test_window_is_the_one_that_was_taken(recorded: Path) -> None:
         settled = settle(paper_claims(ROOT), conditions.window(recorded))
         return dict(zip(settled["id"], settled["status"], strict=True))
 
-    assert statuses() == {"P050": "differs", "P055": "reproduced", "P056": "reproduced"}
+    assert statuses() == {"P050": "differs", "P055": "same_setting_or_name", "P056": "same_setting_or_name"}
     describe(recorded, launches=99)
-    assert statuses() == {"P050": "differs", "P055": "reproduced", "P056": "differs"}
+    assert statuses() == {"P050": "differs", "P055": "same_setting_or_name", "P056": "differs"}
 
 
 def test_without_records_software_and_window_cannot_be_told(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from study.claims.verdicts import (
     measured,
     overview,
     settle,
+    status_by_the_change,
     status_of,
     tally,
     tolerance_of,
@@ -137,6 +138,30 @@ def test_what_a_source_settles_is_checked_or_differs(view: str, status: str) -> 
     assert status_of(claim, Finding(view, "so")) == "not_measurable"
 
 
+@pytest.mark.parametrize(
+    ("identity", "view", "ours"),
+    [
+        ("P051", "configuration", "1"),
+        ("P057", "software", "2.0.1"),
+        ("P062", "window", "sm80_xmma_fprop_implicit"),
+        ("P062", "step", "sm80_xmma_fprop_implicit"),
+    ],
+)
+def test_our_own_settings_and_names_are_reproduced_nowhere(identity: str, view: str, ours: str) -> None:
+    (claim,) = (claim for claim in claims_of(paper_claims(ROOT)) if claim.id == identity)
+    assert status_of(claim, Finding(view, "so", ours)) == "same_setting_or_name"
+    assert status_of(claim, Finding(view, "so", "another")) == "differs"
+
+
+def test_a_ratio_can_be_held_against_the_change_that_it_states() -> None:
+    """1.3 accepts 1.04 to 1.56 of the ratio, and 1.24 to 1.36 of the change; 0.9 is on the other side of 1."""
+    claim = Claim("P1", "1.3", "=", "H100", **RATIO)
+    wide, near, below = (Finding("window", "so", ours, 0.2) for ours in ("1.5", "1.35", "0.9"))
+    assert [status_by_the_change(claim, one) for one in (wide, near, below)] == ["differs", "reproduced", "differs"]
+    assert status_of(claim, wide) == "reproduced"
+    assert status_by_the_change(Claim("P1", "64", "=", "H100", **PLAIN), Finding("window", "so", "64", 0.2)) is None
+
+
 def test_another_cards_number_decides_nothing() -> None:
     claim = Claim("P1", "0.39", "=", "H100", **RATIO)
     beside = Finding("window", "so", other_card="H200", other_value="0.39")
@@ -158,11 +183,13 @@ def test_headline_counts_each_measured_number_once() -> None:
     }
     settled = settle(paper_claims(ROOT), findings)
     assert list(measured(settled)["id"]) == ["P085", "P100"]
-    assert headline(settled) == "2 of the paper's numbers were measured on the H100; 1 are reproduced."
+    said = "2 of the paper's numbers were measured on the H100; 1 are reproduced."
+    assert headline(settled) == f"{said} Of the 9 rows 1 are not measurable here."
     assert tally(settled).loc[("measured number", "H100")].to_dict() == {
         "reproduced": 1,
         "differs": 1,
         "checked_against_source": 0,
+        "same_setting_or_name": 0,
         "proxy": 0,
         "not_measurable": 0,
     }

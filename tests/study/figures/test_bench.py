@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from medddpm.errors import BadInput
 from medddpm.measure.tables import write_table
 from medddpm.measure.tools import ORDINARY
-from study.bench import sentences, tables
+from study.bench import repeats, sentences, tables
 from study.bench.networks import NETWORKS
 from study.bench.results import report_key
 from study.bench.settings import BENCH_SETTINGS, LADDER, SAMPLED
@@ -194,8 +194,8 @@ def test_accelerate_is_held_against_ordinary_tools_then_pytorch_then_the_papers_
         "On H100s a training step of Med-DDPM (one micro-step of one 128³ volume) takes 40.0 ms with "
         "`accelerate(model)` in an ordinary loop. That is 2.00 times as fast as the best ordinary tool (BF16 autocast "
         "with `torch.compile` in its mode `reduce-overhead`: 80.0 ms), 6.00 times as fast as PyTorch out of the box "
-        "(240 ms) and 32.0 times as fast as the paper's FP32 (1280 ms). With `graphed_step` it takes 39.0 ms. FAST, "
-        "the package's own training, takes 38.0 ms."
+        "(240 ms) and 32.0 times as fast as the paper's FP32 under cuDNN 9.19 (1280 ms). With `graphed_step` it takes "
+        "39.0 ms. FAST, the package's own training, takes 38.0 ms."
     )
 
 
@@ -205,8 +205,8 @@ def test_the_sentence_says_what_was_not_measured() -> None:
     assert "40.0 ms under FAST in one CUDA graph. That is " in of_four
     assert "the best ordinary tool measured there (BF16 autocast with `torch.compile`: " in of_four
     assert of_four.endswith(
-        "the paper's FP32 (1280 ms). Not measured on the H200: 12 of the 14 ordinary tools, PyTorch out of the box "
-        "among them."
+        "the paper's FP32 under cuDNN 9.19 (1280 ms). Not measured on the H200: 12 of the 14 ordinary tools, PyTorch "
+        "out of the box among them."
     )
     assert np.isnan(tables.against(only("BASE", "FAST"))["ratio"]["best ordinary"])
     halved = [row("monai-unet", name, "forward", ms) for name, ms in (("BF16 weights", 3.0), ("autocast", 4.0))]
@@ -265,8 +265,8 @@ def test_the_networks_sentences_say_what_is_gained_lost_and_missing() -> None:
         "in the median; `graphed_step` is 1.25 to 2.11 times, 1.68 in the median."
     )
     assert sentences.network_limits(table).splitlines() == [
-        "- `accelerate` is slower than the best tool for `UNet` with batch norm (0.800): in an ordinary loop the GPU "
-        "waits for the host.",
+        "- `accelerate` is no faster than the best tool for `UNet` with batch norm (0.800): in an ordinary loop the "
+        "GPU waits for the host.",
         "- `reduce-overhead` was not timed for `UNet` with batch norm.",
         "- A step's memory is 0.75 to 0.75 times the best tool's, with `graphed_step` 0.75 to 1.12 times.",
         "- Outputs differ from float32's by 1.2 to 2%, gradients by 30.0 to 30%: at most 2.00 times as much as the "
@@ -498,13 +498,47 @@ def test_every_run_of_the_smallest_step_is_read_the_records_last(tmp_path: Path)
         row("monai-unet-batch", "graphed_step", "step", 2.0),
         row("monai-unet-batch", "compile graph", "step", 2.5),
     ]
-    path = root / "figures" / "records" / "H200" / tables.OTHER_HOSTS
+    path = root / "figures" / "records" / "H200" / repeats.OTHER_HOSTS
     write_table(pd.DataFrame(other), path, schemas.BENCH, {"date": "2026-11-27", "command": "medddpm bench"})
-    runs = tables.every_run(root, "H200")
+    runs = repeats.every_run(root, "H200")
     assert runs["accelerate_ms"].tolist() == [4.0, 3.0, 5.0]
+    assert runs["searched"].tolist() == [True, False, False]
+    assert repeats.searched_runs(root, "H200")["accelerate_ms"].tolist() == [4.0]
     assert runs["best"].tolist() == ["max-autotune", "", "autocast benchmark"]
     assert runs["launch_ms"].iloc[0] == 3.5
     assert runs["step_ratio"].dropna().tolist() == [1.25, 1.25]
+
+
+def several_runs() -> pd.DataFrame:
+    """Runs of `UNet` with batch norm, as `repeats.searched_runs` returns them."""
+    ratios = {"ratio": [0.8, 1.1, 1.2], "step_ratio": [1.3, np.nan, 1.5]}
+    times = {"best_ms": [4.0, 5.0, 7.0], "accelerate_ms": [5.0, 4.5, 6.0], "step_ms": 3.0, "apart_h": 0.1}
+    best = ["autocast benchmark", "reduce-overhead", "autocast benchmark"]
+    return pd.DataFrame({"date": "2026-11-27", "launch_ms": 4.0, "best": best, **times, **ratios})
+
+
+def test_a_network_of_several_runs_has_their_medians_and_their_spread() -> None:
+    table, runs = networks_table(), several_runs()
+    one, several = (tables.others(table, some).loc["monai-unet-batch"] for some in (None, runs))
+    assert (one["runs"], one["ratio"], several["runs"], several["ratio"]) == (1, 0.8, 3, 1.1)
+    assert several[["best", "best_ms", "accelerate_ms"]].tolist() == ["autocast benchmark", 5.0, 5.0]
+    ends = ["ratio_least", "ratio_most", "step_ratio_least", "step_ratio_most"]
+    assert several[ends].tolist() == [0.8, 1.2, 1.3, 1.5]
+    assert one[ends].isna().all()
+    assert several[["p10_ms", "p90_ms"]].tolist() == pytest.approx([4.75, 5.5]), "of the table's own run"
+    others = [tables.others(table, some).drop(index="monai-unet-batch") for some in (None, runs)]
+    pd.testing.assert_frame_equal(*others)
+    assert sentences.network_gains(table, "H100", runs).endswith(
+        "2.11 times, 1.75 in the median. `UNet` with batch norm counts by the median of 3 runs, 1.10 (0.80 to 1.20); "
+        "with `graphed_step` 1.40 (1.30 to 1.50)."
+    )
+    assert sentences.network_limits(table, runs).startswith(
+        "- `accelerate` is no faster than the best tool for `UNet` with batch norm (0.80 to 1.20 in 3 runs): in an"
+    ), "one run of several is enough"
+    axis = bench.others_figure(tables.others(table, runs), "H100").axes[0]
+    ranges = [line.get_xdata() for line in axis.lines if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
+    assert any(np.array_equal(ends, [0.8, 1.2]) for ends in ranges)
+    assert axis.get_xlim()[0] < 0.8
 
 
 def test_a_cell_is_a_name_or_a_number_or_says_that_there_is_none() -> None:

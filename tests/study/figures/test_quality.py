@@ -66,8 +66,25 @@ def test_a_setting_that_is_worse_is_not(shift: float, broken: tuple[str, str], s
     table = parity_of(shift)
     assert not table.loc[broken, "equivalent"]
     assert not table.loc[broken, "as_seeds"]
-    listed = parity_tables.verdict(table.reset_index()).partition("not shown for ")[2].partition(")")[0]
-    assert said in listed.split(", ")
+    verdict = parity_tables.verdict(table.reset_index())
+    assert f"{said} (p = {table.loc[broken, 'p_differs']:.3f}, not equivalent)" in verdict
+
+
+def test_a_difference_of_every_pair_is_said_whether_or_not_it_is_within_the_margin() -> None:
+    table = parity_of(-4.0)
+    psnr = table.loc[("psnr", "all")]
+    assert psnr["equivalent"]
+    assert psnr["differs"], "each pair differs the same way"
+    assert psnr["pairs_above"] == 0
+    said = parity_tables.verdict(table.reset_index())
+    assert (
+        f"PSNR (p = {psnr['p_differs']:.3f}, equivalent too)" in said.partition("by a paired t test different on ")[2]
+    )
+    worse = parity_tables.verdict(parity_of(-60.0).reset_index())
+    assert "PSNR (p = 0.000, not equivalent)" in worse
+    assert "PSNR" not in worse.partition("not shown for ")[2].partition(")")[0], "a difference is shown"
+    alike = parity_of(0.0).reset_index()
+    assert "paired t test" not in parity_tables.verdict(alike.assign(differs=False))
 
 
 def test_what_is_within_the_margin_may_still_be_more_than_another_seed_does() -> None:
@@ -409,10 +426,22 @@ def test_parity_looks_as_stored() -> Figure:
 def test_a_difference_beyond_the_axis_is_a_triangle_at_its_end() -> None:
     quality, _ = tables(short(seeds=range(6)))
     quality.loc[(quality["setting"] == "FAST") & (quality["metric"] == "psnr"), "value"] += 10
-    (axis,) = figures_quality.parity_figure(parity_tables.parity(quality)).axes
+    figure = figures_quality.parity_figure(parity_tables.parity(quality))
+    (axis,) = figure.axes
     ends = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == ">"]
     assert ends == [axis.get_xlim()[1]] * 3 == [6] * 3, "its mean, and both ends of its interval"
-    assert axis.get_xlabel().endswith("triangle: goes on beyond the border")
+    assert figure.get_supxlabel().endswith("triangle: goes on beyond the border")
+
+
+def test_a_row_has_its_margin_and_its_interval_in_the_metrics_unit() -> None:
+    table = parity_tables.parity(tables(short(seeds=range(6)))[0])
+    row = table[table["metric"] == "psnr"].iloc[0]
+    (axis,) = figures_quality.parity_figure(table.assign(low=0.0123, high=0.2)).axes
+    assert [label.get_text() for label in axis.get_yticklabels()][1] == "PSNR ↑: ±0.5 dB"
+    assert axis.child_axes[0].get_yticklabels()[1].get_text() == "+0.012 to +0.20 dB"
+    borders = [line.get_xdata()[0] for line in axis.lines if line.get_color() == "black"]
+    assert borders == [-1, 1, 0]
+    assert row["margin"] == 0.5, "the black line"
 
 
 def test_an_interval_that_is_cut_ends_in_a_triangle_though_its_mean_is_inside() -> None:

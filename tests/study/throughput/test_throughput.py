@@ -249,5 +249,19 @@ def test_the_command_shows_what_it_would_run(tmp_path: Path, capsys) -> None:
     assert len(capsys.readouterr().out.splitlines()) == len(LEVERS)
 
 
+def test_a_share_is_of_the_references_row_also_where_another_reference_was_measured() -> None:
+    groups = ["reference", "batch", "recompute BraTS", "recompute BraTS"]
+    table = pd.DataFrame(
+        {
+            "group": groups,
+            "choice": ["fast", "2", "none", "1"],
+            "volumes_a_second": [20.0, 22.0, 5.0, 4.0],
+            "of_reference": [1.0, 0.9, 1.0, 0.7],
+        }
+    )
+    assert tables.of_the_row(table).tolist() == [1.0, 1.1, 1.0, 0.8]
+    assert tables.of_the_row(table.iloc[1:2]).isna().all(), "no reference, no share"
+
+
 def test_a_repository_without_a_record_is_no_error(tmp_path: Path) -> None:
     assert tables.recorded(tmp_path) == {}

@@ -106,18 +106,43 @@ def test_a_resumed_run_that_was_lost_is_said_so_again(tmp_path: Path, caplog) ->
     assert line.endswith("no checkpoint is from before")
 
 
-def test_the_last_good_checkpoint_stays_while_the_training_is_lost(tmp_path: Path) -> None:
-    def saved(step: int, good: int | None) -> list[int]:
-        save(tmp_path, {"step": step, "model": WEIGHTS, "ema": WEIGHTS}, keep=2, good=good)
-        return [int(path.stem[5:]) for path in checkpoints_of(tmp_path)]
+@pytest.mark.parametrize(("keep", "every"), [(1, 300), (1, 100), (1, 40), (1, 7), (2, 40), (3, 300)])
+def test_a_checkpoint_from_before_is_there_whenever_a_training_is_lost(tmp_path: Path, keep: int, every: int) -> None:
+    span = max(every, WINDOW)
+    lost_from = 3 * span + 37
+    losses = [*losses_about(0.03, lost_from), *[NOTHING] * 3 * span]
+    watch, most, lost = Watch(NOTHING), 0, 0
+    for step, loss in enumerate(losses, start=1):
+        changes = watch.read([loss])
+        if step % every == 0:
+            save(tmp_path, {"step": step, "model": WEIGHTS, "ema": WEIGHTS}, keep, watch.needed)
+        there = [int(path.stem[5:]) for path in checkpoints_of(tmp_path)]
+        most, lost = max(most, len(there)), lost + len(changes)
+        if step >= 2 * span:
+            assert [known for known in there if known <= min(step - WINDOW, lost_from)], f"at step {step}"
+        for change in changes:
+            assert [known for known in there if change.before - 2 * span <= known <= change.before]
+    assert lost == 1
+    assert most <= (max(keep, 2) + 1 if every >= WINDOW else keep + 2)
 
-    assert saved(1, None) == [1]
-    assert saved(2, None) == [1, 2]
-    assert saved(3, 1) == [1, 2, 3]
-    assert saved(4, 1) == [1, 3, 4]
-    assert saved(5, 1) == [1, 4, 5]
-    assert saved(6, 0) == [5, 6]
-    assert saved(7, None) == [6, 7]
+
+def test_before_a_network_has_learned_no_checkpoint_stays_for_long() -> None:
+    watch = Watch(NOTHING)
+    watch.read([NOTHING] * 300)
+    assert watch.needed([100, 200, 300]) == set()
+
+
+def test_what_a_training_needs_that_is_lost_or_not() -> None:
+    watch = Watch(NOTHING)
+    watch.read(losses_about(0.03, 300))
+    assert watch.needed([50, 100, 150, 200, 201, 250, 300]) == {200, 201}
+    assert watch.needed([300]) == {300}
+    watch.read([NOTHING] * 100)
+    assert watch.lost
+    assert watch.needed([50, 240, 300, 350, 400]) == {240}
+    watch.read(losses_about(0.03, 200))
+    assert not watch.lost
+    assert watch.needed([240, 500, 600]) == {500, 600}
 
 
 def test_a_run_that_is_lost_keeps_its_last_good_checkpoint(volumes, tmp_path: Path, monkeypatch, caplog) -> None:
@@ -133,9 +158,9 @@ def test_a_run_that_is_lost_keeps_its_last_good_checkpoint(volumes, tmp_path: Pa
 
     monkeypatch.setattr(trainer_module, "diffusion_of", lambda _config, network: Broken(network))
     config = TrainConfig(
-        image_size=8, model_channels=32, channel_mult=(1,), accumulation=1, save_every=50, sample_every=0, keep=3
+        image_size=8, model_channels=32, channel_mult=(1,), accumulation=1, save_every=50, sample_every=0, keep=1
     )
     train(config, volumes, tmp_path, 250, device="cpu", progress=False)
-    assert [int(path.stem[5:]) for path in checkpoints_of(tmp_path)] == [50, 150, 200, 250]
+    assert [int(path.stem[5:]) for path in checkpoints_of(tmp_path)] == [50, 250]
     (line,) = [line for line in caplog.messages if "predicts nothing" in line]
     assert "step-0000050.pt is from before and is kept" in line
