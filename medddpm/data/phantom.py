@@ -23,9 +23,8 @@ from torch import Tensor
 
 from medddpm.data.grid import Size, cubic_affine
 from medddpm.data.layouts import HEAD
-from medddpm.data.mni152 import CENTRE, mni152_maps
 from medddpm.data.nifti import write_mask, write_volume
-from medddpm.data.synthetic import BACKGROUND, BRAIN, LESION, Synthetic, contrasts_of
+from medddpm.data.synthetic import BACKGROUND, BRAIN, CENTRE, LESION, Synthetic, contrasts_of, mni152_maps
 from medddpm.data.tissues import (
     CONTRASTS,
     CSF,

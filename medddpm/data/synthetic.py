@@ -1,4 +1,7 @@
-"""Synthetic subjects as a data set: what `Phantom` and `Heads` have in common."""
+"""Synthetic subjects as a data set: what `Phantom` and `Heads` have in common.
+
+Both are made of the MNI152 template (Fonov et al. 2011): nilearn's ICBM152 2009 at 1 mm.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from medddpm.data.volumes import ItemCache, Prepared, checked_size, scaled, to_t
 from medddpm.errors import BadInput
 
 BACKGROUND, BRAIN, LESION = 0, 1, 2
+CENTRE = np.array([0.0, -16.0, 6.0])  # the brain's, in MNI space, mm
 
 ContrastOrAll = Contrast | Literal["all"]
 """A contrast, or "all" for T1, T2 and FLAIR of one subject as the channels of one image."""
@@ -96,6 +100,15 @@ class Synthetic(Dataset[tuple[Tensor, Tensor]], ABC):
     def reference(self, index: int) -> nib.Nifti1Image:
         """Returns the mask of a subject, in MNI space."""
         return nib.Nifti1Image(self._item(index)[1], self._affine())
+
+
+def mni152_maps() -> tuple[list[npt.NDArray[np.float32]], npt.NDArray[np.float64]]:
+    """Returns grey matter, white matter and the brain mask, each (197, 233, 189) in [0, 1], and their affine."""
+    from nilearn import datasets
+
+    loaders = (datasets.load_mni152_gm_template, datasets.load_mni152_wm_template, datasets.load_mni152_brain_mask)
+    images = [load(resolution=1) for load in loaders]
+    return [image.get_fdata(dtype=np.float32).clip(0, 1) for image in images], np.asarray(images[0].affine, np.float64)
 
 
 class Origin(NamedTuple):

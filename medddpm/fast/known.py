@@ -75,9 +75,10 @@ METHODS = (FunctionType, property, cached_property, staticmethod, classmethod)
 CALLED = frozenset({"__call__", "_call_impl", "__getattr__", "__getattribute__"})
 """Methods of every module that run around a part's forward, or as it reads an attribute."""
 
-_NO_METHODS = (
-    frozenset(dir(object)) | {"__init__", "__annotations__", "__firstlineno__", "__static_attributes__"}
+NO_METHODS = (
+    frozenset(dir(object)) | {"__module__", "__annotations__", "__firstlineno__", "__static_attributes__"}
 ) - CALLED
+"""What a class may have anew and still compute as its parent: how it is made, described and kept."""
 
 
 def register(known: Known) -> Known:
@@ -145,7 +146,7 @@ def is_known(module: nn.Module) -> bool:
         return False
     methods = {name for name, value in _members(home) if isinstance(value, METHODS)} | CALLED
     above = (base for base in kind.__mro__[: kind.__mro__.index(home)] if not _is_at(base.__module__, NETWORKS + PARTS))
-    overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - _NO_METHODS]
+    overrides = [vars(base)[name] for base in above for name in methods & vars(base).keys() - NO_METHODS]
     replaced = [attributes[name] for name in methods & attributes.keys() - {"forward", "_call_impl", "__getstate__"}]
     if any(_function(value) not in _registered for value in overrides + replaced):
         return False

@@ -26,7 +26,7 @@ from medddpm.fast.as_contiguous import sees_layout
 from medddpm.fast.forward import Forward, Rule, hooked, replaced_in_class
 from medddpm.fast.hooks import check_network, in_ddp
 from medddpm.fast.kernels import cards, dispatch
-from medddpm.fast.known import known_networks, unknown_in
+from medddpm.fast.known import NO_METHODS, known_networks, unknown_in
 from medddpm.fast.networks import mednext, monai, monai_blocks, nnunet, unet
 from medddpm.fast.placing import Acceleration, is_stray, put, remove, remove_strays
 from medddpm.fast.replay.graphs import ASKED, Graphs
@@ -48,9 +48,6 @@ RULES: dict[str, Rule] = {
     **unet.RULES,
 }
 """Rules by class path: `type(module).__module__ + "." + type(module).__qualname__`."""
-
-ADDED = {"__init__", "__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__"}
-"""What a subclass may have anew and still compute as its parent: how it is made and described."""
 
 PLAIN = (Forward, layers.Dropout, norm_chains.InstanceNorm)
 """Stand-ins under which PyTorch's own function computes the layer: it counts as left alone."""
@@ -192,7 +189,7 @@ def rule_of(kind: type[nn.Module]) -> Rule | None:
             # An attribute of the layer that the subclass computes, as a property, is among the annotations.
             known = set(dir(base)).union(*(inspect.get_annotations(part) for part in base.__mro__))
             return None if later & known else rule
-        later |= vars(base).keys() - ADDED
+        later |= vars(base).keys() - NO_METHODS
     return None
 
 

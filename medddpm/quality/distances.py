@@ -121,6 +121,17 @@ def gram(first: Tensor, second: Tensor) -> Array:
     return np.asarray(total.cpu().numpy() / one.shape[1])
 
 
+def grams(first: Tensor, second: Tensor) -> tuple[Array, Array, Array]:
+    """Returns the products of `gram` within one set, within the other and between them, for `mmd`.
+
+    They are of differences from the second's mean: a linear kernel's MMD does not change when one volume is subtracted
+    from all, and then rounds far less.
+    """
+    centre = second.mean(dim=0, keepdim=True)
+    one, two = first - centre, second - centre
+    return gram(one, one), gram(two, two), gram(one, two)
+
+
 def mmd(within: Array, within_reference: Array, between: Array, paired: bool) -> Statistic:
     """Returns the unbiased squared maximum mean discrepancy (Gretton et al. 2012, J. Mach. Learn. Res. 13:723).
 

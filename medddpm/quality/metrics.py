@@ -334,12 +334,9 @@ def _over_pairs(
         if metric in metrics and len(volumes) > 1:
             yield metric, mean_of_pairs(volumes.alike[channel], True), (len(volumes),)
     if min(n, m) > 1 and {"mmd_linear", "mmd_gaussian"} & set(metrics):
-        # A linear kernel's MMD does not change when one volume is subtracted from all, and then rounds far less.
-        centre = second.mean(dim=0, keepdim=True)
-        pairs = ((first, first), (second, second), (first, second))
-        within, within_reference, between = (sets.gram(one - centre, two - centre) for one, two in pairs)
-        yield "mmd_linear", sets.mmd(within, within_reference, between, paired), sizes
-        yield "mmd_gaussian", sets.mmd(*sets.gaussian_kernels(within, within_reference, between), paired), sizes
+        products = sets.grams(first, second)
+        yield "mmd_linear", sets.mmd(*products, paired), sizes
+        yield "mmd_gaussian", sets.mmd(*sets.gaussian_kernels(*products), paired), sizes
 
 
 def _masks(labels: Tensor, tissues: Tissues) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 
 from medddpm.runtime.ranks import peers
 from medddpm.training.config import TrainConfig
-from medddpm.training.reports.pace import Watch
+from medddpm.training.reports.pace import Stopwatch
 
 LINE_BYTES = 128
 
@@ -96,7 +96,7 @@ class GradientSum:
             p.register_post_accumulate_grad_hook(self._filled) for bucket in self.buckets for p in bucket.parameters
         ]
         self._unsent: list[Bucket] | None = None  # None outside `of_pass`
-        self.watch = Watch(self.buckets[0].flat.device)
+        self.stopwatch = Stopwatch(self.buckets[0].flat.device)
 
     @contextlib.contextmanager
     def of_pass(self) -> Iterator[None]:
@@ -108,14 +108,14 @@ class GradientSum:
         for bucket in self.buckets:
             bucket.missing = set(map(id, bucket.parameters))
         self._unsent = list(self.buckets)
-        self.watch.begin()
+        self.stopwatch.begin()
         try:
             yield
             while self._unsent:  # with parameters that the pass did not reach
                 self._unsent.pop(0).send()
         finally:
             self._unsent = None
-        self.watch.end()
+        self.stopwatch.end()
         for bucket in self.buckets:
             bucket.receive()
 

@@ -303,7 +303,7 @@ class Trainer:
         self._pending = []
         self.losses += losses.tolist()
         if self._gradients is not None:
-            self.pace.sample(self._gradients.watch.ms() * self.accumulation, len(losses))
+            self.pace.sample(self._gradients.stopwatch.ms() * self.accumulation, len(losses))
         return self.losses[-len(losses) :]
 
     def state(self) -> dict[str, Any]:

@@ -234,9 +234,7 @@ def of_set(
     sizes = len(one), len(two)
     statistics = {"frechet_segmenter": (distances.frechet(one, two, paired=False), (0.0, np.inf))}
     if min(sizes) > 1:
-        centre = two.mean(dim=0, keepdim=True)
-        a, b = one - centre, two - centre
-        kernels = distances.gaussian_kernels(*(distances.gram(x, y) for x, y in ((a, a), (b, b), (a, b))))
+        kernels = distances.gaussian_kernels(*distances.grams(one, two))
         statistics["mmd_segmenter"] = (distances.mmd(*kernels, paired=False), (-np.inf, np.inf))
     for metric, (statistic, bounds) in statistics.items():
         estimate = bootstrap(statistic, sizes, resamples=resamples, bounds=bounds)

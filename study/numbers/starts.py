@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from medddpm.measure.profile.windows import PAPERS_START
 from study.claims import findings, verdicts
 from study.claims.paper import paper_claims
 from study.claims.reasons import ELSEWHERE
 from study.words import listed
 
 CARD = "H100"
-PAPERS = 10
-"""The launch that the paper's window begins at, counted in our run."""
 
 
 @cache
@@ -23,7 +22,7 @@ def _verdicts(root: Path) -> dict[int, pd.DataFrame]:
     paper, runs = paper_claims(root), findings.every_run(root)
     parts = {int(m[1]): part for card, part in runs if card == CARD and (m := ELSEWHERE.fullmatch(part))}
     judged = {}
-    for start, part in {PAPERS: "window", **parts}.items():
+    for start, part in {PAPERS_START: "window", **parts}.items():
         of_start = findings.findings(paper, {(CARD, "window"): runs[CARD, part]}, "window")
         judged[start] = verdicts.measured(verdicts.settle(paper, of_start)).set_index("id")
     common = set.intersection(*(set(table.index) for table in judged.values()))
@@ -32,12 +31,12 @@ def _verdicts(root: Path) -> dict[int, pd.DataFrame]:
 
 def numbers(root: Path) -> str:
     """Returns how many numbers the windows of every start have: "22"."""
-    return str(len(_verdicts(root)[PAPERS]))
+    return str(len(_verdicts(root)[PAPERS_START]))
 
 
 def rows(root: Path) -> list[str]:
     """Returns a row for each start: the launch, the count, what it gains and what it loses beside the paper's start."""
-    usual = _reproduced(root, PAPERS)
+    usual = _reproduced(root, PAPERS_START)
     table = []
     for start in _verdicts(root):
         here = _reproduced(root, start)

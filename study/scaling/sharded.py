@@ -22,7 +22,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from medddpm.data.volumes import Volumes
 from medddpm.errors import BadInput
 from medddpm.training.config import TrainConfig
-from medddpm.training.reports.pace import Watch
+from medddpm.training.reports.pace import Stopwatch
 from medddpm.training.trainer import Trainer
 from medddpm.unet import Stage
 
@@ -102,15 +102,15 @@ class _Sums:
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
         self.network: Any = network
-        self.watch = Watch(device)
+        self.stopwatch = Stopwatch(device)
 
     @contextlib.contextmanager
     def of_pass(self) -> Iterator[None]:
         self.network.set_requires_gradient_sync(True)
-        self.watch.begin()
+        self.stopwatch.begin()
         try:
             yield
-            self.watch.end()
+            self.stopwatch.end()
         finally:
             self.network.set_requires_gradient_sync(False)
 

@@ -100,6 +100,13 @@ def test_a_subclass_that_changes_something_is_left_alone(changed: str) -> None:
     assert rule_of(kind) is None
 
 
+def test_what_python_3_13_writes_into_every_class_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (nn.Conv3d, Simple):
+        monkeypatch.setattr(kind, "__firstlineno__", 1, raising=False)
+        monkeypatch.setattr(kind, "__static_attributes__", ("kernel_size",), raising=False)
+    assert rule_of(Simple) is rule_of(nn.Conv3d)
+
+
 def test_a_list_that_holds_nothing_is_not_said_to_be_left_alone() -> None:
     """As in MONAI's UNETR."""
     network = block()

@@ -71,7 +71,7 @@ with joined(torch.device("cpu")):
                 assert torch.equal(a, f), "the same bits on every process"
             if not exact:
                 assert any(not torch.allclose(f, e, rtol=1e-5, atol=1e-6) for f, e in zip(found, expected))
-        assert total.watch.ms() > 0
+        assert total.stopwatch.ms() > 0
         total.close()
     model.zero_grad()
     wrapped = DistributedDataParallel(model, find_unused_parameters=True)

@@ -33,8 +33,7 @@ from medddpm.data.heads.anatomy import (
     template,
 )
 from medddpm.data.heads.parameters import HeadParameters, Lesion, drawn
-from medddpm.data.mni152 import CENTRE
-from medddpm.data.synthetic import BRAIN, LESION, Synthetic
+from medddpm.data.synthetic import BRAIN, CENTRE, LESION, Synthetic
 from medddpm.data.tissues import CONTRASTS, Contrast
 from medddpm.data.volumes import checked_size
 

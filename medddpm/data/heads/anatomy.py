@@ -1,7 +1,7 @@
 """The MNI152 template (Fonov et al. 2011) as one person's anatomy, and smooth maps that carry it into other heads.
 
 The grey and white matter maps and the brain mask are nilearn's ICBM152 2009; the rest of the brain mask is
-cerebrospinal fluid. Each map here takes points (3, ...), in mm from `medddpm.data.mni152.CENTRE`, to points; each
+cerebrospinal fluid. Each map here takes points (3, ...), in mm from `medddpm.data.synthetic.CENTRE`, to points; each
 is a diffeomorphism, and so is their composition.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from medddpm.data.mni152 import CENTRE, mni152_maps
+from medddpm.data.synthetic import CENTRE, mni152_maps
 
 Array = npt.NDArray[np.float32]
 Axes = Sequence[npt.NDArray[np.floating]]

@@ -19,7 +19,7 @@ class Lesion:
     """A glioma: solid tumour, with a necrotic core or without, and oedema in the white matter about it.
 
     Args:
-        centre: mm in the template, from `medddpm.data.mni152.CENTRE`.
+        centre: mm in the template, from `medddpm.data.synthetic.CENTRE`.
         tumour_ml: core and rim.
         oedema_ml: the white matter about it that has oedema.
         necrosis: the core's radius as a part of the tumour's; 0 without a core.

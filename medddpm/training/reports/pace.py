@@ -17,7 +17,7 @@ SLOW = 1.25  # times as long as the others' median
 SAMPLES = 10  # between comparisons
 
 
-class Watch:
+class Stopwatch:
     """Times a stretch of work on a device, also within a CUDA graph, where each replay times it anew."""
 
     def __init__(self, device: torch.device) -> None:
