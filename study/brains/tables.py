@@ -6,11 +6,12 @@ A folder in it holds what a call of `study judge` or `study trainings` wrote: ta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
 from medddpm.errors import BadInput
 from medddpm.measure.schemas import Schema
@@ -91,6 +92,21 @@ def sampled(table: pd.DataFrame) -> pd.DataFrame:
         evaluations=[int(part["evaluations"]) for part in parts if part],
     )
     return rows[["model", "sampler", "evaluations", *table.columns]]
+
+
+def passing(wholes: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Counts the samples that pass: columns passes, of, low and high, the last two a 95% interval of their share.
+
+    The interval is Wilson's (1927, J. Am. Stat. Assoc. 22:209), over samples as if they were independent.
+
+    Args:
+        wholes: schema `WHOLES`.
+        by: the columns that tell the rows of the result; their order is that of `wholes`.
+    """
+    counted = wholes.groupby(list(by), sort=False, observed=True)["passes"].agg(passes="sum", of="count")
+    pairs = zip(counted["passes"], counted["of"], strict=True)
+    intervals = [stats.binomtest(passes, of).proportion_ci(method="wilson") for passes, of in pairs]
+    return counted.assign(low=[each.low for each in intervals], high=[each.high for each in intervals])
 
 
 def _joined(path: Path, name: str, schema: Schema) -> pd.DataFrame:

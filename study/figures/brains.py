@@ -1,9 +1,8 @@
-"""The pictures of synthetic brains: numbers in their ranges, spectra, recipes, evaluations, and what samples train."""
+"""The pictures of synthetic brains: numbers in their ranges, spectra, samplers, and errors of trainings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from study.brains.arms import REFERENCE
 from study.brains.ranges import SPECTRUM_DB
 from study.figures.quality import SAMPLER_COLOURS
 from study.figures.style import SET_COLOURS, name_rows, new_figure
@@ -21,6 +19,7 @@ from study.parity.samplers import SAMPLER_NAMES
 from study.parity.tables import CONTRAST_NAMES
 
 RANGE_COLOUR = "#DDDDDD"  # of held-out heads
+TRAINING_COLOURS = (SET_COLOURS[1], *SET_COLOURS[3:])  # the first is the shown model's
 TISSUE_NAMES = {
     "white": "white matter",
     "grey": "grey matter",
@@ -32,14 +31,14 @@ TISSUE_NAMES = {
 }
 _SHOWN = ("white", "grey", "csf", "ventricles")
 ANATOMY: Mapping[tuple[str, str], str] = {
-    **{("volume", tissue): "ml" for tissue in _SHOWN},
+    **{("volume", tissue): "volume, ml" for tissue in _SHOWN},
     ("surface", "white"): "surface, mm²/mm³",
-    ("connected", "ventricles"): "share in one part",
+    ("connected", "ventricles"): "in one part",
     **{("dice", tissue): "Dice" for tissue in _SHOWN},
     ("surface", "brain"): "surface, mm²/mm³",
-    ("connected", "csf"): "share in one part",
+    ("connected", "csf"): "in one part",
 }
-"""The units of the numbers of the anatomy that are shown, by metric and tissue."""
+"""The numbers of the anatomy that are shown, by metric and tissue, as their panels name them beneath the tissue."""
 
 
 def ranges_figure(verdicts: pd.DataFrame) -> Figure:
@@ -52,7 +51,7 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
     """
     sets = list(verdicts["set"].cat.categories)
     palette = dict(zip(sets, SET_COLOURS, strict=False))
-    figure = new_figure(height=4.1)
+    figure = new_figure(height=4.3)
     judged = set(verdicts[["metric", "tissue"]].itertuples(index=False, name=None))
     numbers = [number for number in ANATOMY if number in judged]
     axes = figure.subplots(2, -(-len(numbers) // 2), squeeze=False).ravel()
@@ -71,8 +70,8 @@ def ranges_figure(verdicts: pd.DataFrame) -> Figure:
         axis.set(
             xticks=[],
             xlabel="",
-            ylabel=ANATOMY[metric, tissue],
-            title=TISSUE_NAMES[tissue],
+            ylabel="",
+            title=f"{TISSUE_NAMES[tissue]}\n{ANATOMY[metric, tissue]}",
             xlim=(-0.6, len(sets) - 0.4),
         )
         axis.yaxis.set_major_locator(MaxNLocator(4))
@@ -113,84 +112,58 @@ def spectra_figure(verdicts: pd.DataFrame) -> Figure:
             ylabel="dB above held-out heads",
             xticks=sorted(set(part["shell"])),
         )
+        axis.yaxis.set_major_locator(MultipleLocator(SPECTRUM_DB))
     figure.supxlabel("frequency, eighths of Nyquist's", fontsize=axes[0].xaxis.label.get_fontsize())
     handles = [Line2D([], [], color=colour, label=name) for name, colour in palette.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
 
-def recipe_figure(errors: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
-    """Draws a row for each arm, a panel for each measure: a dot for each seed, and a line between them.
-
-    A line through a panel is the mean of the plain arm.
+def errors_figure(errors: pd.DataFrame, titles: Mapping[float, str]) -> Figure:
+    """Draws a panel for each noise-to-signal ratio: the error of x_0 by step, a line for each training.
 
     Args:
-        errors: arm, seed, and a column for each measure; arms from the top down.
-        titles: of the measures, by column.
+        errors: training, step, ratio, value.
+        titles: of the panels, by ratio.
     """
-    arms = list(dict.fromkeys(errors["arm"]))
-    plain = errors[errors["arm"] == REFERENCE]
-    figure = new_figure(height=0.8 + 0.155 * len(arms))
-    axes = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
-    for axis, (measure, title) in zip(axes, titles.items(), strict=True):
-        spread = errors.groupby("arm", sort=False)[measure].agg(["min", "max"])
-        axis.hlines(range(len(arms)), spread["min"], spread["max"], color="black", linewidth=0.8)
-        places = errors["arm"].map(arms.index)
-        sns.scatterplot(x=errors[measure], y=places, color=SET_COLOURS[1], s=14, linewidth=0, ax=axis, zorder=3)
-        axis.axvline(plain[measure].mean(), color="black", linewidth=0.6)
-        axis.set(xlabel="", ylabel="", title=title, axisbelow=True)
-        axis.grid(axis="y", linewidth=0.3)
-    name_rows(axes[0], arms)
+    trainings = list(dict.fromkeys(errors["training"]))
+    palette = dict(zip(trainings, TRAINING_COLOURS, strict=False))
+    figure = new_figure(height=2.4)
+    axes = figure.subplots(1, len(titles), squeeze=False)[0]
+    for axis, (ratio, title) in zip(axes, titles.items(), strict=True):
+        part = errors[errors["ratio"] == ratio].assign(step=errors["step"] / 1000)
+        sns.lineplot(part, x="step", y="value", hue="training", palette=palette, marker="o", ax=axis, legend=False)
+        axis.set(title=title, xlabel="thousand steps", ylabel="", xlim=(0, None), ylim=(0, None))
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.yaxis.set_major_locator(MaxNLocator(4))
+    axes[0].set_ylabel("mean squared error of x₀, × 1000")
+    handles = [Line2D([], [], color=colour, marker="o", markersize=4, label=name) for name, colour in palette.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
 
-def evaluations_figure(passing: pd.DataFrame) -> Figure:
-    """Draws how many samples pass, and the seconds of a volume, against the evaluations of the network.
+def evaluations_figure(passing: pd.DataFrame, times: pd.Series[float]) -> Figure:
+    """Draws a row for each sampling: how many of its samples pass each group, with the interval, and its time.
 
     Args:
-        passing: sampler, evaluations, group (one or two), passes, of (so many samples), seconds (a volume).
+        passing: of `study.brains.tables.passing`, indexed by sampler, evaluations, and group.
+        times: ms a volume, by sampler and evaluations: the rows, from the top down.
     """
-    figure = new_figure(height=2.5)
-    left, right = figure.subplots(1, 2)
-    present = [name for name in SAMPLER_COLOURS if name in set(passing["sampler"])]
-    colours = {"hue": "sampler", "hue_order": present, "palette": {name: SAMPLER_COLOURS[name] for name in present}}
-    sns.lineplot(passing, x="evaluations", y="passes", style="group", markers=True, ax=left, legend=False, **colours)
-    groups = list(dict.fromkeys(passing["group"]))
-    once = passing.drop_duplicates(["sampler", "evaluations"])
-    sns.lineplot(once, x="evaluations", y="seconds", marker="o", ax=right, legend=False, **colours)
+    groups = list(dict.fromkeys(passing.index.get_level_values("group")))
+    figure = new_figure(height=0.75 + 0.19 * len(times))
+    axes = figure.subplots(1, len(groups) + 1, sharey=True, gridspec_kw={"wspace": 0.15})
     most = int(passing["of"].max())
-    left.set(ylabel=f"samples that pass, of {most}", ylim=(-0.5, most + 0.5))
-    right.set(ylabel="seconds a volume", ylim=(0, None))
-    for axis in (left, right):
-        axis.set(xlabel="evaluations of the network", xlim=(0, None))
-        axis.yaxis.set_major_locator(MaxNLocator(5))
-    handles = [Line2D([], [], color=SAMPLER_COLOURS[name], label=SAMPLER_NAMES[name]) for name in present]
-    for place, group in enumerate(groups):  # as seaborn's first and second style
-        dashes: Literal["-", "--"] = "--" if place else "-"
-        handles.append(Line2D([], [], color="black", marker="oX"[place], linestyle=dashes, markersize=4, label=group))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    return figure
-
-
-def use_figure(use: pd.DataFrame) -> Figure:
-    """Draws the Dice of segmenters on held-out heads by what they were trained on, a dot and an interval for each seed.
-
-    Args:
-        use: schema `USE`, of one set of samples.
-    """
-    tissues = [name for name in TISSUE_NAMES if name in set(use["tissue"])]
-    kinds = dict(zip(("heads", "both", "samples"), SET_COLOURS, strict=False))
-    seeds = sorted(set(use["seed"]))
-    figure = new_figure(height=0.9 + 0.3 * len(tissues), width=5.6)
-    axis = figure.subplots()
-    lines = [(kind, seed) for kind in kinds for seed in seeds]
-    for row in use.to_dict("records"):
-        step = lines.index((row["trained_on"], row["seed"])) - (len(lines) - 1) / 2
-        place = tissues.index(row["tissue"]) + 0.7 * step / len(lines)
-        axis.plot([row["low"], row["high"]], [place, place], color=kinds[row["trained_on"]], linewidth=1)
-        axis.plot(row["value"], place, "o", color=kinds[row["trained_on"]], markersize=3)
-    name_rows(axis, [TISSUE_NAMES[name] for name in tissues])
-    axis.set_xlabel("Dice on held-out heads, 95% interval")
-    handles = [Line2D([], [], color=colour, marker="o", markersize=3, label=name) for name, colour in kinds.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    samplers = times.index.get_level_values(0)
+    for axis, group in zip(axes, groups, strict=False):
+        rows = passing.xs(group, level="group").reindex(times.index)
+        axis.hlines(range(len(rows)), rows["of"] * rows["low"], rows["of"] * rows["high"], color="black", linewidth=0.8)
+        for place, (sampler, passes) in enumerate(zip(samplers, rows["passes"], strict=True)):
+            axis.plot(passes, place, "o", color=SAMPLER_COLOURS[sampler], markersize=4.5)
+        axis.set(title=f"{group} passes, of {most}", xlim=(0, most + 1))
+        axis.xaxis.set_major_locator(MultipleLocator(most / 4))
+    axes[-1].barh(range(len(times)), times, 0.6, color=[SAMPLER_COLOURS[sampler] for sampler in samplers])
+    axes[-1].set_title("ms a volume")
+    name_rows(axes[0], [f"{SAMPLER_NAMES[sampler]}, {evaluations}" for sampler, evaluations in times.index])
+    for axis in axes:
+        axis.tick_params(axis="y", length=0)
     return figure

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from study.figures.style import PRINT_WIDTH, Array, new_figure
 
 LESION_COLOUR = "#F0E442"
+BLACK = 0.05  # of the grey scale: a sample's background has some noise
+MARGIN = 2  # voxels around what is not black
 Plane = npt.NDArray[np.generic]
 
 
@@ -46,23 +48,27 @@ def slice_rows(
     return figure
 
 
-def gallery(slices: Mapping[str, Array], title: str, columns: int = 6, limits: tuple[float, float] = (0, 1)) -> Figure:
-    """Slices of equal shapes in rows, each under its name.
+def gallery(
+    slices: Mapping[str, Sequence[Plane]], title: str, columns: int = 4, limits: tuple[float, float] = (0, 1)
+) -> Figure:
+    """Shows slices in rows: those of a name side by side beneath it, all cut to the box of what is not black.
 
     Args:
-        slices: 2-D, by name.
+        slices: 2-D, of equal shapes, by name.
         title: of them all.
-        columns: slices in a row.
+        columns: names in a row.
         limits: the values shown black and white.
     """
-    lines = -(-len(slices) // columns)
-    height, width = next(iter(slices.values())).shape
+    rows, across = _bright_box([plane for planes in slices.values() for plane in planes], limits)
+    pictures = {name: np.hstack([plane[rows, across] for plane in planes]) for name, planes in slices.items()}
+    lines = -(-len(pictures) // columns)
+    height, width = next(iter(pictures.values())).shape
     figure = new_figure(0.25 + lines * (0.2 + 0.95 * PRINT_WIDTH / columns * height / width))
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axis, (name, plane) in zip(axes, slices.items(), strict=False):
-        _show(axis, plane, *limits)
+    for axis, (name, picture) in zip(axes, pictures.items(), strict=False):
+        _show(axis, picture, *limits)
         axis.set_title(name, pad=2)
-    for axis in axes[len(slices) :]:
+    for axis in axes[len(pictures) :]:
         axis.set_axis_off()
     figure.suptitle(title, fontsize=axes[0].title.get_fontsize())
     return figure
@@ -71,11 +77,14 @@ def gallery(slices: Mapping[str, Array], title: str, columns: int = 6, limits: t
 def real_above_synthetic(columns: Mapping[str, tuple[Plane, Plane, Plane]], limits: tuple[float, float]) -> Figure:
     """Real slices above synthetic ones for their masks, a column for each contrast; lesions are outlined.
 
+    All are cut to the box of what is not black.
+
     Args:
-        columns: by the contrast's name a real slice, a synthetic one, and the mask of their lesion.
+        columns: by the contrast's name a real slice, a synthetic one, and the mask of their lesion, of equal shapes.
         limits: the values shown black and white.
     """
-    real, synthetic, lesions = zip(*columns.values(), strict=True)
+    box = _bright_box([plane for real, synthetic, _ in columns.values() for plane in (real, synthetic)], limits)
+    real, synthetic, lesions = zip(*([plane[box] for plane in planes] for planes in columns.values()), strict=True)
     rows = {"held out": real, "synthetic": synthetic}
     figure = slice_rows(rows, list(columns), limits, width=1.75 * max(2, len(columns)))
     for axis, lesion in zip(figure.axes, lesions * 2, strict=True):
@@ -87,6 +96,17 @@ def outline(axis: Axes, mask: Plane) -> None:
     """Draws the border of a mask."""
     if mask.any() and not mask.all():
         axis.contour(mask.astype(float), [0.5], colors=[LESION_COLOUR], linewidths=0.5)
+
+
+def _bright_box(planes: Sequence[Plane], limits: tuple[float, float]) -> tuple[slice, slice]:
+    """Returns the rows and columns in which any plane is brighter than `BLACK`, and `MARGIN` more on each side."""
+    low, high = limits
+    bright = (np.stack(planes).astype(float) > low + BLACK * (high - low)).any(axis=0)
+    if not bright.any():
+        return slice(None), slice(None)
+    ends = [(int(places.min()), int(places.max())) for places in np.nonzero(bright)]
+    rows, across = (slice(max(0, first - MARGIN), last + 1 + MARGIN) for first, last in ends)
+    return rows, across
 
 
 def _show(axis: Axes, plane: Plane, low: float | None, high: float | None) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from medddpm.measure.schemas import Schema
 from medddpm.measure.tables import table_of, write_table
 from study.brains.ranges import GROUPS
 from study.figures.brains import ANATOMY
-from study.records import schemas_brains as schemas
 
 SHELLS = [("texture", channel, f"shell {k}") for channel in ("t1", "t2", "flair") for k in range(1, 9)]
 
@@ -50,32 +46,7 @@ def wholes(samples: str, passing: int, count: int = 4) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def use() -> pd.DataFrame:
-    """Dice of heads alone, samples alone and both; a hundredth apart for each seed."""
-    levels = {"heads": 0.9, "samples": 0.85, "both": 0.92}
-    rows = [
-        {"samples": "joint.dpmpp20", "trained_on": kind, "seed": seed, "volumes": 24, "tissue": tissue,
-         "value": level + seed / 100, "low": level - 0.02, "high": level + 0.03, "ratio": level / 0.9}
-        for kind, level in levels.items()
-        for seed in (0, 1)
-        for tissue in ("csf", "ventricles", "grey", "white", "oedema", "tumour")
-    ]  # fmt: skip
-    return table_of(rows, schemas.USE)
-
-
 def write(path: Path, rows: list[dict[str, Any]], schema: Schema) -> None:
     """Writes a table with its description."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_table(table_of(rows, schema), path, schema, {"contrasts": ["t1", "t2", "flair"], "size": [8, 8, 8]})
-
-
-def passing() -> pd.DataFrame:
-    """How many pass by sampler and evaluations."""
-    rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        {"sampler": sampler, "evaluations": n, "group": group, "passes": int(rng.integers(25)), "of": 24,
-         "seconds": n / 50}
-        for sampler in ("dpm++", "ddim")
-        for n in (5, 10, 20)
-        for group in ("anatomy", "image")
-    )  # fmt: skip

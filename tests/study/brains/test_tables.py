@@ -9,15 +9,15 @@ from helpers import brains_records
 
 from medddpm.errors import BadInput
 from medddpm.measure.tables import table_of
-from study.brains.tables import called, recorded, sampled
+from study.brains.tables import called, passing, recorded, sampled
 from study.records import schemas_brains as schemas
 
 
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     folder = tmp_path / "figures" / "records" / "H200" / "brains"
-    for name, passing in (("joint", 3), ("flair", 0)):
-        rows = brains_records.wholes("heads", 4) + brains_records.wholes(f"{name}.dpmpp20", passing)
+    for name, whole in (("joint", 3), ("flair", 0)):
+        rows = brains_records.wholes("heads", 4) + brains_records.wholes(f"{name}.dpmpp20", whole)
         brains_records.write(folder / name / "wholes.csv", rows, schemas.WHOLES)
     brains_records.write(folder / "joint" / "verdicts.csv", brains_records.verdicts("heads"), schemas.VERDICTS)
     return tmp_path
@@ -59,3 +59,16 @@ def test_a_sets_name_tells_model_sampler_and_evaluations() -> None:
         ["all_t1_64_c32_h768_120s_s0", "dpm++", 20],
         ["joint", "sde-dpm++", 5],
     ]
+
+
+def test_passing_samples_are_counted_with_wilsons_interval() -> None:
+    """The ends solve (p̂ - p)² = z² p (1 - p) / n (Wilson 1927), with z of 97.5%."""
+    rows = brains_records.wholes("b", 20, count=24) + brains_records.wholes("a", 4)
+    counted = passing(table_of(rows, schemas.WHOLES), ["samples", "group"])
+    assert list(dict.fromkeys(counted.index.get_level_values("samples"))) == ["b", "a"]
+    one = counted.loc[("b", "anatomy")]
+    assert (one["passes"], one["of"]) == (20, 24)
+    for end in (one["low"], one["high"]):
+        assert (20 / 24 - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / 24, rel=1e-5)
+    assert one["low"] < 20 / 24 < one["high"]
+    assert counted.loc[("a", "copy"), "high"] == 1

@@ -24,15 +24,26 @@ def verdicts() -> pd.DataFrame:
     return called(table_of(rows, schemas.VERDICTS).assign(folder="joint"), NAMES)
 
 
-def test_a_gallery_shows_each_slice_under_its_name_the_right_way_round() -> None:
-    planes = {f"seed {k}": np.full((6, 5), k / 8) for k in range(8)}
-    planes["seed 7"][0, 0] = 1
+def test_a_gallery_shows_each_names_slices_side_by_side_the_right_way_round() -> None:
+    planes = {f"seed {k}": [np.full((6, 5), k / 8), np.full((6, 5), (k + 1) / 8)] for k in range(8)}
+    planes["seed 7"][0][0, 0] = 1
     figure = readable(slices.gallery(planes, "8 uncurated samples", columns=3))
     assert [axis.get_title() for axis in figure.axes] == [*planes, ""]
     shown = np.asarray(figure.axes[7].images[0].get_array())
-    np.testing.assert_array_equal(shown, planes["seed 7"])
+    np.testing.assert_array_equal(shown, np.hstack(planes["seed 7"]))
     assert figure.axes[7].images[0].get_clim() == (0, 1)
     assert not figure.axes[8].axison
+
+
+def test_a_gallery_is_cut_to_what_is_bright_in_any_slice() -> None:
+    planes = {name: [np.full((20, 30), -1.0)] for name in ("a", "b")}
+    planes["a"][0][4, 10], planes["b"][0][12, 22] = 0.0, 0.5
+    pictures = [axis.images[0].get_array() for axis in slices.gallery(planes, "two", 2, (-1, 1)).axes]
+    rows, across = slice(4 - slices.MARGIN, 13 + slices.MARGIN), slice(10 - slices.MARGIN, 23 + slices.MARGIN)
+    for picture, (plane,) in zip(pictures, planes.values(), strict=True):
+        np.testing.assert_array_equal(np.asarray(picture), plane[rows, across])
+    black = {"a": [np.zeros((4, 4))]}
+    assert slices.gallery(black, "black").axes[0].images[0].get_array().shape == (4, 4)
 
 
 def test_real_slices_stand_above_synthetic_ones_with_the_lesion_on_both() -> None:
@@ -47,9 +58,9 @@ def test_real_slices_stand_above_synthetic_ones_with_the_lesion_on_both() -> Non
 
 def test_each_number_has_its_range_and_a_dot_for_each_sample(verdicts: pd.DataFrame) -> None:
     figure = readable(brains.ranges_figure(verdicts))
-    assert [axis.get_ylabel() for axis in figure.axes] == list(brains.ANATOMY.values())
+    assert [axis.get_title().split("\n")[1] for axis in figure.axes] == list(brains.ANATOMY.values())
     volume, dice = figure.axes[0], figure.axes[6]
-    assert [volume.get_title(), dice.get_title()] == ["white matter"] * 2
+    assert [volume.get_title(), dice.get_title()] == ["white matter\nvolume, ml", "white matter\nDice"]
     assert [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in volume.patches] == [(300, 500)] * 2
     heads, model = (np.asarray(dots.get_offsets()) for dots in volume.collections)
     assert heads[:, 1].tolist() == [400] * 4
@@ -85,34 +96,36 @@ def test_spectra_are_the_means_of_the_sets(verdicts: pd.DataFrame) -> None:
     assert sorted(line.get_ydata()[0] for line in figure.axes[0].lines[2:]) == [-3, 3]
 
 
-def test_an_arm_has_a_dot_for_each_seed_and_the_plain_arms_mean_is_a_line() -> None:
-    errors = pd.DataFrame({"arm": ["flow", "flow", "plain", "plain"], "seed": [0, 1, 0, 1], "x": [1.0, 2, 3, 5]})
-    (axis,) = readable(brains.recipe_figure(errors, {"x": "error at 1"})).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["flow", "plain"]
-    assert np.asarray(axis.collections[1].get_offsets()).tolist() == [[1, 0], [2, 0], [3, 1], [5, 1]]
-    assert list(axis.lines[0].get_xdata()) == [4, 4]
-    assert [part[:, 0].tolist() for part in axis.collections[0].get_segments()] == [[1, 2], [3, 5]]
+def test_errors_are_drawn_by_step_a_line_for_each_training() -> None:
+    errors = pd.DataFrame(
+        {"training": name, "step": step, "ratio": ratio, "value": ratio + value}
+        for name, step, value in (("short", 1e3, 4.0), ("short", 2e3, 3.0), ("long", 2e3, 2.5), ("long", 4e3, 2.0))
+        for ratio in (1.0, 5.0)
+    )
+    figure = readable(brains.errors_figure(errors, {5.0: "at 5", 1.0: "at 1"}))
+    assert [axis.get_title() for axis in figure.axes] == ["at 5", "at 1"]
+    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[1].lines]
+    assert lines == [([1, 2], [5, 4]), ([2, 4], [3.5, 3])]
+    assert figure.axes[0].get_ylim()[0] == 0
+    assert legend(figure) == ["short", "long"]
 
 
-def test_passing_samples_and_seconds_are_drawn_by_evaluations() -> None:
-    passing = brains_records.passing()
-    figure = readable(brains.evaluations_figure(passing))
-    left, right = figure.axes
-    assert left.get_ylabel() == "samples that pass, of 24"
-    drawn = {tuple(line.get_ydata()) for line in left.lines if len(line.get_xdata())}
-    assert drawn == {tuple(rows["passes"]) for _, rows in passing.groupby(["sampler", "group"])}
-    assert {tuple(line.get_ydata()) for line in right.lines if len(line.get_xdata())} == {(0.1, 0.2, 0.4)}
-    assert legend(figure) == ["DDIM", "DPM-Solver++", "anatomy", "image"]
-
-
-def test_dice_stands_beside_dice_of_heads_alone() -> None:
-    figure = readable(brains.use_figure(brains_records.use()))
-    (axis,) = figure.axes
-    assert [label.get_text() for label in axis.get_yticklabels()][:2] == ["white matter", "grey matter"]
-    dots = [line for line in axis.lines if len(line.get_xdata()) == 1]
-    assert len(dots) == 6 * 3 * 2
-    values = {
-        round(float(line.get_xdata()[0]), 3) for line in dots if to_hex(line.get_color()) == SET_COLOURS[0].lower()
+def test_each_sampling_has_its_counts_their_intervals_and_its_seconds() -> None:
+    counts = {("ddim", 10): (20, 22), ("ddim", 20): (19, 24), ("dpm++", 20): (17, 24)}
+    rows = {
+        (*sampling, group): (passes, 24, passes / 24 - 0.1, passes / 24 + 0.05)
+        for sampling, both in counts.items()
+        for group, passes in zip(("anatomy", "image"), both, strict=True)
     }
-    assert values == {0.9, 0.91}
-    assert legend(figure) == ["heads", "both", "samples"]
+    passing = pd.DataFrame.from_dict(rows, orient="index", columns=["passes", "of", "low", "high"])
+    passing.index = pd.MultiIndex.from_tuples(rows, names=["sampler", "evaluations", "group"])
+    ms = pd.Series([30, 10, 20], pd.MultiIndex.from_tuples([("dpm++", 20), ("ddim", 10), ("ddim", 20)]))
+    anatomy, image, times = readable(brains.evaluations_figure(passing, ms)).axes
+    assert [label.get_text() for label in anatomy.get_yticklabels()] == ["DPM-Solver++, 20", "DDIM, 10", "DDIM, 20"]
+    assert [axis.get_title() for axis in (anatomy, image)] == ["anatomy passes, of 24", "image passes, of 24"]
+    assert [line.get_xdata()[0] for line in anatomy.lines] == [17, 20, 19]
+    assert [line.get_xdata()[0] for line in image.lines] == [24, 22, 24]
+    ends = [part[:, 0].tolist() for part in anatomy.collections[0].get_segments()]
+    assert ends[0] == pytest.approx([17 - 2.4, 17 + 1.2])
+    assert [bar.get_width() for bar in times.patches] == [30, 10, 20]
+    assert to_hex(times.patches[0].get_facecolor()) != to_hex(times.patches[1].get_facecolor())
