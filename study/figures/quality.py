@@ -1,4 +1,4 @@
-"""The pictures of quality: Figure 1 redrawn, loss and sample parity, samplers, and samples during a training."""
+"""The pictures of quality: loss and sample parity, samplers, and samples during a training."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from study.figures.slices import slice_rows
+from study.figures.slices import Plane, outline, slice_rows
 from study.figures.style import SETTING_COLOURS, new_figure
 from study.figures.training import loss_curves
 from study.parity.evaluate import PLANES
@@ -34,40 +33,9 @@ from study.parity.training import Slices
 
 # Okabe & Ito's, without those of the settings.
 SAMPLER_COLOURS = {"ddpm": "#4D4D4D", "ddim": "#56B4E9", "dpm++": "#CC79A7", "sde-dpm++": "#009E73"}
-LESION_COLOUR = "#F0E442"
 GREY = (0, 255)
 UNITS = {"psnr": " dB"}  # the other metrics have none, or the loss's
 ARROWS = {"higher": " ↑", "lower": " ↓"}  # how a metric is better
-Plane = npt.NDArray[np.generic]
-
-
-def figure_1(slices: Slices, quality: pd.DataFrame) -> Figure:
-    """Shows a real volume above a synthetic one for its mask, a column for each contrast; lesions are outlined.
-
-    It is the first held-out subject. Of several models of a contrast, the one that was trained longest is shown.
-
-    Args:
-        slices: of `parity.results.QualityRecord`.
-        quality: schema `QUALITY`, of the models to show; contrasts without a model are not shown.
-    """
-    runs = sampled_runs(quality).sort_values("step", kind="stable")
-    columns: dict[str, tuple[Plane, Plane, Plane]] = {}
-    for contrast in [name for name in CONTRAST_NAMES if name in set(runs["contrast"])]:
-        run = runs[runs["contrast"] == contrast].iloc[-1]
-        at = f"{contrast}/0/{PLANES[0]}"
-        columns[contrast] = (
-            slices[f"truth/{run['subjects']}/-/{at}"],
-            slices[f"sample/{run['run']}/{run['what']}/{at}"],
-            _lesion(slices, run, 0),
-        )
-    rows = {
-        "held out": [planes[0] for planes in columns.values()],
-        "synthetic": [planes[1] for planes in columns.values()],
-    }
-    figure = slice_rows(rows, [CONTRAST_NAMES[name] for name in columns], GREY, width=1.75 * max(2, len(columns)))  # type: ignore[arg-type]
-    for axis, lesion in zip(figure.axes, [planes[2] for planes in columns.values()] * 2, strict=True):
-        outline(axis, lesion)
-    return figure
 
 
 def parity_slices(slices: Slices, quality: pd.DataFrame, settings: Sequence[str], seeds: Sequence[int]) -> Figure:
@@ -137,12 +105,6 @@ def brats_slices(slices: Slices, quality: pd.DataFrame) -> Figure:
         labels = masks[place // len(channels)]
         outline(axis, (labels > 0) & (labels < 4))
     return figure
-
-
-def outline(axis: Axes, mask: Plane) -> None:
-    """Draws the border of a mask."""
-    if mask.any() and not mask.all():
-        axis.contour(mask.astype(float), [0.5], colors=[LESION_COLOUR], linewidths=0.5)
 
 
 # Losses

@@ -66,6 +66,8 @@ MACHINE_COLOURS = ("#777777", "#66CCEE", "#332288", "#DDCC77")
 PRECISION_COLOURS = {"fp32": "#225566", "bf16": "#DDAA33"}
 # The paper's window and the whole step, light and dark: in grey too they differ.
 VIEW_COLOURS = {"window": "#F0A860", "step": "#1F3A6E"}
+# Sets of volumes, held-out heads first.
+SET_COLOURS = ("#555555", "#0077BB", "#EE7733", "#33BBAA", "#CC3377")
 # Layers of the network, whose boxes say what they are besides.
 LAYER_COLOURS = {
     "convolution": "#DADDE2",

@@ -206,7 +206,7 @@ def clipped(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **
 
 
 def contrasts(settings: Sequence[str] = ("FAST",), seeds: Iterable[int] = (0,), **changes: Any) -> list[TrainingRun]:
-    """Trains a model of T1 and one of T2, for Figure 1; FLAIR's is that of `long`."""
+    """Trains a model of T1 and one of T2; FLAIR's is that of `long`."""
     kind = {
         "plan": "contrasts", "size": cube(128), "steps": 4000, **CALM, "learning_rate": 2e-4, "batch_size": 2,
         "watch": 1000, "watched": (8, 10), "held_out": 8, "batch": 1,

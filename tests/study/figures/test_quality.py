@@ -33,7 +33,7 @@ def records() -> QualityRecord:
 
 
 def shown(records: QualityRecord) -> pd.DataFrame:
-    """Returns the rows of Figure 1."""
+    """Returns the rows of a model of each contrast."""
     quality = records.quality
     return quality[quality["plan"].isin(("contrasts", "long")) & (quality["setting"] == "FAST")]
 
@@ -338,17 +338,6 @@ def test_slices_are_compared_between_settings_and_between_seeds(records: Quality
 
 
 # pictures
-
-
-@compares_picture
-def test_figure_1_looks_as_stored(records: QualityRecord) -> Figure:
-    figure = figures_quality.figure_1(records.slices, shown(records))
-    assert [axis.get_title() for axis in figure.axes[:3]] == ["T1", "T2", "FLAIR"]
-    assert all(len(axis.collections) == 1 for axis in figure.axes), "the lesion is outlined in every picture"
-    pictures = [np.asarray(axis.images[0].get_array()) for axis in figure.axes]
-    np.testing.assert_array_equal(pictures[2], records.slices["truth/flair-128x128x128/-/flair/0/axial"])
-    np.testing.assert_array_equal(pictures[5], records.slices[f"sample/{long()[0].key}/sde-dpm++-25/flair/0/axial"])
-    return figure
 
 
 @compares_picture

@@ -7,7 +7,7 @@ import hashlib
 from helpers.repository import ROOT
 
 RECORDS = ROOT / "figures" / "records"
-ANEW = "after a measurement: cd figures/records && sha256sum */* > SHA256SUMS"
+ANEW = "after a measurement: cd figures/records && find */ -type f | sort | xargs sha256sum > SHA256SUMS"
 
 
 def test_no_record_was_edited() -> None:
