@@ -1,9 +1,10 @@
 """Runs the measuring programs of jobs whose results, a file each, are missing.
 
-A job names its need of the machine. A *ready* program times something: the programs of a wave are started together, so
-that imports, tracing and code generation overlap; once all have reported that they are ready (`ready.rounds`), they go
-one at a time, so that every timing, and every choice by time, has card and host alone. A program that needs the card
-*alone* is the only one from its start to its end. *Queued* programs, trainings, take a card each.
+A job names its need of the machine. A *ready* program times something: the programs of a wave prepare beside each
+other, so that imports, tracing and code generation overlap; once all have reported that they are ready
+(`ready.rounds`), they go one at a time, so that every timing, and every choice by time, has card and host alone. A
+program that needs the card *alone* is the only one from its start to its end. *Queued* programs, trainings, take a card
+each.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Job:
         gib: device memory that a ready program holds at most before it is told to go, and between rounds; no program
             prepares beside one whose `gib` is infinite.
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
+        group: of ready programs with several rounds; a group that fits the card's memory is a wave of its own, so that
+            all of it takes turns, however many cores there are.
         expected: seconds that a queued program should take for this result; longer where earlier ones took longer.
         describe: describes a result for its progress line.
         problem: returns why the program failed; empty if it did not. Raises `BadInput` if no job can be measured.
@@ -69,6 +72,7 @@ class Job:
     limit: float = math.inf
     gib: float = math.inf
     rounds: int = 1
+    group: str = ""
     expected: float = 0.0
     describe: Callable[[dict[str, Any]], str] = lambda _: "done"
     problem: Callable[[subprocess.CompletedProcess[str]], str] = programs.problem
@@ -102,7 +106,7 @@ def run(
         jobs: in their order.
         store: keeps the results and writes the tables.
         again: whether existing results are measured anew.
-        device: "auto", "cuda" or "cpu"; ready programs hold at most half of its memory together.
+        device: "auto", "cuda" or "cpu"; ready programs hold at most two thirds of its memory together.
         cards: the cards of queued programs, as CUDA_VISIBLE_DEVICES names them; None leaves the variable alone.
         seconds: that this call has; a queued program that is not expected to end within them is not started, and its
             jobs are left for a later call.
@@ -136,6 +140,7 @@ class _Program:
         self.limit = sum(job.limit for job in self.jobs)
         self.expected = sum(job.expected for job in self.jobs)
         self.rounds = sorted({number for _, number in self.missing})
+        self.group = self.jobs[0].group if self.rounds[-1] > 1 else ""
 
 
 def _programs(missing: Iterable[tuple[Job, int]]) -> list[_Program]:
@@ -274,25 +279,30 @@ class _Call:
     # needs
 
     def _waves(self, waiting: list[_Program]) -> None:
-        """Runs ready programs, as many at once as there are cores and as memory allows."""
+        """Runs ready programs, as many at once as memory allows: a group, or programs of none up to a core each."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         while waiting:
             wave = [waiting.pop(0)]
-            while waiting and len(wave) < cores:
+            while waiting and waiting[0].group == wave[0].group and (wave[0].group or len(wave) < cores):
                 memory = sum(program.gib for program in (*wave, waiting[0]))
                 if memory > self.room or math.isinf(memory):
                     break
                 wave.append(waiting.pop(0))
-            waiting[:0] = self._wave(wave)
+            waiting[:0] = self._wave(wave, cores)
 
-    def _wave(self, wave: Sequence[_Program]) -> list[_Program]:
-        """Starts programs together and lets them go one at a time; returns programs for the rounds behind a failure."""
+    def _wave(self, wave: Sequence[_Program], cores: int) -> list[_Program]:
+        """Prepares programs, then lets them go one at a time; returns programs for the rounds behind a failure."""
         running: list[_Running] = []
         again: list[_Program] = []
+        to_start = list(wave)
         with self._ended(running):
-            for program in wave:
-                running.append(self._start(program))
-            while preparing := [run for run in running if not run.is_ready and not run.has_ended]:
+            while True:
+                preparing = [run for run in running if not run.is_ready and not run.has_ended]
+                while to_start and len(preparing) < cores:
+                    running.append(self._start(to_start.pop(0)))
+                    preparing.append(running[-1])
+                if not preparing:
+                    break
                 self._hear(preparing)
             for run in [run for run in running if not run.is_ready]:
                 running.remove(run)
@@ -417,10 +427,10 @@ def _file() -> IO[bytes]:
 
 
 def _room(device: str) -> float:
-    """Returns half of the card's memory in GiB; infinite on a CPU."""
+    """Returns two thirds of the card's memory in GiB, the rest being a timed program's; infinite on a CPU."""
     import torch  # not for a dry run, which can do without
 
     if device == "cpu" or not torch.cuda.is_available():
         return math.inf
     index = torch.device("cuda" if device == "auto" else device).index
-    return torch.cuda.get_device_properties(index or 0).total_memory / GIB / 2
+    return torch.cuda.get_device_properties(index or 0).total_memory / GIB * 2 / 3

@@ -23,7 +23,9 @@ from study.bench.settings import BASE, BY_SLUG, SAMPLED, default_settings
 from study.bench.worker import MEASURES, REFERENCE, Case
 
 LARGEST_BESIDE = 128  # side of volumes; other programs wait beside steps up to this size
-PREPARED = 4.0  # GiB that a program holds before it goes: CUDA's context, libraries, the largest network, its batch
+PREPARED = 3.0
+"""GiB that a program holds at most before it goes. A choice: a process that has just begun takes one (two took 1.95 in
+the H200's `endurance.csv`), and the largest network's weights, gradients and BF16 copies another."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ def _job(row: Row, measure: str, options: Options, folder: Path) -> Job:
         limit=options.seconds,
         gib=_gib(row.case),
         rounds=options.rounds,
+        group=row.case.key,
         describe=_time,
     )
 

@@ -24,6 +24,7 @@ def add_bench(commands: Commands[Parser]) -> None:
         python -m study bench --opponents --measure step --out bench.csv       also PyTorch's own tools at their best
         python -m study bench --setting fast --measure sample --batch 4 --out bench.csv
         python -m study bench --network nnunet-plain,monai-unet --out bench.csv    others' networks, tools and fast
+        python -m study bench --network monai-unet --measure step --rounds 2 --out bench.csv   its rows by turns, twice
         python -m study bench --measure step --setting base,fast --size 16 --channels 32 --device cpu --out toy.csv
         """,
         resumes=True,
@@ -69,8 +70,8 @@ def add_bench(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument(
         "--rounds", type=whole(1), default=1, metavar="N",
-        help="measure all rows N times, one row after another, and join each row's samples: for steps that wait for "
-        "the host, which is faster at one minute than at another (1)",
+        help="measure all rows of a network N times, one row after another, and join each row's samples: a host or a "
+        "card is faster at one minute than at another (1)",
     )  # fmt: skip
     command.add_argument(
         "--all-samples", action="store_true", help="draw volumes under every setting, not only base and fast"

@@ -131,6 +131,32 @@ def test_rounds_alternate(tmp_path: Path, store: Store) -> None:
     assert read_table(tmp_path / "t.csv", SCHEMA)["value"].tolist() == [2.0, 1.0, 2.0, 1.0]
 
 
+def test_a_group_takes_turns_as_a_whole_though_it_has_more_programs_than_cores(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_room", lambda _device: 6.0)
+    groups = {"one": "abcdef", "two": "gh"}
+    jobs = [job(store, name, rounds=2, group=group) for group, names in groups.items() for name in names]
+    assert harness.run([job(store, "alone", group="one"), *jobs], store, device="cpu") == 0
+    lines = order(tmp_path)
+    gone = [line for line in lines if "go" in line]
+    turns = [f"{name} go{number}" for names in groups.values() for number in (1, 2) for name in names]
+    assert gone == ["alone go1", *turns], "one round is no turn, and a group begins its own wave"
+    preparing = {line[0] for line in lines[lines.index("alone end") + 1 :][:CORES]}
+    assert preparing == set("abcd"), "no more prepare at once than there are cores"
+    for name in "abcdef":
+        assert lines.index(f"{name} begin") < lines.index("a go1") < lines.index(f"{name} end")
+
+
+def test_a_group_that_exceeds_the_memory_takes_turns_in_parts(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_room", lambda _device: 2.0)
+    assert harness.run([job(store, name, rounds=2, group="one") for name in "abc"], store, device="cpu") == 0
+    gone = [line for line in order(tmp_path) if "go" in line]
+    assert gone == ["a go1", "b go1", "a go2", "b go2", "c go1", "c go2"]
+
+
 def test_a_wave_is_as_large_as_cores_and_memory_allow(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
