@@ -22,6 +22,7 @@ import pytest
 
 from medddpm.errors import BadInput
 from medddpm.measure import harness
+from medddpm.measure import store as store_module
 from medddpm.measure.harness import Job, Need
 from medddpm.measure.schemas import Column, Schema
 from medddpm.measure.store import Store, Table
@@ -155,6 +156,27 @@ def test_a_group_that_exceeds_the_memory_takes_turns_in_parts(
     assert harness.run([job(store, name, rounds=2, group="one") for name in "abc"], store, device="cpu") == 0
     gone = [line for line in order(tmp_path) if "go" in line]
     assert gone == ["a go1", "b go1", "a go2", "b go2", "c go1", "c go2"]
+
+
+def test_a_description_says_how_long_each_call_took_that_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dates = iter(["first", "second", "third", "fourth"])
+    monkeypatch.setattr(store_module, "now", lambda: next(dates))
+
+    def calls(names: str, **meta: str) -> dict[str, float]:
+        store = a_store(tmp_path, **meta)
+        assert harness.run([job(store, name) for name in names], store, device="cpu") == 0
+        known: dict[str, float] = read_meta(tmp_path / "t.csv")["calls"]
+        assert min(known.values()) > 0.2, "its programs sleep as long"
+        return known
+
+    first = calls("a")
+    assert list(first) == ["first"]
+    second = calls("ab")
+    assert (list(second), second["first"]) == (["first", "second"], first["first"])
+    assert calls("ab") == second, "a call that measures nothing took no time of the table's"
+    assert list(calls("ab", commit="another")) == ["fourth"]
 
 
 def test_a_wave_is_as_large_as_cores_and_memory_allow(
