@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from medddpm.measure import programs
+from medddpm.measure.lease import LeftForLater, time_left
 from medddpm.measure.ready import HARNESS
 from medddpm.measure.store import Store
 from medddpm.runtime.signals import ended_by_sigterm
@@ -59,7 +60,8 @@ class Job:
         rounds: how often the result is measured; programs of a wave take turns. The program learns the round's number.
         group: of ready programs with several rounds; a group that fits the card's memory is a wave of its own, so that
             all of it takes turns, however many cores there are.
-        expected: seconds that a queued program should take for this result; longer where earlier ones took longer.
+        expected: seconds that a queued program, or one alone, should take for this result; longer where earlier ones
+            took longer. 0 is unknown: as long as the longest before it.
         describe: describes a result for its progress line.
         problem: returns why the program failed; empty if it did not. Raises `BadInput` if no job can be measured.
     """
@@ -108,22 +110,28 @@ def run(
         again: whether existing results are measured anew.
         device: "auto", "cuda" or "cpu"; ready programs hold at most two thirds of its memory together.
         cards: the cards of queued programs, as CUDA_VISIBLE_DEVICES names them; None leaves the variable alone.
-        seconds: that this call has; a queued program that is not expected to end within them is not started, and its
-            jobs are left for a later call.
+        seconds: that this call has, besides those of `lease.time_left`; a program that is not expected to end within
+            them is not started, and its jobs are left for a later call. Ready programs are expected to take as long as
+            those before them did on average, and a group is begun as a whole or not at all.
 
     Returns:
         the number of jobs that failed; stderr names each, and the others are measured all the same.
 
     Raises:
         BadInput: a table cannot be written, another process measures there, or nothing was measured.
+        LeftForLater: the time of the environment's lease was too short for all; the results so far are in the store.
     """
+    left = time_left()
     store.check()
     with store.alone(), ended_by_sigterm():
-        call = _Call(jobs, store, again, list(cards), _room(device), seconds)
+        call = _Call(jobs, store, again, list(cards), _room(device), min(seconds, left))
         try:
             call.work()
         finally:  # what was measured before an interruption counts
             store.collect()
+    if call.late and left < seconds:
+        of = sum(job.rounds for job in jobs)
+        raise LeftForLater(store.out, f"{call.late} of {of} results are left for a later call")
     store.tell()
     return len(call.failed)
 
@@ -214,8 +222,11 @@ class _Call:
     failed: set[str] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
     slowness: float = 1.0  # the largest ratio of the time that a queued program took to the expected one
+    longest: float = 0.0  # that a program took of which nothing was expected
+    waves: list[tuple[float, int]] = field(default_factory=list)  # the time that each wave took, and its programs
     measured: int = 0
     left: int = 0
+    late: int = 0  # results that were left for a later call
 
     def work(self) -> None:
         """Measures the missing rounds."""
@@ -288,7 +299,12 @@ class _Call:
                 if memory > self.room or math.isinf(memory):
                     break
                 wave.append(waiting.pop(0))
-            waiting[:0] = self._wave(wave, cores)
+            late = self._late(wave)
+            self._leave(late)
+            if wave := [program for program in wave if program not in late]:
+                began = time.monotonic()
+                waiting[:0] = self._wave(wave, cores)
+                self.waves.append((time.monotonic() - began, len(wave)))
 
     def _wave(self, wave: Sequence[_Program], cores: int) -> list[_Program]:
         """Prepares programs, then lets them go one at a time; returns programs for the rounds behind a failure."""
@@ -354,20 +370,34 @@ class _Call:
                 for card, run in list(running.items()):
                     run.give_up()
                     if run.has_ended:
+                        took = time.monotonic() - run.since
                         if expected := run.program.expected:
-                            took = time.monotonic() - run.since
                             self.slowness = max(self.slowness, took / expected)
+                        else:
+                            self.longest = max(self.longest, took)
                         del running[card]
                         waiting[:0] = self._finish(run)
 
     def _in_time(self, waiting: list[_Program]) -> list[_Program]:
-        """Returns the queued programs that are expected to end in time; the others are left for a later call."""
+        """Returns the programs that are expected to end in time; the others are left for a later call."""
         left = self.began + self.seconds - time.monotonic()
-        late = [program for program in waiting if program.expected * self.slowness > left]
-        for job, number in (pair for program in late for pair in program.missing):
-            self.left -= 1
-            self._say(job, number, "left for a later call")
+        late = [program for program in waiting if (program.expected * self.slowness or self.longest) > left]
+        self._leave(late)
         return [program for program in waiting if program not in late]
+
+    def _late(self, wave: Sequence[_Program]) -> Sequence[_Program]:
+        """Returns the programs of a wave that are not expected to end in time: its last ones, or all of a group."""
+        left = self.began + self.seconds - time.monotonic()
+        each = sum(took for took, _ in self.waves) / max(1, sum(number for _, number in self.waves))
+        if len(wave) * each <= left:
+            return []
+        return wave if wave[0].group else wave[max(0, int(left / each) if each else 0) :]
+
+    def _leave(self, programs: Sequence[_Program]) -> None:
+        for job, number in (pair for program in programs for pair in program.missing):
+            self.left -= 1
+            self.late += 1
+            self._say(job, number, "left for a later call")
 
     # results
 
