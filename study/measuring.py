@@ -11,7 +11,7 @@ from pathlib import Path
 
 from medddpm.measure.lease import UNTIL, LeftForLater, time_left
 from medddpm.measure.machine import gpu_folder_name
-from study.book import Book, chosen, read_chain
+from study.book import LAST, Book, Notebook, chosen, read_chain
 from study.carried import folders_of, pack, take
 from study.records.packing import check_name
 
@@ -49,7 +49,7 @@ def measure_book(
     with _lease(60 * minutes):
         for source in results:
             print(f"{source}: {take(source, root)} files taken", flush=True)
-        chain = [notebook for notebook in chosen(root, only, start, measure=True) if notebook.measures]
+        chain = _measuring(chosen(root, only, start, measure=True))
         book, card = Book(root, measure=True, refresh=False), _card()
         try:
             for place, notebook in enumerate(chain, 1):
@@ -72,9 +72,14 @@ def measure_book(
     return 0
 
 
+def _measuring(chain: Sequence[Notebook]) -> list[Notebook]:
+    """Returns the notebooks that leave records of a card: the summary, the last, only reads them."""
+    return [notebook for notebook in chain if notebook.measures and not notebook.name.startswith(LAST)]
+
+
 def _pack(book: Book, packed: Path | None, card: str) -> None:
     if packed is not None:
-        measuring = [notebook for notebook in read_chain(book.root) if notebook.measures]
+        measuring = _measuring(read_chain(book.root))
         measured = [notebook.name for notebook in measuring if book.has_measured(notebook, card)]
         pack(book.root, folders_of([(notebook.name, notebook.inputs) for notebook in measuring], measured), packed)
 
